@@ -6,7 +6,7 @@ endif
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE := $(wildcard segstore/_native/*.c segstore/_native/*.h segstore/_native/contract/*.h segstore/_native/build.py)
+NATIVE := $(wildcard segstore/_native/*.c segstore/_native/*.h segstore/_native/contract/*.h segstore/_native/build.py segstore/bench/zero_copy/*.c segstore/bench/zero_copy/*.h)
 GENERATED := segstore/_native/_segstore.c
 SANITIZED := build/sanitize
 EXTRAS := dev,spark
@@ -257,5 +257,5 @@ crash: $(VENV)/.built  ## a writer is killed ROUNDS=200 times, readers follow; 5
 
 clean:  ## remove all that make has made
 	rm -rf $(VENV) build dist *.egg-info .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
-	rm -f $(GENERATED) segstore/_native/*.so
+	rm -f $(GENERATED) segstore/_native/*.so segstore/bench/zero_copy/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

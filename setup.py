@@ -1,11 +1,13 @@
-"""What pyproject.toml can't say: the C helper is built by cffi, six modules of Python's own kind are built
-beside it (what a record meets in a producer's `send`, columns of bytes objects, the append of records, small
-transfers, a consumer's wait, and the counts of a server's requests), and for which Pythons a wheel is.
+"""The part of the build that pyproject.toml has no words for: the C helper is built by cffi, six modules of
+Python's own kind are built beside it (a producer's `send`, columns of bytes objects, the append of records,
+small transfers, a consumer's wait, and the counts of a server's requests), and a wheel is tagged for the
+Pythons that it serves. The two senders that only `segstore bench zero-copy` measures are built in a clone,
+and are in no wheel.
 
-cffi makes an extension of the stable ABI, so that one wheel serves Python 3.10 and all that follow.
-Free-threaded builds of CPython have no stable ABI: a wheel for one of them is for that version alone. None
-of our own modules says Py_MOD_GIL_NOT_USED, so that such a Python turns the GIL on when it loads them: nobody
-has run the tests without it (docs/packaging.md).
+cffi makes an extension of the stable ABI, so that one wheel serves Python 3.10 and later. Free-threaded
+builds of CPython have no stable ABI: a wheel for one of them is for that version alone. None of our own
+modules says Py_MOD_GIL_NOT_USED, so that such a Python turns the GIL on when it loads them: nobody has run
+the tests without the GIL (docs/packaging.md).
 """
 
 import os
@@ -53,4 +55,8 @@ BESIDE = [
     )
 ]
 
-setup(ext_modules=BESIDE, cffi_modules=["segstore/_native/build.py:ffibuilder"], options=WHEEL)
+HELPERS = ["segstore/_native/build.py:ffibuilder"]
+if "bdist_wheel" not in sys.argv:
+    HELPERS.append("segstore/_native/build.py:exhibits")
+
+setup(ext_modules=BESIDE, cffi_modules=HELPERS, options=WHEEL)

@@ -96,8 +96,8 @@ def bare() -> ModuleType:
     made.__package__ = connection.__package__
     sys.modules[f"{__name__}.bare"] = made
     exec(compile("\n".join(lines), "bare connections", "exec"), made.__dict__)
-    made.State = connection.ConnectionState  # type: ignore[attr-defined]  # others compare with its members
-    made.Connection.row = lambda channel, api: Nowhere  # type: ignore[attr-defined]
+    made.ConnectionState = connection.ConnectionState  # type: ignore[attr-defined]  # others compare with its members
+    made.ServerConnection.row = lambda channel, api: Nowhere  # type: ignore[attr-defined]
     return made
 
 
@@ -108,9 +108,9 @@ def serve(directory: Path, first: int) -> None:
     import segstore
     from segstore.server.network import connections
 
-    kinds = connections.Connection, bare().Connection
+    kinds = connections.ServerConnection, bare().ServerConnection
     numbers = count(first)
-    connections.Connection = lambda *given: kinds[next(numbers) % 2](*given)  # type: ignore
+    connections.ServerConnection = lambda *given: kinds[next(numbers) % 2](*given)  # type: ignore
     with segstore.open(directory) as store, segstore.serve(store, port=0) as server:
         store.create_topic(TOPIC)
         for size in (10, 1 << 14):

@@ -1,13 +1,13 @@
-"""segstore: an embeddable, single-process log storage engine on Apache Kafka's own bytes.
+"""segstore: an embeddable log storage engine on Apache Kafka's own bytes.
 
-The map of the source is docs/architecture.md.
+docs/architecture.md is the map of the source.
 
 Byte strings are `bytes`, times int64 ms since the epoch (UTC), offsets int64.
 
-`import segstore` brings the errors only. Every other public name is imported when it is first asked for, by
-an attribute or by `from segstore import open`: the first of them brings the engine. The first call that makes
-columns brings NumPy (`segstore.arrays`). A process that is going to leave its file system (chroot) asks for
-what it needs before, and imports NumPy.
+`import segstore` imports only the errors. The first use of another public name, as an attribute or by `from
+segstore import open`, imports the engine. The first call that makes columns imports NumPy
+(`segstore.arrays`). A process that will leave its file system (chroot) must import NumPy and use the names it
+needs before.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ _WHEN_ASKED_FOR = {
     "segstore.tables.values": ("serializer",),
 }
 _ROOMS = ("config", "duckdb", "files", "index", "logger", "mutex", "names", "records", "sending", "storage")
-"""The rooms that the engine is made of: `segstore.files.Files` needs no import but `import segstore`."""
+"""The packages of the engine: `segstore.files.Files` needs no import except `import segstore`."""
 _MODULES = {
     **{name: module for module, names in _WHEN_ASKED_FOR.items() for name in names},
     **{room: f"segstore.{room}" for room in _ROOMS},

@@ -1,9 +1,9 @@
-"""NumPy as segstore uses it: imported when the first array is made. It touches no files.
+"""NumPy, imported when the first array is made. It touches no files.
 
-A process that appends, reads records one at a time, or answers a client makes no array, and begins without
-NumPy, whose import takes three times as long as that of the rest of segstore.
+A process that appends, reads records one at a time, or answers a client makes no array, and runs without
+NumPy, whose import takes three times as long as that of segstore without it.
 
-Threads: any. The import has a thread of its own, see `first_use`.
+Threads: any. The import runs in a thread of its own (`first_use`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:
 
     def _attribute(name: str) -> Any:
-        """Return an attribute of NumPy's, and keep it: later uses find it as one of this module's `np`."""
+        """Return an attribute of NumPy, and store it in this module's `np` for later uses."""
         if name.startswith("__"):
             raise AttributeError(name)
         value = np.__dict__[name] = getattr(import_apart("numpy"), name)
@@ -33,10 +33,10 @@ __all__ = ["is_array", "is_numpy_bool", "np"]
 
 
 def is_array(value: object) -> TypeIs[np.ndarray[Any, Any]]:
-    """Return whether a value is an array, without an import: nobody has one before NumPy is imported."""
+    """Return whether a value is an array, without importing NumPy: no array exists before its import."""
     return "numpy" in sys.modules and isinstance(value, np.ndarray)
 
 
 def is_numpy_bool(value: object) -> bool:
-    """Return whether a value is a boolean of NumPy's, without an import."""
+    """Return whether a value is a NumPy boolean, without importing NumPy."""
     return "numpy" in sys.modules and isinstance(value, np.bool_)

@@ -1,6 +1,6 @@
-"""Words among which calls and commands choose. Nothing is on disk. Threads: any; immutable.
+"""Words that calls and commands accept as arguments. Nothing is on disk. Threads: any; immutable.
 
-They stand apart from what they choose among: the help of a command shows them, and brings no engine.
+They have a module of their own because the help of a command shows them without importing the engine.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 
 ON_BAD = ("error", "null", "column")
-"""What becomes of a value that can't be decoded."""
+"""Treatments of a value that can't be decoded."""
 
 ASYNC, SYNC = "async", "sync"
-"""When a primary acknowledges: once it has the record itself, or once its standby has it too."""
+"""Acknowledgement of a primary: after its own write, or after its standby's write too."""
 
 DEAD, REACHABLE = "dead", "reachable"
-"""What a standby that is promoted is told of its primary."""
+"""Words for the state of the primary, given with the promotion of a standby."""
 
 KEEP, REPLACE, DELETE, CUT = "keep", "replace", "delete", "cut"
-"""What becomes of the copy of a topic that its source has deleted, and perhaps created anew: KEEP, REPLACE or
-DELETE; of the transactions that are open when a mirror ends: CUT or KEEP.
+"""Words for the copy of a topic that its source has deleted, and perhaps created again: KEEP, REPLACE or
+DELETE it; and for open transactions at the end of a mirror: CUT or KEEP them.
 """
 
 MIRRORED = ("uncommitted", "committed")
-"""Which records of its source a mirror copies."""
+"""The records of its source that a mirror copies."""
 
 DEFAULT = "<default>"
-"""In place of a user or client id: all that have no rate of their own (Kafka: ConfigEntityName.Default)."""
+"""Stands for all users or client ids without a quota of their own (Kafka: ConfigEntityName.Default)."""
 
 HOST, PORT = "127.0.0.1", 9092
-"""Where a server listens unless it is told."""
+"""The default address of a server."""

@@ -14,7 +14,7 @@ class _Closable(Protocol):
 
 
 class Closing:
-    """Base of classes that have `close`."""
+    """Base of classes with `close`: `with` closes them."""
 
     __slots__ = ()
 

@@ -1,7 +1,6 @@
 """`segstore.duckdb`: topics as views of a DuckDB connection. Nothing is on disk.
 
-Threads: any, one at a time for a connection, as DuckDB requires; DuckDB's own threads read the records of its
-queries.
+Threads: any, but one at a time per connection, as in DuckDB; DuckDB's queries read in their own threads.
 """
 
 from __future__ import annotations
@@ -32,33 +31,34 @@ def attach(
     isolation_level: str = "read_uncommitted",
     check_crcs: bool = True,
 ) -> list[str]:
-    """Make a view of each topic for a DuckDB connection, or for the module `duckdb` with its default
-    connection. Return the names of the views.
+    """Make a view of each topic in a DuckDB connection (the module `duckdb` stands for its default
+    connection); return the names of the views. Each query reads the topic's records at that time; a directory
+    is opened for each query, read-only, also beside a writer. Attach again for topics created later: existing
+    views are replaced.
 
-    Each query reads the topic's present records. A directory is opened to read for each query, even while
-    another process writes. For topics that were created later, attach again; existing views are replaced.
+    `topics` are the topics to attach, or a dict of topics by view: {"arrivals": "flights-2"}. By default
+    these are all topics under their own names (SQL has names with "." or "-" in double quotes), except
+    internal topics such as __consumer_offsets, which Kafka's tools do not list by default either.
 
-    `topics` are the topics to attach, or the topics by the names of their views: {"arrivals": "flights-2"}.
-    By default all topics are attached, each by its own name (SQL has names with "." or "-" in double quotes),
-    except internal topics, such as __consumer_offsets. `values` is as for `segstore.dataset`: one value for
-    all topics, or a dict by topic of formats, or of dicts with the keywords `values`, `value_schema`,
-    `on_bad` and `value_prefix`. `isolation_level` and `check_crcs` are for all topics.
+    `values` is that of `segstore.dataset`: one for all topics, or a dict by topic of formats, or of dicts
+    with the keywords `values`, `value_schema`, `on_bad` and `value_prefix`. `isolation_level` and
+    `check_crcs` are for all topics.
 
-    The views are temporary: a database file does not get them, so a read-only database can have them too.
-    Like other temporary views, they are not visible to a cursor of the connection: attach to the cursor.
+    The views are temporary: a database file is not changed, so that read-only databases can have them too.
+    Like other temporary views, they are not visible in a cursor of the connection: attach to the cursor.
 
     Raises MissingPackageError without duckdb and pyarrow, or with a DuckDB before 1.4.2;
-    UnknownTopicOrPartitionError; InvalidArgumentError if a table has the name of a view, or if two names
-    differ only in case, which DuckDB ignores; and the errors of `segstore.dataset`. Queries raise DuckDB's
-    errors, with the texts of segstore's errors.
+    UnknownTopicOrPartitionError; InvalidArgumentError for the name of an existing table, or two topics whose
+    names differ in case only, which DuckDB ignores; and as `segstore.dataset`. Queries raise DuckDB's errors,
+    with segstore's messages.
     """
     with Needing("duckdb", "segstore.duckdb.attach"):
         import duckdb
     with Needing("pyarrow", "segstore.duckdb.attach"):
         import pyarrow  # noqa: F401
     check_version("segstore.duckdb.attach", "duckdb", duckdb.__version__)
-    given: object = connection
-    if given is not duckdb and not isinstance(given, duckdb.DuckDBPyConnection):
+    argument: object = connection
+    if argument is not duckdb and not isinstance(argument, duckdb.DuckDBPyConnection):
         raise InvalidTypeError(f"connection={connection!r}: must be a connection of DuckDB")
     views = _views(store_or_path, topics)
     _check_names(connection, views)
@@ -66,19 +66,19 @@ def attach(
     decoded = _by_topic(values, views.values())
     in_ms = release(duckdb.__version__) >= (2,)
     with opened(store_or_path) as store:
-        found = {
+        datasets = {
             view: _dataset(store, store_or_path, topic, decoded.get(topic), in_ms, terms)
             for view, topic in views.items()
         }
-    for view, each in found.items():
+    for view, each in datasets.items():
         connection.register(view, each)
-    return list(found)
+    return list(datasets)
 
 
 def _views(
     store_or_path: Store | str | os.PathLike[str], topics: Collection[str] | Mapping[str, str] | None
 ) -> dict[str, str]:
-    """Return the topics of the views, by the views' names."""
+    """Return the topics to attach, by view name."""
     with opened(store_or_path) as store:
         known = store.topics()
     if topics is None:
@@ -92,17 +92,17 @@ def _views(
 
 
 def _check_names(connection: duckdb.DuckDBPyConnection, views: Mapping[str, str]) -> None:
-    """Raise InvalidArgumentError if two views, or a view and a table, would have the same name to DuckDB."""
-    named: defaultdict[str, list[str]] = defaultdict(list)
+    """Raise InvalidArgumentError if two views, or a view and a table, would have one name to DuckDB."""
+    by_name: defaultdict[str, list[str]] = defaultdict(list)
     for view in views:
-        named[view.lower()].append(view)
+        by_name[view.lower()].append(view)
     hint = "give other names by topics={'name of the view': 'topic'}"
-    for alike in named.values():
-        if len(alike) > 1:
-            raise InvalidArgumentError(f"views {alike!r}: one name to DuckDB; {hint}")
-    taken = connection.sql(_TABLES).fetchall() if named else []
-    for (name,) in taken:
-        if name.lower() in named:
+    for same in by_name.values():
+        if len(same) > 1:
+            raise InvalidArgumentError(f"views {same!r}: one name to DuckDB; {hint}")
+    existing = connection.sql(_TABLES).fetchall() if by_name else []
+    for (name,) in existing:
+        if name.lower() in by_name:
             raise InvalidArgumentError(
                 f"view {name!r}: the database has a table or view of that name; {hint}"
             )
@@ -114,8 +114,8 @@ _TABLES = """
     select view_name from duckdb_views()
     where not temporary and not internal and in_search_path(database_name, schema_name)
 """
-"""The tables and views that a temporary view would hide. Temporary ones are not listed, because DuckDB itself
-refuses a name that one has.
+"""Tables and views that a temporary view would hide. DuckDB itself refuses a second temporary view of
+a name.
 """
 
 
@@ -129,7 +129,7 @@ def _by_topic(values: Any, topics: Collection[str]) -> dict[str, Any]:
 
 
 def _keywords(values: Any) -> Mapping[str, Any]:
-    """Return the keywords of `table_of` for the `values` of one topic."""
+    """Return the keywords of `table_of` for one topic's entry in `values`."""
     if not isinstance(values, Mapping):
         return {"values": values}
     for name in values:
@@ -149,7 +149,7 @@ def _dataset(
     in_ms: bool,
     terms: Mapping[str, Any],
 ) -> TopicDataset:
-    """Return the dataset of a topic. `store` is open for this call only; each scan opens `store_or_path`."""
+    """Return the dataset of a topic of the open `store`; each scan opens `store_or_path`."""
     from segstore.tables.duckdb_table import DuckDBTable
     from segstore.tables.table import table_of
     from segstore.tables.topic_dataset import TopicDataset

@@ -1,8 +1,8 @@
-"""Defines every exception that segstore raises on purpose. All derive from `SegstoreError`.
+"""All exceptions that segstore raises on purpose. They derive from `SegstoreError`.
 
-Names are Kafka's (org.apache.kafka.common.errors) where Kafka has one. Where a builtin (`ValueError`,
-`TypeError`, `OSError`) means the same, it is a base class too, so that code which does not know segstore can
-catch the error.
+Names are Kafka's (org.apache.kafka.common.errors) if Kafka has one. If a builtin (`ValueError`, `TypeError`,
+`OSError`) has the same meaning, it is a base class too, so that code without knowledge of segstore can catch
+the error.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class SegstoreError(Exception):
     """The base of all errors of this package."""
 
     retriable: ClassVar[bool] = False
-    """Whether Kafka's clients try again after such an error."""
+    """Whether Kafka's clients retry after such an error."""
 
 
 class RetriableError(SegstoreError):
@@ -191,33 +191,32 @@ class MissingPackageError(SegstoreError, ImportError):
 
     @classmethod
     def of(cls, what: str, package: str, *advised: str) -> MissingPackageError:
-        """Return the error of `what`, which needs `package`. `advised` are the packages to install, if they
-        are more than that one.
+        """Return the error of the call `what`, which needs `package`. `advised` are the packages to install,
+        if not only `package`.
         """
         message = f"{what} needs {package}, which is not installed: {pip_install(*advised or (package,))}"
         return cls(message, name=package.replace("-", "_"))
 
 
 def pip_install(*packages: str) -> str:
-    """Return the command that installs packages. Their own names, and no extra of segstore: no index has
-    segstore.
+    """Return the command that installs packages, by their own names. It names no extra of segstore, which is
+    in no package index.
     """
     return f"pip install {' '.join(packages)}"
 
 
 class Needing:
-    """A block that imports `package`, a name of the index. Raises MissingPackageError if it is not installed,
-    whose message says that `what` needs it. `module` is the package's top module, if it has another name.
-
-    It is no generator of `contextmanager`: see `segstore.storage.context.OsErrors`.
+    """A block that imports `package` (its name in the package index) for the call `what`. Raises
+    MissingPackageError if it is not installed. `module` is the package's top module, if it has another name.
     """
 
+    # Not a generator of `contextmanager`: see `segstore.storage.context.OsErrors`.
     def __init__(self, package: str, what: str, module: str | None = None) -> None:
         self._package, self._what = package, what
         self._module = module or package.replace("-", "_")
 
     def __enter__(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, ImportError) and (
@@ -231,8 +230,8 @@ class TopicAlreadyExistsError(SegstoreError):
 
 
 class TopicMismatchError(TopicAlreadyExistsError):
-    """A topic of that name exists, and is not as it was asked for: `differences` has, by the name of a
-    setting or "partitions" or "replication_factor", a pair of what the topic has and what was asked for.
+    """A topic of that name exists with other properties: `differences` has pairs of its present and the
+    requested value, by the name of a setting, "partitions" or "replication_factor".
     """
 
     def __init__(self, topic: str, differences: Mapping[str, tuple[object, object]]) -> None:
@@ -247,7 +246,7 @@ class TopicMismatchError(TopicAlreadyExistsError):
 
 
 class UnknownTopicOrPartitionError(RetriableError):
-    """There is no such topic, or the topic has no such partition; the message lists those that exist."""
+    """The topic or its partition does not exist; the message lists the existing ones."""
 
 
 class RecordTooLargeError(InvalidArgumentError):
@@ -255,11 +254,11 @@ class RecordTooLargeError(InvalidArgumentError):
 
 
 class RecordBatchTooLargeError(RecordTooLargeError):
-    """A batch is larger than a segment may be, `segment.bytes` (Kafka: RecordBatchTooLargeException)."""
+    """A batch is larger than `segment.bytes` (Kafka: RecordBatchTooLargeException)."""
 
 
 class RecordError(NamedTuple):
-    """What is wrong with one record: `batch_index` counts the records of its batch from 0 (Kafka:
+    """The fault of one record: `batch_index` counts the records of its batch from 0 (Kafka:
     ProduceResponse.RecordError, KIP-467).
     """
 
@@ -268,9 +267,9 @@ class RecordError(NamedTuple):
 
 
 class InvalidRecordError(InvalidArgumentError):
-    """The topic refuses a record, for example one without a key where the topic is compacted, or a batch that
-    no producer writes (Kafka: InvalidRecordException). `record_errors` names the records that a batch was
-    refused for; it is empty where the batch itself is wrong.
+    """The topic refuses a record, for example one without a key in a compacted topic, or a batch that no
+    producer writes (Kafka: InvalidRecordException). `record_errors` names the invalid records of a batch; it
+    is empty if the batch itself is wrong.
     """
 
     def __init__(self, message: str, record_errors: Sequence[RecordError] = ()) -> None:
@@ -282,13 +281,13 @@ class InvalidRecordError(InvalidArgumentError):
 
 
 class InvalidTimestampError(InvalidRecordError):
-    """A record's timestamp is further off the clock than its topic allows, or is none that a producer may
-    give (Kafka: InvalidTimestampException).
+    """A record's timestamp is further from the clock than its topic allows, or is not allowed for producers
+    (Kafka: InvalidTimestampException).
     """
 
 
 class UnsupportedCompressionTypeError(SegstoreError):
-    """A batch is compressed by a codec that the version of its request does not know (Kafka:
+    """A batch is compressed by a codec that its request's version does not support (Kafka:
     UnsupportedCompressionTypeException).
     """
 
@@ -300,7 +299,7 @@ class SerializationError(InvalidTypeError):
 
 
 class OffsetOutOfRangeError(SegstoreError):
-    """An offset below the log start offset or above the log end offset was asked for."""
+    """A requested offset is below the log start offset or above the log end offset."""
 
     def __init__(self, offset: int, start: int, end: int, where: str = "") -> None:
         self.offset, self.start, self.end = offset, start, end
@@ -314,7 +313,7 @@ class OffsetOutOfRangeError(SegstoreError):
 
 
 class OffsetMismatchError(SegstoreError):
-    """An append was to get the offset `expected`, and the log ends at `end_offset`. Nothing was written."""
+    """An append expected the offset `expected`, but the log ends at `end_offset`. Nothing was written."""
 
     def __init__(self, expected: int, end_offset: int, where: str) -> None:
         self.expected, self.end_offset = expected, end_offset
@@ -325,8 +324,8 @@ class OffsetMismatchError(SegstoreError):
 
 
 class LogTruncationError(OffsetOutOfRangeError):
-    """A consumer's position lies in a part of the log that the new leader does not have: what was read from
-    `diverging` on was lost in an unclean election; -1 where it is not known where that begins (Kafka:
+    """A consumer's position lies in a part of the log that the new leader does not have: records from
+    `diverging` on were lost in an unclean election; -1 if that offset is unknown (Kafka:
     LogTruncationException, KIP-320).
     """
 
@@ -349,7 +348,7 @@ class CorruptRecordError(SegstoreError):
     """Bytes of a log are no valid record batch, for example after bit rot. The error has `file`, `position`,
     `offset` and `reason`.
 
-    `next_offset` is the offset at which reading can go on behind the damage, or None where it is not known.
+    `next_offset` is the first readable offset after the damage, or None if it is unknown.
     """
 
     def __init__(
@@ -383,8 +382,8 @@ class CorruptCheckpointError(SegstoreError):
 
 
 class UnsupportedFormatError(SegstoreError):
-    """A newer segstore wrote the store, in a format that this one does not know: nothing was read or changed.
-    The error has `path`, the store's `format`, and the oldest version that reads it, `needs`.
+    """A newer segstore wrote the store, in a format unknown to this version: nothing was read or changed. The
+    error has `path`, the store's `format`, and `needs`, the oldest version that can read it.
     """
 
     def __init__(self, path: str | os.PathLike[str], format: int, needs: str, known: int) -> None:
@@ -398,8 +397,8 @@ class UnsupportedFormatError(SegstoreError):
     def of_members(
         cls, path: str | os.PathLike[str], format: int, version: str, known: int
     ) -> UnsupportedFormatError:
-        """Return the error of a file that processes of segstore `version` share, in a format that is not the
-        `known` one.
+        """Return the error of a file that processes of segstore `version` share, if its format is not
+        `known`.
         """
         error = cls(path, format, version, known)
         error.args = (
@@ -413,7 +412,7 @@ class UnsupportedFormatError(SegstoreError):
 
 
 class UnequalOffsetsError(SegstoreError):
-    """Records can't have the same offsets at the target of a mirror as they have here."""
+    """Records can't have the same offsets at a mirror's target as in this store."""
 
 
 class StorageError(SegstoreError, OSError):
@@ -423,8 +422,8 @@ class StorageError(SegstoreError, OSError):
 
 
 def is_refusal(error: BaseException) -> TypeGuard[OSError]:
-    """Return whether a system call failed. An OSError without a number was raised by the application, for
-    instance a TimeoutError of a signal handler: the disk has no part in it.
+    """Return whether a system call failed. An OSError without a number comes from the application, for
+    instance a TimeoutError of a signal handler, and not from the disk.
     """
     return isinstance(error, OSError) and error.errno is not None
 
@@ -442,9 +441,9 @@ class ListenError(SegstoreError, OSError):
 
 
 class StoreLockedError(SegstoreError):
-    """Another process, or another open store in this process, is the writer; the error has its `pid`, and
-    `here` tells whether it is this process; `address` is where it serves the store, "" where it does not.
-    `shared`: that one shares the store, or guests do that have no host at the moment.
+    """Another process, or another open store in this process, is the writer. The error has its `pid`; `here`
+    is True for this process; `address` is the writer's address for Kafka clients, "" if it serves none.
+    `shared`: the writer shares the store, or guests use it, perhaps without a host at the moment.
     """
 
     def __init__(
@@ -471,8 +470,8 @@ class StoreLockedError(SegstoreError):
 
 class HostUnavailableError(RetriableError):
     """A member of a shared store needs its host, which is dead or does not answer. Nothing was appended. The
-    error has the host's `pid`, 0 if there was none, and tells whether that process is `alive`: one that is,
-    is stopped or busy.
+    error has the host's `pid`, 0 if there was none; `alive` is True if that process lives, but is stopped or
+    busy.
     """
 
     def __init__(self, path: str | os.PathLike[str], pid: int, alive: bool) -> None:
@@ -489,8 +488,8 @@ class HostUnavailableError(RetriableError):
 
 
 class NotShareableError(SegstoreError):
-    """Several processes can't write a store here; the message names the platform or the file system that
-    does not allow it, and says what to do.
+    """Several processes can't write a store here; the message names the unsuitable platform or file system,
+    and a way out.
     """
 
 
@@ -503,9 +502,9 @@ class StoreClosedError(SegstoreError):
 
 
 class UnwrittenRecordsError(SegstoreError):
-    """A store was closed before all records of its producers were written. `records` is the number of those
-    that were not written, `partitions` has it by (topic, partition), and `__cause__` is the last error, if
-    there was one.
+    """A store was closed before all records of its producers were written. `records` is the number of
+    unwritten records, `partitions` has it by (topic, partition), and `__cause__` is the last error, if there
+    was one.
     """
 
     def __init__(self, path: str, partitions: Mapping[tuple[str, int], int], reason: object = None) -> None:
@@ -520,7 +519,7 @@ class UnwrittenRecordsError(SegstoreError):
 
 
 class ForkedError(SegstoreError):
-    """A store that was opened before os.fork() is used in the child process: open it anew there, with
+    """A store that was opened before os.fork() is used in the child process: open it again there, with
     mode="r".
     """
 
@@ -530,7 +529,7 @@ class KafkaTimeoutError(RetriableError, TimeoutError):
 
 
 class BufferExhaustedError(KafkaTimeoutError):
-    """`buffer_memory` stayed full for `max_block_ms`: records are sent faster than the disk takes them."""
+    """`buffer_memory` stayed full for `max_block_ms`: records are sent faster than the disk writes them."""
 
 
 class IllegalStateError(SegstoreError, RuntimeError):
@@ -542,18 +541,18 @@ class ClientClosedError(IllegalStateError):
 
 
 class ConcurrentModificationError(IllegalStateError):
-    """A consumer is used by two threads at once; it is made for one."""
+    """Two threads use one consumer at once; a consumer belongs to one thread."""
 
 
 class ReentrantCallError(IllegalStateError):
-    """A signal handler, a finalizer or a callback has interrupted a call of this package and made another one
-    in the same thread, which the interrupted call does not allow. Nothing was changed. The message names the
+    """A signal handler, a finalizer or a callback has interrupted a call of this package, and made a call in
+    the same thread that the interrupted call does not allow. Nothing was changed. The message names the
     interrupted call.
     """
 
 
 class NoOffsetForPartitionError(SegstoreError):
-    """Some `partitions` have no position, and auto_offset_reset is "none"."""
+    """The `partitions` have no position, and auto_offset_reset is "none"."""
 
     def __init__(self, partitions: Iterable[object]) -> None:
         self.partitions = frozenset(partitions)
@@ -566,8 +565,8 @@ class NoOffsetForPartitionError(SegstoreError):
 
 class RecordDeserializationError(SerializationError):
     """A deserializer failed for the bytes of a record. The error has `topic`, `partition`, `offset` and
-    `origin` ("key" or "value"). A consumer goes on behind the record after `seek(partition, offset + 1)`, a
-    table with another `on_bad`.
+    `origin` ("key" or "value"). A consumer skips the record with `seek(partition, offset + 1)`; a table skips
+    it with another `on_bad`.
     """
 
     def __init__(
@@ -583,14 +582,14 @@ class RecordDeserializationError(SerializationError):
 
 
 class IdempotencyConflictError(SegstoreError):
-    """An id of staged records was adopted with other records than those that come now; the message names
-    both. None of the records that come now was appended.
+    """An id of staged records was adopted earlier with other records; the message names both. None of the new
+    records was appended.
     """
 
 
 class StagedFilesError(SegstoreError):
-    """Staged files or their manifest are missing, damaged, or differ from what the manifest says. Nothing of
-    the manifest was adopted; it lies in `.segstore/quarantine`.
+    """Staged files or their manifest are missing, damaged, or differ from the manifest. No record of the
+    manifest was adopted; it lies in `.segstore/quarantine`.
     """
 
 
@@ -598,13 +597,13 @@ class StagedFilesError(SegstoreError):
 
 
 class OutOfOrderSequenceError(SegstoreError):
-    """A batch's first sequence does not follow the producer's last one: batches in between are missing
+    """A batch's first sequence does not follow the producer's last sequence: batches are missing between them
     (Kafka: OutOfOrderSequenceException).
     """
 
 
 class DuplicateSequenceError(SegstoreError):
-    """A batch is a duplicate of one that was written so long ago that its offsets are no longer known."""
+    """A batch is a duplicate of an old batch whose offsets are no longer known."""
 
 
 class InvalidProducerEpochError(SegstoreError):
@@ -612,11 +611,11 @@ class InvalidProducerEpochError(SegstoreError):
 
 
 class ProducerFencedError(InvalidProducerEpochError):
-    """A newer producer with the same transactional_id has taken over; this one can only be closed."""
+    """A newer producer with the same transactional_id has taken over; this producer can only be closed."""
 
 
 class InvalidPidMappingError(ProducerFencedError):
-    """A transactional_id has another producer id by now (Kafka: InvalidPidMappingException)."""
+    """A transactional_id has got another producer id (Kafka: InvalidPidMappingException)."""
 
 
 class InvalidTxnStateError(IllegalStateError):
@@ -625,7 +624,7 @@ class InvalidTxnStateError(IllegalStateError):
 
 class UnverifiedTransactionError(InvalidTxnStateError):
     """A batch of a transaction came to a partition in which the transaction is not open, and nobody has
-    verified that the partition is part of it (KIP-890).
+    verified that the partition is part of the transaction (KIP-890).
     """
 
 
@@ -634,15 +633,15 @@ class InvalidTxnTimeoutError(InvalidArgumentError):
 
 
 class ConcurrentTransactionsError(RetriableError):
-    """The producer's last transaction is still being completed; the call may be repeated."""
+    """The producer's last transaction is still being completed; repeat the call."""
 
 
 class TransactionAbortedError(SegstoreError):
-    """A record was not written, or its transaction was aborted before it was."""
+    """A record was not written, or its transaction was aborted first."""
 
 
 class TransactionalIdNotFoundError(SegstoreError):
-    """There is no such transactional_id, or it has expired."""
+    """The transactional_id does not exist, or it has expired."""
 
 
 # --- groups ---------------------------------------------------------------------------------------
@@ -650,7 +649,7 @@ class TransactionalIdNotFoundError(SegstoreError):
 
 class CommitFailedError(SegstoreError):
     """Offsets were not committed: the group has removed the member, and its partitions may belong to another
-    one.
+    member.
     """
 
 
@@ -659,7 +658,7 @@ class UnknownMemberIdError(SegstoreError):
 
 
 class MemberIdRequiredError(SegstoreError):
-    """A member has to join once more, with the `member_id` that the group has given it (KIP-394)."""
+    """A member must join again, with the `member_id` that the group has assigned (KIP-394)."""
 
     def __init__(self, member_id: str) -> None:
         self.member_id = member_id
@@ -674,27 +673,27 @@ class IllegalGenerationError(SegstoreError):
 
 
 class RebalanceInProgressError(SegstoreError):
-    """The group is rebalancing: the member has to join again first."""
+    """The group is rebalancing: the member must join again first."""
 
 
 class FencedInstanceIdError(SegstoreError):
-    """Another member has joined with the same group_instance_id; this one can only be closed."""
+    """Another member has joined with the same group_instance_id; this member can only be closed."""
 
 
 class FencedMemberEpochError(SegstoreError):
-    """A member of a consumer group comes with an epoch that it does not have (KIP-848): it must give up its
-    partitions, and join again.
+    """A member of a consumer group sent a wrong epoch (KIP-848): it must give up its partitions, and join
+    again.
     """
 
 
 class StaleMemberEpochError(SegstoreError):
-    """A member of a consumer group commits or fetches offsets with an epoch that is over, or that it has not
-    heard of yet (KIP-848): it may try again with the epoch of its next heartbeat.
+    """A member of a consumer group commits or fetches offsets with an old epoch, or with one that it has not
+    received yet (KIP-848): it may retry with the epoch of its next heartbeat.
     """
 
 
 class UnreleasedInstanceIdError(SegstoreError):
-    """A group_instance_id is still another member's, which has to leave first (KIP-848)."""
+    """A group_instance_id still belongs to another member, which must leave first (KIP-848)."""
 
 
 class UnsupportedAssignorError(InvalidArgumentError):
@@ -702,21 +701,21 @@ class UnsupportedAssignorError(InvalidArgumentError):
 
 
 class InvalidRegularExpressionError(InvalidArgumentError):
-    """A member subscribes by a regular expression that is not understood."""
+    """A subscription's regular expression is invalid, or needs the package google-re2."""
 
 
 class InvalidRecordStateError(SegstoreError):
-    """A record of a share group is acknowledged by a member that has not acquired it, or has it no more
-    (KIP-932): its acquisition lock may have run out.
+    """A member acknowledges a record of a share group that it has not acquired, or no longer holds (KIP-932):
+    its acquisition lock may have expired.
     """
 
 
 class ShareSessionNotFoundError(RetriableError):
-    """A server has no such share session (KIP-932): the client begins a new one."""
+    """A server does not have this share session (KIP-932): the client begins a new one."""
 
 
 class InvalidShareSessionEpochError(RetriableError):
-    """A request has another epoch than its share session's next one (KIP-932)."""
+    """A request's epoch is not the next epoch of its share session (KIP-932)."""
 
 
 class ShareSessionLimitReachedError(RetriableError):
@@ -728,7 +727,7 @@ class FencedStateEpochError(SegstoreError):
 
 
 class WakeupError(SegstoreError):
-    """`wakeup` was called, and ends a poll."""
+    """A call of `wakeup` has ended a poll."""
 
 
 class InconsistentGroupProtocolError(SegstoreError):
@@ -740,7 +739,7 @@ class InvalidGroupIdError(InvalidArgumentError):
 
 
 class GroupNotFoundError(SegstoreError):
-    """There is no such group; the message lists those that exist."""
+    """The group does not exist; the message lists the existing groups."""
 
 
 class NonEmptyGroupError(SegstoreError):
@@ -752,7 +751,7 @@ class GroupMaxSizeReachedError(SegstoreError):
 
 
 class InvalidSessionTimeoutError(InvalidArgumentError):
-    """A session timeout is outside what the store allows."""
+    """A session timeout is outside the limits of the store."""
 
 
 class OffsetMetadataTooLargeError(InvalidArgumentError):
@@ -760,66 +759,68 @@ class OffsetMetadataTooLargeError(InvalidArgumentError):
 
 
 class UnsupportedVersionError(SegstoreError):
-    """A record of a group or transaction has a version that is not known here; the message names it."""
+    """A record of a group or transaction has an unknown version; the message names it."""
 
 
 # --- replicas -------------------------------------------------------------------------------------
 
 
 class NotEnoughReplicasError(RetriableError):
-    """Fewer replicas are in sync than `min.insync.replicas` asks for; nothing was written."""
+    """Fewer replicas are in sync than `min.insync.replicas` requires; nothing was written."""
 
 
 class NotEnoughReplicasAfterAppendError(RetriableError):
-    """Records were written, but meanwhile fewer replicas are in sync than `min.insync.replicas` asks for."""
+    """Records were written, but since then the in-sync replicas have become fewer than
+    `min.insync.replicas`.
+    """
 
 
 class RequestTimedOutError(RetriableError, TimeoutError):
-    """The answer did not come in time. The outcome is unknown: what was asked for may be done, or may be done
+    """The answer did not come in time. The outcome is unknown: the request may have been done, or may be done
     later.
     """
 
 
 class NotLeaderOrFollowerError(RetriableError):
-    """The replica does not lead the partition, or does no longer; records that waited for other replicas may
-    be lost, or may be kept by the new leader.
+    """The replica does not lead the partition, or no longer; records that waited for other replicas may be
+    lost, or kept by the new leader.
     """
 
 
 class DemotedError(NotLeaderOrFollowerError):
-    """The store is no primary any more: another one leads from a later leader epoch on, or the lease is not
-    held.
+    """The store is no longer the primary: another store leads from a later leader epoch on, or the lease is
+    not held.
     """
 
 
 class FencedLeaderEpochError(RetriableError):
-    """A question or a proposal carries a lower leader epoch than the partition has."""
+    """A request carries a lower leader epoch than the partition has."""
 
 
 class UnknownLeaderEpochError(RetriableError):
-    """A question carries a higher leader epoch than is known here, or comes from a replica that is not known
-    here yet: it may be asked again.
+    """A request carries a higher leader epoch than this replica knows, or comes from a replica not yet known
+    here: repeat it.
     """
 
 
 class OffsetNotAvailableError(RetriableError):
-    """It is not known yet which records of a partition were committed: its new leader has not heard it, no
-    replica leads, or a write waits for replicas. The question may be asked again.
+    """The high watermark of a partition is not known yet: the new leader has not learned it, no replica
+    leads, or a write waits for replicas. Repeat the request.
     """
 
 
 class ReplicaOfflineError(RetriableError):
-    """The directory of a replica has failed, or the replica was taken away (Kafka: KafkaStorageException)."""
+    """The directory of a replica has failed, or the replica was removed (Kafka: KafkaStorageException)."""
 
 
 class QuorumLostError(SegstoreError):
-    """Fewer than a majority of a replicated store's directories can be written: its metadata can't change."""
+    """Fewer than a majority of a replicated store's directories are writable: its metadata can't change."""
 
 
 class NoSoundReplicaError(SegstoreError):
-    """Replicas are damaged, and no other in-sync replica has the same records whole, so nothing was changed
-    in these partitions: `offsets` has by (topic, partition) where the damage begins in each replica. `healed`
-    is what was healed of other partitions.
+    """Replicas are damaged, and no other in-sync replica has the same records undamaged, so these partitions
+    were not changed. `offsets` has the begin of the damage in each replica, by (topic, partition). `healed`
+    are the repairs of other partitions.
     """
 
     def __init__(self, message: str, offsets: object, healed: object = ()) -> None:
@@ -831,15 +832,17 @@ class NoSoundReplicaError(SegstoreError):
 
 
 class StaleDirectoryError(SegstoreError):
-    """A directory belongs to another replicated store, or to another place in this one."""
+    """A directory belongs to another replicated store, or has another number in this store."""
 
 
 class NotControllerError(RetriableError):
-    """A leader knows a newer state of its partition than this controller has."""
+    """A leader has a newer partition state than this controller."""
 
 
 class InvalidRequestError(InvalidArgumentError):
-    """A request says what it must not, such as a proposal of in-sync replicas; the message says why."""
+    """A request contains an invalid value, for example in a proposal of in-sync replicas; the message gives
+    the reason.
+    """
 
 
 class InvalidUpdateVersionError(SegstoreError):
@@ -847,21 +850,23 @@ class InvalidUpdateVersionError(SegstoreError):
 
 
 class IneligibleReplicaError(SegstoreError):
-    """A proposal of in-sync replicas has a member that is fenced, is shutting down, is not registered, or is
-    registered anew since.
+    """A proposal of in-sync replicas has a member that is fenced, shutting down, not registered, or
+    registered again since.
     """
 
 
 class OperationNotAttemptedError(SegstoreError):
-    """The controller did not try to do what was asked."""
+    """The controller did not attempt the operation."""
 
 
 class NewLeaderElectedError(SegstoreError):
-    """The proposal of in-sync replicas has completed a reassignment, and another replica leads now."""
+    """The proposal of in-sync replicas has completed a reassignment, and another replica has become the
+    leader.
+    """
 
 
 class StaleBrokerEpochError(SegstoreError):
-    """A broker epoch is not that of the present registration: the broker has to register anew."""
+    """A broker epoch is not that of the current registration: the broker must register again."""
 
 
 class DuplicateBrokerRegistrationError(SegstoreError):
@@ -869,7 +874,7 @@ class DuplicateBrokerRegistrationError(SegstoreError):
 
 
 class ElectionNotNeededError(RetriableError):
-    """The partition has the leader that was asked for."""
+    """The partition has the requested leader already."""
 
 
 class PreferredLeaderNotAvailableError(RetriableError):
@@ -881,23 +886,23 @@ class EligibleLeadersNotAvailableError(RetriableError):
 
 
 class InvalidReplicaAssignmentError(InvalidArgumentError):
-    """Replicas can't be assigned to a partition as asked; the message says why."""
+    """The requested replica assignment is not possible; the message gives the reason."""
 
 
 class InvalidReplicationFactorError(InvalidArgumentError):
-    """A replication factor is below 1, or above the number of directories that work."""
+    """A replication factor is below 1, or above the number of working directories."""
 
 
 class NoReassignmentInProgressError(SegstoreError):
-    """The partition is not being reassigned, so nothing can be cancelled."""
+    """The partition is not being reassigned, so there is nothing to cancel."""
 
 
 # --- other machines -------------------------------------------------------------------------------
 
 
 class DisconnectedError(RetriableError, ConnectionError):
-    """A broker can't be reached, or its connection has ended before it answered; the outcome of what was
-    asked for is unknown (Kafka: DisconnectException).
+    """A broker can't be reached, or its connection has ended before the answer; the outcome of the request is
+    unknown (Kafka: DisconnectException).
     """
 
 
@@ -908,8 +913,8 @@ class AuthenticationFailedError(SegstoreError):
 
 
 class UnusableAnswerError(SegstoreError):
-    """A broker answers a name or a number that can't be; nothing of the answer is taken. The message has the
-    value, and says which are possible.
+    """A broker's answer has an impossible name or number; the whole answer is ignored. The message has the
+    value and the possible ones.
     """
 
 
@@ -928,13 +933,13 @@ class BrokerError(SegstoreError):
 
 
 class DataLossError(SegstoreError):
-    """Records that a query was to read were deleted, by retention or with their topic, or an election took
-    them back; with `failOnDataLoss=false` the query skips them.
+    """Records of a query's range were deleted, by retention or with their topic, or removed by an election;
+    with `failOnDataLoss=false` the query skips them.
     """
 
 
 class ArchiveError(SegstoreError):
-    """An archive can't be reached, or is not there, or lacks what is asked for. The message names it."""
+    """An archive can't be reached, does not exist, or lacks a requested object. The message names it."""
 
 
 class CorruptArchiveError(ArchiveError):
@@ -951,13 +956,13 @@ class CorruptArchiveError(ArchiveError):
 
 
 class ArchiveFencedError(ArchiveError):
-    """Another archiver has taken the archive over: this one has stopped, and what it told as archived is
-    there.
+    """Another archiver has taken over the archive: this archiver has stopped. The records that it reported as
+    archived are in the archive.
     """
 
 
 class JavaNotFoundError(SegstoreError):
-    """There is no Java that can run Spark; the message says where it was searched for, and what was found."""
+    """No Java that can run Spark was found; the message lists the searched places and their content."""
 
 
 def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[str, object]) -> SegstoreError:
@@ -969,7 +974,7 @@ def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[st
 
 # --- kafka-python's names -------------------------------------------------------------------------
 
-# Where its name for an error is another one: a program that catches it needs another import only.
+# Aliases for kafka-python's other names of errors, so that programs that catch them change only an import.
 DuplicateSequenceNumberError = DuplicateSequenceError
 GroupIdNotFoundError = GroupNotFoundError
 IllegalArgumentError = InvalidArgumentError
@@ -994,13 +999,11 @@ UnsupportedCodecError = UnsupportedCompressionTypeError
 
 
 def copy_of(error: _Error, depth: int = 8) -> _Error:
-    """Return a copy of an error without its traceback, and of the `depth` errors that caused it without
-    theirs. Such a copy can be stored in an object, and raised more than once.
-
-    A traceback refers to frames, these to their variables and callers, and these mostly to the object that
-    stores the error: only the garbage collector would free any of them. Also, an error that is raised more
-    than once gets a longer traceback each time. An error that can't be copied is returned itself.
+    """Return a copy of an error without its traceback, and with such copies of up to `depth` causes. The copy
+    can be stored in an object, and raised more than once. An error that can't be copied is returned itself.
     """
+    # A traceback refers to frames, a frame to its variables and callers, and thus mostly to the object that
+    # stores the error: only the garbage collector would free them. And each raise makes a traceback longer.
     try:
         made = copy.copy(error)
     except Exception:  # its class has a constructor that does not accept `args`
@@ -1014,8 +1017,8 @@ def copy_of(error: _Error, depth: int = 8) -> _Error:
 
 
 def first_of(errors: list[_Error]) -> _Error:
-    """Empty the list, and return its first error, to be raised. Frames that refer to the list get into the
-    error's traceback, so it must not refer to the error.
+    """Empty the list, and return its first error, to be raised. A frame with the list gets into the error's
+    traceback, so the list must not refer to the error.
     """
     first = errors[0]
     errors.clear()

@@ -1,4 +1,5 @@
-"""Imports of modules at their first use, whatever comes in between. It touches no files of a store.
+"""Imports of modules at their first use, safe against signal handlers and threads. It touches no files of a
+store.
 
 Threads: any.
 """
@@ -16,28 +17,31 @@ from types import FrameType, ModuleType
 from segstore.threads import apart, others_are_gone
 
 _IMPORT = sys.modules["_frozen_importlib"]._find_and_load.__code__
-"""CPython's function that holds the lock of a module while the module is imported."""
+"""CPython's function that holds a module's lock during its import."""
 _one_at_a_time = RLock()
-"""CPython locks `a.b` before its parent `a`, and a package that imports its own modules locks `a` first: of
-two threads that import both, one gets a deadlock error.
+"""The lock of all imports. CPython locks `a.b` before its parent `a`, and a package that imports its own
+modules locks `a` first: of two threads that import both, one gets a deadlock error.
 
-A fork waits for it: the child would have half a module, and the lock of a thread that it does not have. It is
-an RLock, since a module may fork while it is imported.
+A fork waits for it: otherwise the child would have half a module, and a lock whose thread it lacks. It is an
+RLock, since a module may fork during its import.
 """
 _PATIENCE = 5.0
-"""In seconds. An import that needs a lock which the fork has taken delays the fork no longer than this."""
+"""In seconds: the longest delay of a fork by an import. The import may need a lock that the fork has
+taken.
+"""
 _NONE: AbstractContextManager[object] = nullcontext()
 
 
 def import_apart(name: str) -> ModuleType:
-    """Import a module in a thread of its own, where no signal handler runs: NumPy can't be imported a second
-    time where Ctrl-C ended the first, and a handler would find modules half imported.
+    """Import a module in a thread of its own, in which no signal handler runs.
 
-    What a handler raises ends the wait, when the import has ended: the interpreter may be about to end, too.
+    NumPy can't be imported again after Ctrl-C ended its import, and a handler would see half-imported
+    modules. An exception of a handler is raised after the import has ended.
     """
-    there = sys.modules.get(name)
-    if there is not None and not getattr(there.__spec__, "_initializing", False):
-        return there
+    module = sys.modules.get(name)
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        return module
+    # Another thread may need the module that is being imported here, while this one waits for that thread.
     if _is_importing(sys._getframe(1)):
         return import_module(name)
     under_way = Lock()
@@ -54,7 +58,7 @@ def import_apart(name: str) -> ModuleType:
 
 
 def _undisturbed(name: str) -> ModuleType:
-    # A finalizer that the collector called in this thread could wait for a lock of the caller, who waits.
+    # A finalizer in this thread could wait for a lock of the caller, which waits for this thread.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -65,23 +69,23 @@ def _undisturbed(name: str) -> ModuleType:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether this thread has the lock of a module that it imports. Another thread may need that
-    module, and would wait for this one, which waits for the other.
-    """
+    """Return whether this thread is importing a module, and so holds its lock."""
     while frame is not None and frame.f_code is not _IMPORT:
         frame = frame.f_back
     return frame is not None
 
 
 def have_forks_wait() -> None:
-    """Have each fork wait for an import that is under way, before it takes the locks of all that has asked
-    for forks so far, such as `logging`, which the import may need.
+    """Make each fork wait for an import that is under way.
+
+    The wait precedes the fork hooks registered so far, such as that of `logging`, whose locks the import may
+    need.
     """
     os.register_at_fork(before=_await_import, after_in_parent=_let_import, after_in_child=_let_import)
 
 
 def _await_import() -> None:
-    if not others_are_gone():  # else a thread that was stopped may have the lock for ever
+    if not others_are_gone():  # otherwise a stopped thread may hold the lock for ever
         _one_at_a_time.acquire(timeout=_PATIENCE)
 
 

@@ -1,5 +1,5 @@
-"""Open files that nobody uses at the moment, and that are closed if the process has no descriptor for another
-file. Pools keep such files; this module knows the pools, and touches no files itself.
+"""Open but unused files, which are closed if the process has no descriptor for another file. Pools keep such
+files; this module knows the pools, and touches no files itself.
 
 Threads: any.
 """
@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from segstore.threads import LiveSet
 
 NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE})
-"""Errors of a process, and of a system, that has no descriptor left."""
+"""Errors if the process, or the system, has no descriptor left."""
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class FilePool(Protocol):
     """A pool of open files."""
 
     def close_some(self) -> bool:
-        """Let go of some files; return False if the pool has none."""
+        """Close some files; return False if the pool has none."""
 
 
 _pools: LiveSet[FilePool] = LiveSet()
@@ -32,26 +32,26 @@ os.register_at_fork(after_in_child=_pools.refs.clear)
 
 
 def register(pool: FilePool) -> None:
-    """Have a pool asked to close files, for as long as it lives."""
+    """Register a pool that closes files on demand, for as long as it lives."""
     _pools.add(pool)
 
 
 def close_some() -> bool:
-    """Have each pool of this process let go of some files; return False if no pool has any."""
+    """Make each pool of this process close some files; return False if no pool has any."""
     closed = [pool.close_some() for pool in _pools.all()]
     return any(closed)
 
 
 def made_room(error: OSError) -> bool:
-    """Have pools let go of files, so that a call that found no descriptor can be repeated; return False if
-    the error says anything else, or if no pool has files.
+    """Make pools close files after an error for lack of a descriptor, so that the call can be repeated.
+    Return False for any other error, or if no pool has files.
     """
     return error.errno in NONE_LEFT and close_some()
 
 
 def with_descriptors(call: Callable[[], T]) -> T:
-    """Return the result of `call`, which opens files. It is repeated while the process has no descriptor left
-    for them, and pools have files to let go of. Raises OSError.
+    """Return the result of `call`, which opens files. It is repeated while it fails for lack of a descriptor
+    and pools can close files. Raises OSError.
     """
     while True:
         try:

@@ -1,8 +1,8 @@
-"""The leader epochs of a log, in memory (Kafka: LeaderEpochFileCache). Nothing is on disk: the file is
-`storage/meta/offset_checkpoints.py`'s.
+"""The leader epochs of a log, in memory (Kafka: LeaderEpochFileCache). Nothing is on disk:
+`storage/meta/offset_checkpoints.py` has the file.
 
-The storage keeps one such cache for each partition, and replication decides by the same object. So it lies
-below both. Threads: used under the partition's lock.
+The storage keeps one cache per partition, and replication uses the same object; so this module lies below
+both. Threads: used under the partition's lock.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import NamedTuple
 from segstore.errors import InvalidArgumentError
 
 DISTANCE = 1 << 16
-"""How far above the largest known leader epoch a leader is passed that can't be asked: it begins one by
-itself at each open behind a crash."""
+"""Leader epochs that a promoted store skips above the largest known epoch if it can't ask the old leader,
+which begins a new epoch at each open after a crash.
+"""
 
 
 class EpochEnd(NamedTuple):
-    """A leader epoch and its end offset, the offset behind its last record (Kafka: EpochEndOffset)."""
+    """A leader epoch and its end offset, the offset after its last record (Kafka: EpochEndOffset)."""
 
     epoch: int
     end_offset: int
 
 
 UNDEFINED = EpochEnd(-1, -1)
-"""What is answered where nothing is known of an epoch (Kafka: UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET)."""
+"""The answer for an unknown epoch (Kafka: UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET)."""
 
 
 class LeaderEpochCache:
-    """Under which leader epoch each offset of a log was written (Kafka: LeaderEpochFileCache; rules R3, R4).
-
-    Epochs and their start offsets both rise.
+    """The leader epochs of a log with their start offsets (Kafka: LeaderEpochFileCache; rules R3, R4). Epochs
+    and start offsets both rise.
     """
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
@@ -41,7 +41,7 @@ class LeaderEpochCache:
             self.assign(epoch, start)
 
     def copy(self) -> LeaderEpochCache:
-        """Return a copy, which is in memory only."""
+        """Return a copy of the cache."""
         made = LeaderEpochCache()
         made._entries = self._entries.copy()
         return made
@@ -53,19 +53,17 @@ class LeaderEpochCache:
 
     @property
     def latest(self) -> int | None:
-        """Return the newest epoch, None where there is none."""
+        """Return the newest epoch, None without one."""
         return self._entries[-1][0] if self._entries else None
 
     @property
     def current(self) -> int:
-        """Return the epoch to write under: the newest, -1 where none is known."""
+        """Return the epoch of new appends: the newest one, -1 without one."""
         return self._entries[-1][0] if self._entries else -1
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Let offsets from `start_offset` on have `epoch`; entries that contradict this are dropped (R3).
-
-        Nothing changes where `epoch` is the newest and began no later. Raises InvalidArgumentError for
-        numbers below 0.
+        """Let offsets from `start_offset` on have `epoch`; contradicting entries are dropped (R3). Nothing
+        changes if `epoch` is the newest and began no later. Raises InvalidArgumentError for numbers below 0.
         """
         if epoch < 0 or start_offset < 0:
             raise InvalidArgumentError(f"epoch {epoch} from offset {start_offset}: both must be at least 0")
@@ -86,8 +84,8 @@ class LeaderEpochCache:
         """Return the largest known epoch that is not above `epoch`, with its end offset in a log that ends at
         `log_end_offset` (R4; Kafka: LeaderEpochFileCache.endOffsetFor).
 
-        Below the first known epoch it is `epoch` itself, which ends where the first known one starts. It is
-        UNDEFINED where `epoch` is above all known epochs, or is -1.
+        For an epoch below the first known one, return `epoch` itself, ending at the start of the first known
+        one. Return UNDEFINED if `epoch` is above all known epochs, or -1.
         """
         if epoch < 0 or not self._entries or epoch > self._entries[-1][0]:
             return UNDEFINED
@@ -98,16 +96,16 @@ class LeaderEpochCache:
         return EpochEnd(known, self._entries[higher][1])
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that began at `end_offset` or later, since the log was cut there."""
+        """Remove epochs that began at `end_offset` or later, after a truncation of the log."""
         while self._entries and self._entries[-1][1] >= end_offset:
             self._entries.pop()
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Forget epochs that ended at `start_offset` or before, since the log's beginning was deleted; the
-        epoch of `start_offset` begins there. Returns whether this changes anything.
+        """Remove epochs that ended at `start_offset` or before, after a deletion at the log's beginning; the
+        epoch of `start_offset` then begins there. Return whether this changed the cache.
         """
         before = self._entries
-        kept = [entry for entry in before if entry[1] > start_offset]
-        gone = before[: len(before) - len(kept)]
-        self._entries = [(gone[-1][0], start_offset), *kept] if gone else kept
+        later = [entry for entry in before if entry[1] > start_offset]
+        ended = before[: len(before) - len(later)]
+        self._entries = [(ended[-1][0], start_offset), *later] if ended else later
         return self._entries != before

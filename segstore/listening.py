@@ -1,4 +1,4 @@
-"""Sockets that listen on the addresses of a host. Nothing is on disk. Threads: any."""
+"""Listening sockets on the addresses of a host. Nothing is on disk. Threads: any."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _TRIES = 20
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen on all addresses of a host, on one port of the system's choice where `port`
-    is 0. An address that this machine does not have is left out where there is another one: "localhost" is
-    ::1 too. Raises ListenError.
+    """Return sockets that listen on all addresses of a host, on one port; with `port` 0 the system chooses
+    it. Addresses that this machine lacks are skipped if there is another: "localhost" is also ::1. Raises
+    ListenError.
     """
     try:
         # An ASCII name as bytes: the codec of other names, idna, is not imported.
         name = host.encode("ascii") if host.isascii() else host
-        found = socket.getaddrinfo(name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ListenError(
             getattr(error, "errno", None), f"no such host: {error}", f"{host}:{port}"
         ) from error
-    places = list(dict.fromkeys((int(family), str(address[0])) for family, _, _, _, address in found))
+    places = list(dict.fromkeys((int(family), str(address[0])) for family, _, _, _, address in addresses))
     for _ in range(_TRIES):
         sockets = _on_one_port(host, places, port)
         if sockets:
@@ -35,7 +35,9 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def _on_one_port(host: str, places: list[tuple[int, str]], port: int) -> list[socket.socket]:
-    """Listen on all places; none where the port that the system has chosen is not free on all of them."""
+    """Listen on all places; return an empty list if the port chosen by the system is not free on all
+    of them.
+    """
     sockets: list[socket.socket] = []
     missing: OSError | None = None
     chosen = port

@@ -1,9 +1,10 @@
 """`Logger`: the engine's messages to the application, by Python's `logging`. It touches no files itself.
 
-A handler of `logging` is the application's code. It is called with a lock of its own held, may wait, may call
-segstore, and may raise. So it is never called by a thread that holds a lock of this package, nor by a thread
-of this package, for which others wait: in these cases another thread calls it (`_Carrier`). What it raises is
-reported as `logging` reports handlers that fail (`Handler.handleError`), and has no effect on the engine.
+A handler of `logging` is the application's code. `logging` calls it with the handler's lock held, and it may
+wait, call segstore, or raise. So it is never called by a thread that holds a lock of this package, nor by a
+thread of this package, which other threads wait for: another thread calls it then (`_Carrier`). Its
+exceptions are reported like those of any failing handler (`Handler.handleError`), and have no effect on the
+engine.
 
 Threads: any. No lock is taken here: a message may come from a finalizer that interrupts another message.
 """
@@ -23,19 +24,19 @@ from segstore.mutex import holds_any
 from segstore.threads import Background, Latch
 
 PATIENCE = 1.0
-"""In seconds. A thread of this package waits until its message was handled, so that messages come before
-their consequences; a handler that waits for this very thread delays it no longer than this.
+"""In seconds: a thread of this package waits up to this long for the handlers, so that messages come before
+their consequences. A handler may itself wait for this very thread.
 """
 
 
 class Logger:
-    """A logger with the methods of `logging.getLogger(name)`, to which it passes the messages."""
+    """A logger that passes messages to `logging.getLogger(name)`."""
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
 
     def debug(self, message: str, *args: object) -> None:
-        """Log a message, as the method of logging.Logger does; so do the other methods."""
+        """Log a message, like logging.Logger.debug; the other methods correspond likewise."""
         self._log(logging.DEBUG, message, args)
 
     def info(self, message: str, *args: object) -> None:
@@ -54,9 +55,10 @@ class Logger:
         self._log(level, message, args, exc_info)
 
     def _is_enabled(self, level: int) -> bool:
-        """Return what `logging.Logger.isEnabledFor` does, without the lock of `logging`: an interrupt in the
-        application's own call of it, such as one that asyncio makes, may leave that lock taken for ever.
+        """Return whether messages of this level are logged, without the lock that
+        `logging.Logger.isEnabledFor` takes.
         """
+        # An interrupt in the application's own call, for example by asyncio, may leave that lock taken.
         logger = self._logger
         return not logger.disabled and logger.manager.disable < level and level >= logger.getEffectiveLevel()
 
@@ -89,8 +91,8 @@ def _handle(logger: logging.Logger, record: logging.LogRecord) -> None:
 
 
 _failed = logging.NullHandler()
-"""The handler of errors: which handler raised is not known, so `logging` prints the error to stderr, where
-`logging.raiseExceptions` is set.
+"""The handler for exceptions of handlers: `logging` prints them to stderr if `logging.raiseExceptions` is
+set.
 """
 
 
@@ -134,7 +136,7 @@ class _Carrier:
                 handled.open()
 
     def end(self) -> None:
-        """Handle all messages, since the interpreter ends and threads are about to stop."""
+        """Handle all messages at the interpreter's end, before threads are stopped."""
         thread = self._thread
         if thread is not None:
             thread.join(PATIENCE)
@@ -147,11 +149,11 @@ class _Carrier:
 
 
 def deliver() -> None:
-    """Have the handlers called with all messages so far, before one of them is removed."""
+    """Call the handlers with all messages so far, before one of the handlers is removed."""
     _carrier.end()
 
 
 _carrier = _Carrier()
 atexit.register(_carrier.end)
 os.register_at_fork(after_in_child=_carrier.forget)
-have_forks_wait()  # again: a fork takes the locks of `logging`, which modules need that are imported
+have_forks_wait()  # again: forks take the locks of `logging`, which imported modules need

@@ -1,8 +1,8 @@
-"""Refuses an import of this package by a subinterpreter.
+"""Refuses an import of this package in a subinterpreter.
 
-NumPy does not support subinterpreters, and cramjam's module (PyO3) can be imported by only one interpreter of
-a process: the first one that imports it keeps it from all others. So `import segstore` fails in a
-subinterpreter before it imports either, and the main interpreter can still import it.
+NumPy does not support subinterpreters, and cramjam's module (PyO3) can be imported in only one interpreter of
+a process, the first one that imports it. So `import segstore` fails in a subinterpreter before it imports
+either, and the main interpreter can still import them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ def _module() -> Any:
 
 
 def _number(interpreter: Any) -> int:
-    """Return the number of an interpreter from what `get_current` and `get_main` give, which from 3.13 on is
-    (number, whence).
+    """Return the number of an interpreter from a result of `get_current` or `get_main`: since 3.13 (number,
+    whence).
     """
     return int(interpreter[0] if isinstance(interpreter, tuple) else interpreter)
 
 
 def check_main_interpreter() -> None:
-    """Raise ImportError in a subinterpreter. A Python without the module of `_MODULES` has no
-    subinterpreters.
-    """
+    """Raise ImportError in a subinterpreter. A Python without the modules in `_MODULES` has none."""
     module = _module()
     if module is None:
         return

@@ -1,17 +1,17 @@
-"""Locks that know their owner: a call that has interrupted another one of the same thread is refused, with an
-error that names both.
+"""Locks that know their owner: a call that has interrupted another call of the same thread is refused, with
+an error that names both.
 
 A signal handler, a finalizer, or the callback of a weak reference or of the garbage collector (all called
-handlers here) interrupts whatever its thread does. Where it interrupts a call of this package that holds a
-lock, and calls this package itself, a plain lock would wait for its own thread for ever. A `Mutex` raises
+handlers here) interrupts its thread at any point. If it interrupts a call of this package that holds a lock,
+and calls this package itself, a plain lock would wait for its own thread for ever. A `Mutex` raises
 ReentrantCallError instead, before anything is changed.
 
 A call from a handler could also wait for another thread, which waits for a lock that the interrupted call
 holds. So a call from a handler whose thread has a lock waits for a `Mutex` at most `PATIENCE` seconds, and
 does not wait for a thread of this package at all (`check_apart`).
 
-When the interpreter ends and stops a thread that has a lock, the lock stays taken, and what it guards may be
-half done. Calls that need the lock then raise IllegalStateError.
+If the interpreter's end stops a thread that has a lock, the lock stays taken, and the guarded state may be
+half changed. Calls that need the lock then raise IllegalStateError.
 
 Threads: any. Interrupts: `with` is the only way to take a lock, and no interrupt leaves the lock taken. No
 files are touched.
@@ -38,7 +38,7 @@ else:
     OwnedLock = type(threading.RLock())
 
 PATIENCE = 2.0
-"""In seconds: longer than any lock is held, except by a thread that waits for a disk that does not answer."""
+"""Seconds: longer than any lock is held, except by a thread that waits for a disk that does not answer."""
 
 LEAVES_OPEN = sys.version_info < (3, 11)
 """True if interrupts may leave a lock taken at the end of a `with` block. CPython 3.10 checks for signals at
@@ -55,10 +55,11 @@ class Mutex(OwnedLock):  # type: ignore[misc]
     """A lock that its owner can't take again: the attempt raises ReentrantCallError."""
 
     on_taken: Callable[[], None] | None = None
-    """Called whenever the lock was taken; where that raises, the lock is free again."""
+    """Called after each acquisition; if it raises, the lock is released."""
     entered = 0
-    """The id of the frame that took the lock last, where LEAVES_OPEN; else 0, and 0 for the frame of a
-    generator, which is not on the stack while it is suspended with the lock."""
+    """The id of the frame that took the lock last, if LEAVES_OPEN; otherwise 0. It is 0 for a generator's
+    frame, which is not on the stack while it is suspended with the lock.
+    """
 
     def __init__(self) -> None:
         _all.refs.add(weakref.ref(self, _all.refs.discard))  # as `LiveSet.add`: stores make many of these
@@ -105,8 +106,8 @@ class Mutex(OwnedLock):  # type: ignore[misc]
 
 
 def nesting() -> threading.RLock:
-    """Return a lock that its owner may take again. It is for state that is consistent at each call made while
-    the lock is held.
+    """Return a lock that its owner may take again, for state that is consistent at each call made while the
+    lock is held.
     """
     lock = threading.RLock()
     _all.add(lock)
@@ -114,8 +115,8 @@ def nesting() -> threading.RLock:
 
 
 class BoundedLock(OwnedLock):  # type: ignore[misc]
-    """A lock as `nesting` returns it, for which a thread waits at most `PATIENCE` seconds: then it gets the
-    error that `late` makes.
+    """A lock that its owner may take again; other threads wait for it at most `PATIENCE` seconds, then get
+    the error that `late` makes.
     """
 
     def __init__(self, late: Callable[[], Exception]) -> None:
@@ -136,7 +137,7 @@ class BoundedLock(OwnedLock):  # type: ignore[misc]
         return True
 
 
-# --- who is within what ------------------------------------------------------------------------------
+# --- interrupted calls -------------------------------------------------------------------------------
 
 
 class Outer(NamedTuple):
@@ -156,7 +157,7 @@ class Outer(NamedTuple):
 
 
 def calls_out(function: F) -> F:
-    """Mark a function that calls the application's code on purpose, with no lock held: that code may call
+    """Mark a function that intentionally calls the application's code, with no lock held: that code may call
     this package again.
     """
     _on_purpose.add(function.__code__)
@@ -166,7 +167,7 @@ def calls_out(function: F) -> F:
 _FRONTS = {"cli", "demo", "spark", "bench"}
 """Applications of this package."""
 _BETWEEN = {"contextlib", "functools", "threading"}
-"""What stands on the stack between two functions of ours."""
+"""Modules whose frames may lie on the stack between two functions of this package."""
 
 
 def _is_ours(frame: FrameType) -> bool:
@@ -183,11 +184,11 @@ def _is_between(frame: FrameType) -> bool:
 
 
 def under_way() -> Outer | None:
-    """Return the call of this package that a handler has interrupted, if the calling function runs in a
-    handler; else None. A call that has called the application's code on purpose does not count.
+    """Return the call of this package that a handler has interrupted, if the caller runs in a handler;
+    otherwise None. Calls marked with `calls_out` don't count.
     """
     frame, last = _past_ours(sys._getframe(1))
-    asked = last
+    handler_call = last
     while frame is not None:
         while frame is not None and not _is_ours(frame):
             frame = frame.f_back
@@ -196,13 +197,13 @@ def under_way() -> Outer | None:
         innermost = frame
         frame, last = _past_ours(frame)
         if innermost.f_code not in _on_purpose:
-            return Outer(_name(last), innermost, _name(asked))
+            return Outer(_name(last), innermost, _name(handler_call))
     return None
 
 
 def _past_ours(frame: FrameType) -> tuple[FrameType | None, FrameType]:
-    """Return the first frame outside of the call of this package to which `frame` belongs, and the outermost
-    frame of that call.
+    """Return the first frame outside of the call of this package that `frame` belongs to, and the call's
+    outermost frame.
     """
     last, at = frame, frame.f_back
     while at is not None and last.f_code.co_name != "__del__":
@@ -219,14 +220,14 @@ def _name(frame: FrameType) -> str:
 
 
 def holds_any(but: Mutex | None = None, of: Iterable[Any] | None = None) -> bool:
-    """Return whether this thread has a lock of this package, or, with `of`, one of these; `but` does not
+    """Return whether this thread holds a lock of this package, or one of the locks in `of`; `but` does not
     count.
     """
-    return any(m is not but and m._is_owned() for m in _asked(of))
+    return any(m is not but and m._is_owned() for m in _locks(of))
 
 
-def _asked(of: Iterable[Any] | None = None) -> list[Any]:
-    """Return these locks, or all of ours that there are."""
+def _locks(of: Iterable[Any] | None = None) -> list[Any]:
+    """Return the locks in `of`, or all locks of this package."""
     return _all.all() if of is None else list(of)
 
 
@@ -239,12 +240,13 @@ def _is_free(lock: Any) -> bool:
 
 
 def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = None) -> None:
-    """Raise ReentrantCallError where `call` came from a handler that interrupted a call which holds a lock: a
-    call that takes several locks would stop midway, and one that waits for another thread could wait for its
-    own. `but` is a lock that does not count; `of` has the only locks that count, where `call` needs no others
-    (None: all count). Raise IllegalStateError where the interpreter stopped a thread that has one of them.
+    """Raise ReentrantCallError if `call` came from a handler that interrupted a call which holds a lock.
+
+    A call that takes several locks would stop midway, and a call that waits for another thread could wait for
+    its own. `but` is a lock that does not count; `of` are the only locks that `call` needs (None: all count).
+    Raises IllegalStateError if the interpreter's end stopped a thread that has one of them.
     """
-    if others_are_gone() and not all(map(_is_free, _asked(of))):
+    if others_are_gone() and not all(map(_is_free, _locks(of))):
         raise _ended(call)
     outer = under_way()
     if outer is not None and holds_any(but, of):
@@ -253,19 +255,18 @@ def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = 
 
 def let_go_of_left() -> None:
     """Release the locks that interrupts of this thread's calls left taken (LEAVES_OPEN), unless such a call
-    is under way: other threads, for which this one is about to wait, may wait for them.
+    is under way. Threads that this thread will wait for may need them.
     """
     if under_way() is None:
-        _let_go(_asked())
+        _let_go(_locks())
 
 
 def _let_go_of_dead() -> None:
-    """Release the locks that interrupts left taken, also while a call is under way: those that this thread
-    has, but none of its `with` blocks.
-
-    A frame that has ended may have left its id to a later frame of the same function; the lock is then kept.
-    A lock that the interrupted call is just taking has no frame's id yet, and is kept too.
+    """Release the locks that interrupts left taken, also during a call: this thread has them, but none of its
+    `with` blocks.
     """
+    # An ended frame's id may belong to a later frame of the same function: the lock is then kept. A lock that
+    # the interrupted call is just taking has no frame's id yet, and is kept too.
     alive: set[int] = set()
     being_taken: set[int] = set()
     frame: FrameType | None = sys._getframe(1)
@@ -274,7 +275,7 @@ def _let_go_of_dead() -> None:
         if frame.f_code is Mutex.__enter__.__code__:
             being_taken.add(id(frame.f_locals["self"]))
         frame = frame.f_back
-    locks = [lock for lock in _asked() if isinstance(lock, Mutex) and id(lock) not in being_taken]
+    locks = [lock for lock in _locks() if isinstance(lock, Mutex) and id(lock) not in being_taken]
     _let_go([lock for lock in locks if lock.entered and lock.entered not in alive])
 
 
@@ -289,7 +290,7 @@ def _let_go(locks: list[Any]) -> None:
 
 
 def refused(outer: Outer | None, call: str = "") -> ReentrantCallError:
-    """Return the error for a call from a handler."""
+    """Return the error of a refused call from a handler."""
     call = call or (f"{outer.asked}()" if outer is not None else "the call")
     within = "a call of this thread" if outer is None else f"{outer.call}()"
     return ReentrantCallError(

@@ -2,8 +2,8 @@
 
 Segment files are "<base offset, 20 digits><suffix>", partition directories "<topic>-<partition>", those of
 deleted partitions "<topic>-<partition>.<32 hex digits>-delete" (org.apache.kafka.storage.internals.log.
-LogFileUtils and UnifiedLog). Parsing accepts exactly what formatting makes: for any other name it returns
-None.
+LogFileUtils and UnifiedLog). Parsing accepts exactly the names that formatting makes, and returns None for
+any other name.
 
 Threads: any; functions without state.
 """
@@ -107,14 +107,14 @@ _METADATA = re.compile(rb"version:\s+([0-9]{1,9})\ntopic_id:\s+([A-Za-z0-9_-]+)\
 _STAGER = re.compile(r"[0-9a-f]{32}")
 _STAGED = re.compile(r"[0-9]{8}\.batches")
 _OF_MANIFEST = re.compile(r"(([0-9]{20})-[0-9a-f]{16}-[0-9a-f]{16})(\.(?:manifest|intent|joined|result))")
-# 16 bytes are 21 characters of 6 bits, and one of which the last four bits are 0.
+# 16 bytes are 21 characters of 6 bits, and a 22nd whose last four bits are 0.
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]")
 _ZERO_ID = "A" * 22
 _RESERVED_IDS = frozenset({uuid.UUID(int=0), uuid.UUID(int=1)})
 
 
 def below(directory: str, name: str) -> str:
-    """Return the path of a name in a directory, as os.path.join gives it: the name is a plain one."""
+    """Return the path of a plain name in a directory, like os.path.join."""
     return f"{directory}{name}" if directory.endswith("/") else f"{directory}/{name}"
 
 
@@ -135,15 +135,13 @@ def parse_segment_file(name: str) -> tuple[int, str] | None:
 
 
 def segment_files(listed: Iterable[str]) -> list[tuple[int, str]]:
-    """Return the results of `parse_segment_file` for the names in a directory, without those of other
-    files.
-    """
-    found = []
+    """Return (base offset, suffix) of each segment file among the names in a directory."""
+    parsed = []
     for name in listed:
         match = _SEGMENT_FILE.fullmatch(name)
         if match is not None and int(match[1]) <= MAX_OFFSET:
-            found.append((int(match[1]), match[2]))
-    return found
+            parsed.append((int(match[1]), match[2]))
+    return parsed
 
 
 def has_log(listed: Iterable[str]) -> bool:
@@ -155,15 +153,15 @@ def has_log(listed: Iterable[str]) -> bool:
 
 
 def metadata_snapshot(end_offset: int, epoch: int) -> str:
-    """Return the name of a snapshot of the metadata: all that the log has below `end_offset`, the last of it
-    written under `epoch` (org.apache.kafka.snapshot.Snapshots).
+    """Return the name of a metadata snapshot: the state of the log below `end_offset`, whose last record has
+    the leader epoch `epoch` (org.apache.kafka.snapshot.Snapshots).
     """
     return f"{end_offset:020d}-{epoch:010d}{METADATA_SNAPSHOT}"
 
 
 def parse_metadata_snapshot(name: str) -> tuple[int, int, str] | None:
-    """Return (end offset, epoch, suffix) of a snapshot of the metadata, whose suffix is ".checkpoint", which
-    ".part" or ".deleted" may follow; None for any other name. A broker puts a number into names of parts.
+    """Return (end offset, epoch, suffix) of a metadata snapshot; None for any other name. The suffix is
+    ".checkpoint", which ".part" or ".deleted" may follow. A broker inserts a number into names of parts.
     """
     match = _METADATA_SNAPSHOT.fullmatch(name)
     if match is None or int(match[1]) > MAX_OFFSET or int(match[2]) > INT32_MAX:
@@ -177,7 +175,7 @@ def parse_metadata_snapshot(name: str) -> tuple[int, int, str] | None:
 def check_topic(name: str) -> str:
     """Return the name if it follows Kafka's rules (org.apache.kafka.common.internals.Topic).
 
-    Raises InvalidTopicError, which names what is allowed; InvalidTypeError where it is not a str.
+    Raises InvalidTopicError, which names the rules; InvalidTypeError if it is not a str.
     """
     if not isinstance(name, str):
         raise InvalidTypeError(f"a topic's name must be a str, not {type(name).__name__}")
@@ -207,8 +205,8 @@ def parse_partition_dir(name: str) -> tuple[str, int] | None:
 
 
 def deleted_dir(topic: str, partition: int, uuid_hex: str) -> str:
-    """Return the name that a partition's directory gets before its files are removed; the topic is shortened
-    where the name would be too long.
+    """Return the name of a deleted partition's directory, until its files are removed. The topic is shortened
+    if the name would be too long.
     """
     ending = f"-{partition}.{uuid_hex}-delete"
     return topic[: MAX_NAME - len(ending)] + ending
@@ -223,10 +221,10 @@ def is_deleted_dir(name: str) -> bool:
 
 
 def new_topic_id(make_uuid: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
-    """Return a new topic id in Kafka's form (org.apache.kafka.common.Uuid): 22 characters, which are 16 bytes
-    in base64url.
+    """Return a new topic id in Kafka's form (org.apache.kafka.common.Uuid): 16 bytes as 22 characters of
+    base64url.
 
-    Like Kafka's, it is none of the reserved ids, and does not begin with "-", which a command line would take
+    As in Kafka, it is none of the reserved ids, and does not begin with "-", which a command line would take
     for an option.
     """
     while True:
@@ -237,7 +235,7 @@ def new_topic_id(make_uuid: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
 
 
 def is_topic_id(text: str) -> bool:
-    """Return True for 16 bytes in the canonical form of `new_topic_id`, except those of the zero id."""
+    """Return whether a text has the form of `new_topic_id`, and is not the zero id."""
     return text != _ZERO_ID and _TOPIC_ID.fullmatch(text) is not None
 
 
@@ -247,7 +245,7 @@ def topic_id_bytes(topic_id: str) -> bytes:
 
 
 def topic_id_of(data: bytes) -> str:
-    """Return the topic id of 16 bytes; "" for any other number of them, and for the zero id."""
+    """Return the topic id of 16 bytes; "" for the zero id, and for any other number of bytes."""
     return base64.urlsafe_b64encode(data).decode().rstrip("=") if len(data) == 16 and any(data) else ""
 
 
@@ -257,8 +255,8 @@ def partition_metadata(topic_id: str) -> bytes:
 
 
 def parse_partition_metadata(data: bytes, where: str = PARTITION_METADATA) -> str:
-    """Return the topic id in the content of partition.metadata. Raises CorruptCheckpointError, which names
-    `where`.
+    """Return the topic id in the content of partition.metadata. Raises CorruptCheckpointError with the file
+    name `where`.
     """
     match = _METADATA.fullmatch(data)
     if match is None:
@@ -275,7 +273,7 @@ def parse_partition_metadata(data: bytes, where: str = PARTITION_METADATA) -> st
 
 
 def is_stager(name: str) -> bool:
-    """Return whether the name is that of a stager's directory within the inbox."""
+    """Return whether this is the name of a stager's directory within the inbox."""
     return _STAGER.fullmatch(name) is not None
 
 
@@ -290,14 +288,15 @@ def is_staged_file(name: str) -> bool:
 
 
 def manifest_stem(sequence: int, digest: str, nonce: str) -> str:
-    """Return the stem of the names of a sealed manifest, its intent and its result. Manifests are adopted in
+    """Return the common stem of the names of a manifest, its intent and its result. Manifests are adopted in
     the order of these names.
     """
     return f"{sequence:020d}-{digest}-{nonce}"
 
 
 def parse_of_manifest(name: str) -> tuple[str, int, str] | None:
-    """Return (stem, sequence, suffix) of a manifest, its intent, its note of joined segments or
-    its result; None for any other name."""
+    """Return (stem, sequence, suffix) of the name of a manifest, its intent, its note of joined segments or
+    its result; None for any other name.
+    """
     match = _OF_MANIFEST.fullmatch(name)
     return None if match is None else (match[1], int(match[2]), match[3])

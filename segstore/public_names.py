@@ -1,4 +1,4 @@
-"""`PublicNames`: `dir()`, and so tab completion, lists the names of a class that applications use.
+"""`PublicNames`: limits `dir()`, and so tab completion, to the names of a class that applications use.
 
 Nothing is on disk. Threads: any.
 """
@@ -14,15 +14,15 @@ def _public(cls: type, listed: Iterable[str]) -> list[str]:
 
 
 class _Listing(type):
-    """The class of such classes: `dir()` of a class asks its class."""
+    """The metaclass of `PublicNames`: `dir()` of a class calls it."""
 
     def __dir__(cls) -> list[str]:
         return _public(cls, super().__dir__())
 
 
 class PublicNames(metaclass=_Listing):
-    """Base of such classes. `_inner` of a class has its names without an underscore that only this package
-    uses.
+    """Base of classes whose `dir()` lists public names only. `_inner` has the names without an underscore
+    that only this package uses.
     """
 
     __slots__ = ()

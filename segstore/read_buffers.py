@@ -1,11 +1,11 @@
-"""Memory of large reads that is used again once nothing refers to it; it touches no files.
+"""Memory of large reads, which is reused once nothing refers to it; it touches no files.
 
-The C library gives large pieces of memory back to the system as soon as they are free, and takes them again
-page by page, which costs a third of a read of 8 MiB. So the last few pieces are kept. A piece is taken for
-another read, of its size or somewhat less, only when the list here has the one reference to it: whoever has
-Records, one of their columns or a view of these has a reference.
+The C library returns large pieces of memory to the system as soon as they are free, and takes them again page
+by page, which costs a third of a read of 8 MiB. So the last few pieces are kept. A piece is reused for a read
+of its size or somewhat less, only if the list here has the one reference to it: Records, their columns and
+views of these have a reference.
 
-Threads: any. A piece belongs to the call that takes it until that call keeps it again. An interrupt between
+Threads: any. A piece belongs to the call that takes it until the call keeps it again. An interrupt between
 the two frees the piece.
 """
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LEAST, LARGE, MOST = 1 << 17, 2 << 20, 16 << 20
-"""Bytes of the pieces that are kept: the least, where large ones begin, and the most. Smaller ones stay in
-the C library's hands, and larger ones are rare.
+"""Sizes of kept pieces in bytes: the least, the least large one, and the most. The C library reuses smaller
+ones itself, and larger ones are rare.
 """
 KEPT = 2
-"""How many small and how many large pieces of each kind are kept: most readers have one result while they
+"""Number of small, and of large, pieces that are kept of each kind: most readers have one result while they
 make the next.
 """
 _WASTE = 5
-"""A piece serves reads of a fifth of it and more: Records that stay keep at most five times the memory that
-they need. So the pieces of reads of 16 MiB, which have some room to spare, serve reads of 4 MiB, and reads by
-turns of both sizes don't push out each other's pieces.
+"""A piece serves reads of at least a fifth of its size: Records that stay keep at most five times the memory
+that they need. So the pieces of reads of 16 MiB, with some spare room, serve reads of 4 MiB, and alternating
+reads of both sizes don't drop each other's pieces.
 """
-_ALONE = 2  # references to a piece that only `take` knows: its variable, and the argument of `getrefcount`
+_ALONE = 2  # references to a free piece: the variable of `take`, and the argument of `getrefcount`
 
 T = TypeVar("T")
 
 
 class Spare(Generic[T]):
-    """The pieces of one kind, each with the bytes that it has room for: at most `KEPT` small and `KEPT` large
-    ones, that which was kept last last.
+    """The kept pieces of one kind, each with its room in bytes: at most `KEPT` small and `KEPT` large ones,
+    the newest last.
     """
 
     def __init__(self) -> None:
@@ -51,14 +51,14 @@ class Spare(Generic[T]):
         return sum(map(len, self._pieces))
 
     def take(self, size: int, usable: Callable[[T], bool] | None = None) -> tuple[int, T] | None:
-        """Return the room of a piece for `size` bytes, and the piece, to which nothing refers, and keep it no
-        longer; None where there is none.
+        """Remove and return a free piece that has room for `size` bytes, as (room, piece); None
+        without one.
         """
         pieces = self._pieces[size >= LARGE]
         for _ in range(len(pieces)):
             try:
                 room, piece = pieces.pop(0)
-            except IndexError:  # another thread took the last one
+            except IndexError:  # another thread took the last piece
                 return None
             alone = size <= room <= _WASTE * size and sys.getrefcount(piece) == _ALONE
             if alone and (usable is None or usable(piece)):
@@ -79,16 +79,16 @@ _bytes: Spare[bytes] = Spare()
 
 
 def filled(size: int, make: Callable[[], bytes], fill: Callable[[Any], int]) -> bytes:
-    """Return bytes that `fill` wrote into memory of `size` bytes: as many as it says that it wrote. Where no
-    memory is kept, `make` makes them.
+    """Return bytes that `fill` wrote into reused memory of `size` bytes; `fill` returns their number. Without
+    such memory `make` makes the bytes.
     """
     if not LEAST <= size <= MOST:
         return make()
-    found = unset(size)
-    if found is None:
+    reused = unset(size)
+    if reused is None:
         room, data, done = size, make(), size
     else:
-        room, data = found
+        room, data = reused
         done = fill(ffi.buffer(held("char[]", data)))
     if len(data) != size:
         return data
@@ -97,22 +97,22 @@ def filled(size: int, make: Callable[[], bytes], fill: Callable[[Any], int]) -> 
 
 
 def unset(size: int) -> tuple[int, bytes] | None:
-    """Return `size` bytes for C to write, behind the room of their memory: the caller keeps both by `keep`.
-    None where no memory is kept that fits.
+    """Return the room of a reused piece, and `size` bytes in it for C to write; None without a fitting piece.
+    The caller returns both with `keep`.
     """
-    found = _bytes.take(size, _is_unused)
-    if found is not None:
-        _resize(found[1], size)
-    return found
+    reused = _bytes.take(size, _is_unused)
+    if reused is not None:
+        _resize(reused[1], size)
+    return reused
 
 
 def keep(room: int, data: bytes) -> None:
-    """Keep bytes of `unset`, or such as it could return, for a later read."""
+    """Keep bytes of `unset`, or new bytes like them, for a later read."""
     _bytes.keep(room, data)
 
 
-# CPython keeps the length of bytes, their hash, which is -1 as long as nobody has asked for it, and their
-# content side by side, and ends the content with a NUL. Memory is freed as a whole, whatever the length says.
+# A CPython bytes object has its length, its hash (-1 until it is computed), its content and a NUL side by
+# side. Its memory is freed as a whole, whatever the length says.
 _LENGTH, _HASH = -2, -1
 _UNKNOWN = -1
 
@@ -122,13 +122,13 @@ def _fields(data: bytes) -> Any:
 
 
 def _is_unused(data: bytes) -> bool:
-    """Return whether the bytes may be written again: not where their hash is known."""
+    """Return whether the bytes may be overwritten: their hash was never computed."""
     fields = _fields(data)
     return bool(fields[_HASH] == _UNKNOWN and fields[_LENGTH] == len(data))
 
 
 def _resize(data: bytes, size: int) -> None:
-    """Change the length of bytes to which nothing else refers, within the room of their memory."""
+    """Change the length of bytes without other references, within the room of their memory."""
     if len(data) != size:
         _fields(data)[_LENGTH] = size
         ffi.cast("char *", held("char[]", data))[size] = b"\0"
@@ -140,12 +140,12 @@ _arrays: Spare[NDArray[np.int64]] = Spare()
 
 
 def matrix(rows: int, columns: int) -> NDArray[np.int64]:
-    """Return an int64 array of this shape, whose values are not set."""
+    """Return an int64 array of this shape with undefined values."""
     n = rows * columns
     if not LEAST <= 8 * n <= MOST:
         return np.empty((rows, columns), np.int64)
-    found = _arrays.take(8 * n)
-    # The next read has a few records more.
-    array = np.empty(n + n // 8, np.int64) if found is None else found[1]
+    reused = _arrays.take(8 * n)
+    # With room to spare: the next read may have a few more records.
+    array = np.empty(n + n // 8, np.int64) if reused is None else reused[1]
     _arrays.keep(array.nbytes, array)
     return array[:n].reshape(rows, columns)

@@ -1,19 +1,19 @@
-"""Waits and threads that work whenever Ctrl-C comes. It touches no files.
+"""Waits and threads that stay correct whenever Ctrl-C comes. It touches no files.
 
 Python runs signal handlers in the main thread, between bytecode instructions: after each call, at the
-beginning of a Python function and at the end of each turn of a loop. `with lock`, on a lock written in C, has
-no such place between the acquisition of the lock and the block that releases it (CPython 3.10 to 3.13).
+beginning of a Python function and at the end of each loop iteration. `with lock`, on a lock written in C,
+runs no handler between the acquisition of the lock and the block that releases it (CPython 3.10 to 3.13).
 `Event`, `Condition`, `Semaphore`, `Queue`, `Future`, executors, and `start` and `join` of `Thread` are
 written in Python: an exception that a handler raises within them may leave their lock taken for ever. The
 waits of this module are single calls of a lock or of a `SimpleQueue`, which are written in C.
 
-`SimpleQueue.get(timeout=...)` may wait for ever (CPython 3.10 to 3.12): where it finds the queue's inner lock
-free, or a signal comes, it counts anew what is left of the time, and less than nothing stands for ever. So a
-thread that has to give the processor up at a bad moment never returns. Waits that end are `take` and `Latch`.
+`SimpleQueue.get(timeout=...)` may wait for ever (CPython 3.10 to 3.12): if it finds the queue's inner lock
+free, or a signal comes, it computes the remaining time again, and takes a negative one for "for ever". So a
+thread that loses the processor at the wrong moment never returns. `take` and `Latch` have waits that end.
 
-When the interpreter ends, it first stops all other threads for ever, wherever they are, and then finalizes
-modules (`others_are_gone`). A call that a finalizer makes then waits for no other thread, and does itself
-what it would have handed over. A lock that a stopped thread held stays taken: see `segstore.mutex`.
+The interpreter's end first stops all other threads for ever, at any point, and then finalizes modules
+(`others_are_gone`). A finalizer's call then waits for no other thread, and does the work itself. A lock that
+a stopped thread held stays taken: see `segstore.mutex`.
 
 Threads: any.
 """
@@ -40,14 +40,13 @@ _LONGEST_WAIT = 1e9  # seconds; the wait of a `SimpleQueue` counts in nanosecond
 _NONE: Lock = nullcontext()
 
 others_are_gone = sys.is_finalizing
-"""Returns whether the interpreter is ending: then no other thread runs any more, and none can be started."""
+"""Returns whether the interpreter is ending: then all other threads are stopped, and none can be started."""
 
 
 def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
-    """Call `run` with all these locks held, which are taken in order. An interrupt could make an `ExitStack`
-    lose a lock that it has just taken. Each frame takes eight locks, so that thousands of locks need fewer
-    frames than Python allows.
-    """
+    """Call `run` with all these locks held, taken in order."""
+    # Not by an ExitStack: an interrupt could make it lose a lock that it has just taken. Eight locks per
+    # frame, so that thousands of locks stay within Python's limit of frames.
     if not locks:
         return run()
     if len(locks) == 1:  # mostly
@@ -59,11 +58,10 @@ def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
 
 
 def take(queue: SimpleQueue[T], seconds: float) -> T:
-    """Return the next item of a queue; wait up to `seconds` for one. Raises queue.Empty.
-
-    The look without a wait takes the queue's inner lock, so that the wait does not find it free; see the
-    module. One thread takes from the queue.
+    """Return the next item of a queue; wait up to `seconds` for one. Only one thread may take from the queue.
+    Raises queue.Empty.
     """
+    # The first look takes the queue's inner lock, so that the wait does not find it free (see the module).
     try:
         return queue.get_nowait()
     except Empty:
@@ -73,8 +71,8 @@ def take(queue: SimpleQueue[T], seconds: float) -> T:
 
 
 class LiveSet(Generic[T]):
-    """The objects that were added and still live, for code that looks at all of them while other threads and
-    signal handlers add more: the set is copied in one step of C, where an iteration over a `WeakSet` fails.
+    """The added objects that still live. One thread may look at all of them while other threads and signal
+    handlers add more: the set is copied in one step of C, unlike a `WeakSet`, whose iteration fails.
     """
 
     __slots__ = ("refs",)
@@ -86,14 +84,14 @@ class LiveSet(Generic[T]):
         self.refs.add(weakref.ref(member, self.refs.discard))
 
     def all(self) -> list[T]:
-        """Return those that live now."""
+        """Return the objects that live now."""
         return [member for ref in self.refs.copy() if (member := ref()) is not None]
 
 
 class Latch:
-    """A gate that is opened once, and stays open. A wait that an exception ends does not affect other waits,
-    and an `open` that an exception ends may be called again. Once `others_are_gone`, no thread is left to
-    open it: then a wait without a timeout returns at once.
+    """A gate that is opened once, and stays open. An exception that ends one wait does not affect other
+    waits, and an interrupted `open` may be called again. Once `others_are_gone`, no thread is left to open
+    it: a wait without a timeout then returns at once.
     """
 
     __slots__ = ("_waiting", "is_open")
@@ -128,20 +126,20 @@ class Latch:
 class Background(threading.Thread):
     """A daemon thread that calls `run` once.
 
-    After an interrupt of `start` the thread may run, not run, or be about to begin; `join` waits for it, or
-    makes sure that it never calls `run`.
+    After an interrupted `start` the thread may run, not run, or be about to begin; `join` waits for it, or
+    prevents the call of `run`.
     """
 
     def __init__(self, run: Callable[[], object], name: str) -> None:
         super().__init__(name=name, daemon=True)
         self._do, self._gate, self._ended = run, threading.Lock(), Latch()
         self._begun = self._over = False
-        self._told: SimpleQueue[list[BaseException]] = SimpleQueue()
+        self._start_result: SimpleQueue[list[BaseException]] = SimpleQueue()
 
     def start(self) -> None:
-        """Start the thread, and return once it runs. Raises IllegalStateError where the system has no more
-        threads, or the interpreter is ending; CPython 3.12.0 and 3.12.1 start no thread from the end of the
-        main thread on.
+        """Start the thread, and return once it runs. Raises IllegalStateError if the system has no more
+        threads, or the interpreter is ending; CPython 3.12.0 and 3.12.1 start no thread after the end of the
+        main thread.
         """
         if others_are_gone():
             raise self._refused("the interpreter ends")
@@ -150,9 +148,9 @@ class Background(threading.Thread):
             _thread.start_new_thread(self._start, ())
         except RuntimeError as error:
             raise self._refused(error) from None
-        if failed := self._told.get():
-            # The error is taken out of the list, so that this frame, to which the traceback refers, does not
-            # refer to it.
+        if failed := self._start_result.get():
+            # Taken out of the list: the error's traceback refers to this frame, which must not refer to the
+            # error.
             if isinstance(failed[0], RuntimeError):
                 raise self._refused(failed.pop())
             raise failed.pop()
@@ -164,8 +162,8 @@ class Background(threading.Thread):
         )
 
     def is_alive(self) -> bool:
-        """Return whether the thread runs. It does not after `join` has seen its end, nor once the interpreter
-        has stopped it.
+        """Return whether the thread runs. False after `join` has seen its end, and after the interpreter has
+        stopped it.
         """
         return super().is_alive() and not self._ended.is_open and not others_are_gone()
 
@@ -173,12 +171,12 @@ class Background(threading.Thread):
         try:
             super().start()
         except BaseException as error:
-            self._told.put([error])
+            self._start_result.put([error])
 
     def run(self) -> None:
         with self._gate:
             self._begun = not self._over
-        self._told.put([])
+        self._start_result.put([])
         if not self._begun:
             return
         try:
@@ -187,7 +185,7 @@ class Background(threading.Thread):
             self._ended.open()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait up to `timeout` seconds until the thread has ended, unless the thread itself calls this. A
+        """Wait up to `timeout` seconds until the thread has ended; return at once in the thread itself. A
         thread that has not begun never calls `run` afterwards.
         """
         if others_are_gone():
@@ -201,18 +199,18 @@ class Background(threading.Thread):
 
 
 def apart(run: Callable[[], T], name: str) -> T:
-    """Call `run` in a thread of its own, where no signal handler runs; return its result, or raise its
-    exception. Where an exception ends the wait, `run` goes on in that thread to its end. Where no thread can
-    be started, the calling thread calls it.
+    """Call `run` in a thread of its own, in which no signal handler runs; return its result, or raise its
+    exception. If an exception ends the wait, `run` continues to its end. If no thread can be started, the
+    calling thread calls it.
     """
     if others_are_gone():
         return run()
-    found: list[T] = []
+    result: list[T] = []
     failed: list[BaseException] = []
 
     def call() -> None:
         try:
-            found.append(run())
+            result.append(run())
         except BaseException as error:
             failed.append(error)
 
@@ -224,42 +222,41 @@ def apart(run: Callable[[], T], name: str) -> T:
     thread.join()
     if failed:
         raise failed.pop()
-    return found.pop()
+    return result.pop()
 
 
 class Worker:
-    """A thread that does the work that it is given, in order. One thread calls `do`, and `result` once for
-    each `do`.
+    """A thread that does queued work in order. One thread calls `do`, and `result` once for each `do`.
 
     `end` may be called repeatedly and by any thread: once it has returned, no work is under way, and none
-    will be done. Where no thread can be started, `do` does the work itself.
+    will be done. If no thread can be started, `do` does the work itself.
     """
 
     def __init__(self, name: str) -> None:
-        self._asked: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._done: SimpleQueue[list[BaseException]] = SimpleQueue()
         self._over = self._alone = False
         self._thread = Background(self._run, name)
 
     def start(self) -> None:
-        """Start the thread; this is called before the first `do`."""
+        """Start the thread, before the first `do`."""
         try:
             self._thread.start()
         except IllegalStateError:
             self._alone = True
 
     def do(self, work: Callable[[], object]) -> None:
-        """Queue work, which is done after all work queued before it."""
+        """Queue work, which is done after all work queued before."""
         if self._alone or others_are_gone():
             # When the interpreter ends, CPython 3.13's queue would hand the work to the stopped thread that
             # waits for it.
             self._do(work)
         else:
-            self._asked.put(work)
+            self._work.put(work)
 
     def result(self) -> None:
-        """Wait for the oldest work that was not waited for, and raise its exception, if it failed. Raises
-        IllegalStateError where the interpreter has stopped the thread before it had done that work.
+        """Wait for the oldest work without a `result` so far, and raise its exception, if it failed. Raises
+        IllegalStateError if the interpreter stopped the thread before the end of that work.
         """
         if others_are_gone() and self._done.empty():
             raise IllegalStateError(f"the interpreter ends: {self._thread.name} has stopped within its work")
@@ -267,17 +264,17 @@ class Worker:
             raise failed.pop()
 
     def end(self) -> None:
-        """Wait for the work that is under way; the rest is never done."""
+        """Wait for the work that is under way; queued work is never done."""
         self.leave()
         self._thread.join()
 
     def leave(self) -> None:
-        """Do what `end` does, but wait for nothing: a finalizer may call this."""
+        """End the thread without waiting for it: a finalizer may call this."""
         self._over = True
-        self._asked.put(None)
+        self._work.put(None)
 
     def _run(self) -> None:
-        while (work := self._asked.get()) is not None and not self._over:
+        while (work := self._work.get()) is not None and not self._over:
             self._do(work)
             del work
 
@@ -291,11 +288,11 @@ class Worker:
 
 
 class Shelter:
-    """Makes calls in a thread of its own, where no signal handler runs, in the order in which they are
-    requested.
+    """A thread of its own for calls, in which no signal handler runs. Calls are made in the order of
+    requests.
 
-    Where an exception ends the wait for a call, the call goes on to its end, and the next one comes behind
-    it. Only the main thread needs this, since signal handlers run in no other: in other threads `call` makes
+    If an exception ends the wait for a call, the call continues to its end, and the next one comes after it.
+    Only the main thread needs this, since no other thread runs signal handlers: in other threads `call` makes
     the call directly. The thread begins with the first call, and ends at `end`, or when the shelter is freed.
     """
 
@@ -320,7 +317,7 @@ class Shelter:
             self._served.finish()
             work()
             return
-        self._served.asked.put(work)
+        self._served.queue.put(work)
         if not self._started:
             self._start()
         if self._ended:
@@ -332,43 +329,41 @@ class Shelter:
         except IllegalStateError:
             self._served.finish()
         else:
-            self._started = True  # last: after an interrupt before this line, it is started again
+            self._started = True  # last: after an interrupt before this line, the thread is started again
 
     def end(self) -> None:
-        """End the thread once all queued work is done. Later calls are made in the thread that requests
-        them.
-        """
+        """End the thread once all queued work is done. Later calls run in the calling thread."""
         self._ended = True
-        self._served.asked.put(None)
+        self._served.queue.put(None)
 
     def close(self) -> None:
-        """End the thread, as `end` does, and wait until it has ended."""
+        """End the thread once all queued work is done, and wait for its end."""
         self.end()
         if others_are_gone():
             self._served.finish()
         elif self._served.ident != threading.get_ident():
             with self._served.running:
-                """The thread has ended; one that begins late finds no work."""
+                """The thread has ended; a thread that begins late finds no work."""
 
     def __del__(self) -> None:
         if hasattr(self, "_served"):
-            self._served.asked.put(None)
+            self._served.queue.put(None)
 
 
 class _Served:
-    """What a shelter shares with its thread, which must not refer to the shelter itself. The thread holds
-    `running` as long as it runs.
+    """The state that a shelter shares with its thread, which must not refer to the shelter itself. The thread
+    holds `running` while it runs.
     """
 
     def __init__(self) -> None:
-        self.asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.running, self.ident = threading.Lock(), -1
 
     def run(self) -> None:
-        if self.running.acquire(blocking=False):  # else another thread runs already
+        if self.running.acquire(blocking=False):  # otherwise another thread runs already
             self.ident = threading.get_ident()
             try:
-                while (work := self.asked.get()) is not None:
+                while (work := self.queue.get()) is not None:
                     work()
                     del work
                 self.finish()
@@ -376,30 +371,28 @@ class _Served:
                 self.running.release()
 
     def finish(self) -> None:
-        """Do the work that is left in the queue: work that is queued while the thread ends is done by this
-        thread or by the other one.
-        """
+        """Do the queued work. Work that is queued while the thread ends is done by either thread."""
         with contextlib.suppress(Empty):
             while True:
-                work = self.asked.get_nowait()
+                work = self.queue.get_nowait()
                 if work is not None:
                     work()
 
 
 def answer(run: Callable[[], T], later: Callable[[Callable[[], None]], object]) -> T:
-    """Return the result of `run`, or raise its exception; `later` has another thread call it. Where an
+    """Return the result of `run`, or raise its exception; `later` makes another thread call it. If an
     exception ends the wait, that thread calls it all the same.
     """
-    told: SimpleQueue[tuple[list[T], list[BaseException]]] = SimpleQueue()
-    later(partial(_tell, run, told))
-    found, failed = told.get()
+    answers: SimpleQueue[tuple[list[T], list[BaseException]]] = SimpleQueue()
+    later(partial(_answer, run, answers))
+    result, failed = answers.get()
     if failed:
         raise failed.pop()
-    return found.pop()
+    return result.pop()
 
 
-def _tell(run: Callable[[], T], told: SimpleQueue[tuple[list[T], list[BaseException]]]) -> None:
+def _answer(run: Callable[[], T], answers: SimpleQueue[tuple[list[T], list[BaseException]]]) -> None:
     try:
-        told.put(([run()], []))
+        answers.put(([run()], []))
     except BaseException as error:  # raised in the waiting thread
-        told.put(([], [error]))
+        answers.put(([], [error]))

@@ -1,4 +1,4 @@
-"""Units of times and sizes, as a command line takes them: 7d, 64MiB. It touches no files. Threads: any."""
+"""Units of times and sizes on a command line: 7d, 64MiB. It touches no files. Threads: any."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ SIZES = {
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
 }
 UNITS: Mapping[str, Mapping[str, int]] = {"ms": TIMES, "bytes": SIZES}
-"""Units by that in which a setting counts."""
+"""Units by the base unit of a setting."""
 _WITH_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)")
 
 
 def unit_of(text: str) -> str | None:
-    """Return the unit behind a number, None if there is none."""
+    """Return the unit after a number, None without one."""
     match = _WITH_UNIT.fullmatch(text.strip())
     return None if match is None else match[2]
 
 
 def plain_number(text: str, units: Mapping[str, int]) -> int | None:
-    """Return a number with one of some units as ms or bytes, None if the text is none."""
+    """Return the number of ms or bytes in a text like "7d", None if it is no number with one of `units`."""
     match = _WITH_UNIT.fullmatch(text.strip())
     if match is None or match[2].lower() not in units:
         return None
-    from fractions import Fraction  # settings without units need it not
+    from fractions import Fraction  # imported only for numbers with units
 
     return round(Fraction(match[1]) * units[match[2].lower()])

@@ -1,8 +1,8 @@
-"""`WeakValues`: a mapping to objects that others keep.
+"""`WeakValues`: a mapping to objects that other objects keep alive.
 
-It is no `weakref.WeakValueDictionary`: that one removes an entry by a callback in Python when the object
-dies, and CPython prints and forgets what is raised in such a callback, so Ctrl-C that came there would be
-lost. Here entries of dead objects stay until there are twice as many as after the last look.
+It does not use `weakref.WeakValueDictionary`, which removes an entry by a Python callback when the object
+dies. CPython prints and drops exceptions of such callbacks, so that a Ctrl-C in one would be lost. Here
+entries of dead objects stay until the number of entries has doubled since the last cleanup.
 
 Nothing is on disk. Threads: any; each entry is read, set and removed in one step of C.
 """
@@ -17,11 +17,11 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 FEW = 64
-"""Entries up to which none is looked at."""
+"""Number of entries up to which there is no cleanup."""
 
 
 class WeakValues(Generic[K, V]):
-    """Objects by keys, as long as they live."""
+    """Objects by keys, while the objects live."""
 
     __slots__ = ("_most", "_refs")
 
@@ -30,7 +30,7 @@ class WeakValues(Generic[K, V]):
         self._most = FEW
 
     def get(self, key: K) -> V | None:
-        """Return the object; None where there is none, or it lives no more."""
+        """Return the object; None for a missing key, or if the object is dead."""
         ref = self._refs.get(key)
         return None if ref is None else ref()
 
@@ -40,15 +40,15 @@ class WeakValues(Generic[K, V]):
             self._drop_dead()
 
     def pop(self, key: K) -> None:
-        """Remove an entry, if it is there."""
+        """Remove an entry if it exists."""
         self._refs.pop(key, None)
 
     def keys(self) -> list[K]:
-        """Return the keys, those of objects that live no more, too."""
+        """Return all keys, also those of dead objects."""
         return list(self._refs)
 
     def items(self) -> list[tuple[K, V]]:
-        """Return the keys of the objects that live, and these."""
+        """Return the keys and values of the living objects."""
         return [(key, value) for key, ref in list(self._refs.items()) if (value := ref()) is not None]
 
     def _drop_dead(self) -> None:

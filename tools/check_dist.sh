@@ -33,6 +33,8 @@ from segstore._native import lib
 package = importlib.resources.files("segstore")
 assert (package / "py.typed").is_file(), "py.typed is not in the package"
 assert (package / "_native" / "contract" / "batch.h").is_file(), "the native sources are not in the package"
+exhibits = [file.name for file in (package / "bench" / "zero_copy").iterdir() if not file.name.endswith(".py")]
+assert exhibits in ([], ["__pycache__"]), f"only segstore bench zero-copy uses what is in the package: {exhibits}"
 with tempfile.TemporaryDirectory() as path:
     with segstore.open(path) as store:
         store.create_topic("t", partitions=1)

@@ -49,7 +49,7 @@ PYTHONPATH=$build/lib PYTHONDONTWRITEBYTECODE=1 SEGSTORE_EXPECT_BUILD=$build/lib
 "$bin/coverage" html -q
 "$bin/coverage" json -q -o "$build/python.json"
 mkdir -p "$build/native"
-(cd "$build" && "$bin/gcovr" --root ../.. --filter "\.\./\.\./segstore/_native/[a-z0-9]*\.[ch]$" --gcov-ignore-parse-errors=negative_hits.warn \
+(cd "$build" && "$bin/gcovr" --root ../.. --filter "\.\./\.\./segstore/(_native|bench/zero_copy)/[a-z0-9]*\.[ch]$" --gcov-ignore-parse-errors=negative_hits.warn \
     --txt native.txt --html-nested native/index.html --json-summary native.json temp)
 "$python" tools/coverage_table.py "$build"
 exit "${status:-0}"

@@ -15,7 +15,7 @@ NATIVE_KEYS = ("line_covered", "line_total", "branch_covered", "branch_total")
 
 
 def package(file: str) -> str:
-    """`segstore/storage/cleaner/map.py` is of `storage`, `segstore/names.py` of itself."""
+    """`segstore/storage/cleaner/offset_map.py` is of `storage`, `segstore/names.py` of itself."""
     parts = Path(file).parts
     return parts[len(parts) - parts[::-1].index("segstore")]
 

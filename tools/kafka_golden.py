@@ -25,7 +25,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path[:0] = [str(room) for room in sorted((ROOT / "tests" / "support").iterdir())]
 
 import kafka_tools  # noqa: E402
 from kafka_broker import Broker  # noqa: E402

@@ -16,12 +16,13 @@ from pathlib import Path
 from wheels import REPOSITORY, copy_headers
 
 NATIVE = REPOSITORY / "segstore" / "_native"
+EXHIBITS = REPOSITORY / "segstore" / "bench" / "zero_copy"
 TARGETS = ("aarch64-macos", "x86_64-macos")
 
 
 def main() -> int:
     arguments, _ = runpy.run_path(str(NATIVE / "build.py"))["flags"]()
-    sources = sorted(NATIVE.glob("[!_]*.c"))  # but what cffi generates
+    sources = sorted([*NATIVE.glob("[!_]*.c"), *EXHIBITS.glob("*.c")])  # not what cffi generates
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="segstore-macos-") as folder:
         headers = copy_headers(Path(folder) / "include")
@@ -35,6 +36,7 @@ def main() -> int:
                     "-target",
                     target,
                     f"-I{headers}",
+                    f"-I{NATIVE}",
                     *arguments,
                 ]
                 command += ["-Werror", "-c", str(source), "-o", str(Path(folder) / "object.o")]

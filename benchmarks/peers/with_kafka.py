@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from .peer import AbsentError, Log, Peer
 from .records import Batch, Row
 
-sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
+sys.path.extend(str(room) for room in sorted((Path(__file__).parents[2] / "tests" / "support").iterdir()))
 import kafka_broker
 import kafka_tools
 

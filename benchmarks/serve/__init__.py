@@ -8,4 +8,5 @@ import sys
 
 from benchmarks.steps import ROOT
 
-sys.path.append(str(ROOT / "tests" / "support"))  # where modules here find a broker, and a client's requests
+# Modules here find a broker, and a client's requests, in the rooms of the tests' helpers.
+sys.path.extend(str(room) for room in sorted((ROOT / "tests" / "support").iterdir()))

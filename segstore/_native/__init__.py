@@ -1,12 +1,13 @@
-"""The C helper: `lib` has the functions of `contract/`, `ffi` makes what they take. Nothing on disk.
+"""The C helper: `lib` has the functions of `contract/`, `ffi` makes their arguments. Nothing on disk.
 
-C's state is in structs that the caller owns, but for what `contract/answers.h` lists; every call releases the
-GIL and may be made from any thread. Beside it lie `_producer`, with types of the producer's, whose
-objects are Python's own; `_spans`, whose functions read Python's objects, and keep the GIL; `_tail_append`,
-where an append mostly keeps it, and a flush releases it; `_transfer`, which releases it once it has looked at
-Python's objects; `_follower`, whose wait makes a consumer's record; and `_counts`, which keeps it.
+C's state is in structs that the caller owns; `contract/answers.h` lists the exceptions. Every call of `lib`
+releases the GIL and may be made from any thread. Six modules beside it work on Python's own objects:
+`_producer` has types of the producer; `_spans` reads objects, and keeps the GIL; `_tail_append` mostly keeps
+it for an append, and releases it for a flush; `_transfer` releases it after it has read the objects;
+`_follower` waits, and makes a consumer's record; `_counts` keeps it.
 
-Memory is lent to C in one of three ways, and tests/unit/test_lending.py reads the source and holds this:
+Memory is lent to C in one of three ways, and tests/unit/test_lending.py checks this in the source:
+
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
 - `with ffi.from_buffer(kind, owner) as view:`, or `with lent(owners) as views:`: it is released at the end;
 - `held(kind, owner)`: the view may be kept anywhere, and so it refuses a memoryview.
@@ -14,7 +15,7 @@ Memory is lent to C in one of three ways, and tests/unit/test_lending.py reads t
 The reason is a fault of CPython (gh-77894, mended in 3.12.7 and 3.13). A memoryview that lies in a cycle
 together with a view of it ends the interpreter when the garbage collector clears that cycle. A frame that
 raises is kept by the traceback of its error, and with it all of its local variables. Other owners are safe:
-bytes, bytearray, mmap, numpy arrays and Arrow buffers give nothing up before their last reference goes.
+bytes, bytearray, mmap, numpy arrays and Arrow buffers free nothing before their last reference goes.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ __all__ = [
 
 
 def address(pointer: Any) -> int:
-    """Return the address of what is pointed to, whose owner the caller keeps."""
+    """Return the address in a pointer; the caller must keep the memory alive."""
     return int(ffi.cast("uintptr_t", pointer))
 
 
@@ -75,22 +76,19 @@ bind_follower(address(ffi.addressof(lib, "seg_await_record")))
 
 
 unset = ffi.new_allocator(should_clear_after_alloc=False)
-"""Makes what `ffi.new` makes, with bytes that are not set: pages that nobody has come to take no memory."""
+"""Allocates as `ffi.new` does, with uninitialised bytes: pages that are never written take no memory."""
 
 
 def descriptors() -> Any:
-    """Return a slot for two open descriptors, each -1 as long as there is none. C opens into it, and closes
-    them with its last reference: between two steps of Python, and within a destructor of Python's, an
-    interrupt could leave a descriptor that nobody closes.
+    """Return a slot for two open descriptors, each -1 at first. C opens files into it, and closes them with
+    the slot's last reference: if Python did this, an interrupt could leave a descriptor open for ever.
     """
     return ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)
 
 
 def held(kind: str, owner: Any) -> Any:
-    """Return a view of `owner`'s memory as the C type `kind`, which keeps that memory for as long as it
-    lives.
-
-    TypeError for a memoryview; BufferError or TypeError for what has no memory to lend.
+    """Return a view of `owner`'s memory as the C type `kind`. The view keeps the memory alive. Raises
+    TypeError for a memoryview; BufferError or TypeError for an object without a buffer.
     """
     if type(owner) is memoryview:
         raise TypeError("a view of a memoryview can't be kept: lend it by `with`, or to one call")
@@ -98,9 +96,7 @@ def held(kind: str, owner: Any) -> Any:
 
 
 class lent:
-    """Views of several owners' memory as bytes, for one `with` block. An owner is an object that lends its
-    buffer.
-    """
+    """Views of several owners' memory as bytes, for one `with` block. An owner is an object with a buffer."""
 
     __slots__ = ("_owners", "_views")
 
@@ -128,11 +124,11 @@ class lent:
 
 
 def crc32c_by(hardware: bool) -> Callable[[bytes], int]:
-    """Return a function for the CRC-32C of bytes: the C helper's where the CPU has an instruction for it,
-    else that of the crc32c package.
+    """Return a function for the CRC-32C of bytes: the C helper's if the CPU has an instruction for it, else
+    that of the crc32c package.
 
-    The package imports importlib.metadata and email, more than a hundred modules: it is imported where it
-    computes, and when segstore is loaded, never later.
+    The package imports importlib.metadata and email, more than a hundred modules: it is imported only if it
+    is used, and always while segstore is loaded.
     """
     if hardware:
         return _crc32c

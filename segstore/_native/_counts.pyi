@@ -1,3 +1,3 @@
-"""Types of `counts.c`; see there."""
+"""Types of `counts.c`."""
 
 def seg_count(counts: int, received: int, sent: int, begun: float, /) -> None: ...

@@ -1,4 +1,4 @@
-"""Types of `follower.c`; see there."""
+"""Types of `follower.c`."""
 
 from typing import Any
 

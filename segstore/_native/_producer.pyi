@@ -1,4 +1,4 @@
-"""Types of `producer.c`, `queue.c`, `future.c` and `post.c`; see there."""
+"""Types of `producer.c`, `queue.c`, `future.c` and `post.c`."""
 
 from collections import deque
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Types of `transfer_call.c`; see there."""
+"""Types of `transfer_call.c`."""
 
 from typing import Any
 

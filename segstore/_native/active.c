@@ -1,10 +1,10 @@
-/* The active segment of a log: what fits, and the one place where batches are written to its file and indexed; but a
- * follower's directory thread writes by itself (hand_over.c), and they are indexed here behind that.
+/* The active segment of a log: its room, and the only place that writes batches to its file and indexes them. Only a
+ * follower's directory thread writes by itself (hand_over.c); its batches are indexed here afterwards.
  *
- * Invariant: the bytes come before the index, and the index before the end. A write that fails changes neither.
+ * Invariant: the bytes come before the index, and the index before the end. A failed write changes neither.
  *
- * Thread contract: one thread at a time, who holds the log's append token, or the lock of its tail while that is
- * open. Others may read the end and the entries below its counts meanwhile.
+ * Thread contract: one thread at a time, the holder of the log's append token, or of its tail's lock while the tail is
+ * open. Other threads may read the end, and the entries below its counts, at the same time.
  */
 #include "active.h"
 
@@ -14,10 +14,9 @@
 #include "entry.h"
 #include "step.h"
 
-enum { PARTS = 1024 };      /* that one call of `write` gets at most; as many as one call of the system */
+enum { PARTS = 1024 };      /* the most parts of one call of `write`; as many as of one system call */
 
-/* Whether no roll is due before a batch of this time, where the segment's first one, which may be later, has the
- * other. */
+/* Whether a batch of this time needs no roll before it, if the segment's first batch has time `rolled_ms`. */
 static int is_close(const seg_active *a, int64_t rolled_ms, int64_t timestamp)
 {
     return rolled_ms >= 0 && timestamp >= 0 && timestamp - rolled_ms <= a->young_ms;
@@ -83,7 +82,7 @@ static int64_t time_of(const seg_part *p)
     return p->append_time < 0 ? p->batches[0].max_timestamp : p->append_time;
 }
 
-/* How many offsets the log has behind a part, where it had so many more before. */
+/* The offsets of the log after a part, if it has `offsets` before the part. */
 static int64_t offsets_behind(const seg_active *a, const seg_part *p, int64_t offsets, int32_t as_is)
 {
     if (as_is)
@@ -93,7 +92,7 @@ static int64_t offsets_behind(const seg_active *a, const seg_part *p, int64_t of
     return offsets;
 }
 
-/* How many leading parts, up to PARTS, fit without another look. */
+/* The number of leading parts, up to PARTS, that fit without a check in Python. */
 static int64_t fitting(const seg_active *a, const seg_part *parts, int64_t n, int64_t judged, int32_t as_is)
 {
     int64_t size = 0, offsets = 0, batches = 0, i = 0;
@@ -109,14 +108,14 @@ static int64_t fitting(const seg_active *a, const seg_part *parts, int64_t n, in
     return i;
 }
 
-/* Batches that keep their offsets lie `by` bytes further on. */
+/* Move the positions of batches that keep their offsets by `by` bytes. */
 static void shift(const seg_part *p, int64_t by)
 {
     for (int64_t i = 0; i < p->n; i++)
         p->batches[i].position += by;
 }
 
-/* Give batches their places and offsets: 0, or SEG_E_COLUMN. */
+/* Set the positions and offsets of batches: 0, or SEG_E_COLUMN. */
 static int64_t arrange(const seg_end *e, const seg_part *parts, int64_t n, int32_t leader_epoch)
 {
     int64_t next = e->next_offset, position = e->position;
@@ -138,14 +137,14 @@ static int64_t write_parts(const seg_active *a, int32_t fd, seg_writer write, co
     return seg_active_write(a, fd, write, bufs, lens, n);
 }
 
-/* Index a part that lies behind the end, and move the end. */
+/* Index a part that was written after the end, and move the end. */
 static int64_t take_in(seg_active *a, const seg_part *p, int32_t as_is)
 {
     seg_end *e = a->end;
     int64_t by = as_is ? e->position - p->batches[0].position : 0;
     shift(p, by);
     int64_t error = seg_active_note(a, p->batches, p->n);
-    shift(p, -by); /* readers of the part's own bytes find the batches there */
+    shift(p, -by); /* positions within the part's own bytes, for its readers */
     if (error)
         return error;
     if (e->rolled_ms < 0)

@@ -1,18 +1,17 @@
 /* Appends to a log, each by one call of C while the log's tail is open (docs/engine.md).
  *
- * The ways in:
+ * The entry points:
  * - seg_tail_append: one record, as a batch of its own.
  * - seg_tail_write: encoded batches. seg_tail_encode encodes columns of records first, seg_tail_take checks a client's
  *   batch first.
- * - seg_tail_follow: batches as another machine's leader wrote them.
- * Appends that meet at the tail's lock come by way of combine.c, which writes them together (seg_tail_admit and
- * seg_tail_take_in) or one by one (seg_tail_make).
+ * - seg_tail_follow: batches as another machine's leader wrote them. Appends that wait for the tail's lock go through
+ *   combine.c, which writes them together (seg_tail_admit and seg_tail_take_in) or one by one (seg_tail_make).
  *
- * An append is judged, gets its offsets, is written by one call (seg_tail_put_out), indexed, handed on to followers' tails
- * (hand_on.c), and shown (tail.c). A refused append gives SEG_SLOW and has changed nothing: Python makes it then.
+ * An append is judged, gets its offsets, is written by one call (seg_tail_put_out), indexed, handed on to followers'
+ * tails (hand_on.c), and shown (tail.c). A refused append gives SEG_SLOW and has changed nothing: Python makes it then.
  *
- * Thread contract: any thread, in the process that made the tail; a child that was forked gets SEG_SLOW. The tail's lock
- * is held from the judgement until the append is shown. No sync is made under the lock.
+ * Thread contract: any thread, in the process that made the tail; a child that was forked gets SEG_SLOW. The tail's
+ * lock is held from the judgement until the append is shown. No sync is made under the lock.
  */
 #define _GNU_SOURCE
 #include <string.h>
@@ -38,16 +37,16 @@
 
 enum { NUMBERS = 36 };
 
-/* --- what may be appended ---------------------------------------------------------- */
+/* --- checks before an append --------------------------------------------------------- */
 
 int seg_tail_fits(const seg_tail *t, int64_t timestamp, int64_t size, int64_t offsets, int64_t n)
 {
-    if (timestamp < 0 && t->share) /* which Python measures by the clock, too; a guest has nobody for it */
+    if (timestamp < 0 && t->share) /* Python then uses the clock; a guest has no host's Python for that */
         timestamp = clock_ms();
     return seg_active_is_young(t->active, timestamp) && seg_active_has_room(t->active, size, offsets, n);
 }
 
-/* Whether flush.messages asks for a flush once the log ends so. */
+/* Whether flush.messages asks for a flush of a log with this end. */
 static int is_due(const seg_tail *t, int64_t end)
 {
     if (t->share)
@@ -55,20 +54,20 @@ static int is_due(const seg_tail *t, int64_t end)
     return t->flush_messages && end - __atomic_load_n(&t->commit->synced, __ATOMIC_RELAXED) >= t->flush_messages;
 }
 
-/* Whether so many more offsets ask for a flush that Python has to make: it may wait for other threads, which
- * `check_apart` refuses in a handler before anything is written. */
+/* Whether an append of so many offsets needs a flush by Python. That flush may wait for other threads, so `check_apart`
+ * must be able to refuse it in a signal handler before anything is written. */
 static int is_left(const seg_tail *t, int64_t offsets)
 {
     return is_due(t, t->active->end->next_offset + offsets) && !seg_tail_syncs(t);
 }
 
-/* Whether a transaction may begin here: readers see all of the log, and no other log is to say the same. */
+/* Whether a transaction may begin here: readers see the whole log, and there are no followers. */
 static int opens(const seg_tail *t)
 {
     return t->high_watermark < 0 && !t->n_followers;
 }
 
-/* Bytes of n batches, and their offsets; -1 where these are more than a segment has. */
+/* The bytes of n batches, and their offsets; -1 if a segment can't have so many. */
 static int64_t measure(const seg_batch *batches, int64_t n, int64_t *offsets)
 {
     int64_t size = 0;
@@ -83,7 +82,7 @@ static int64_t measure(const seg_batch *batches, int64_t n, int64_t *offsets)
     return size;
 }
 
-/* Whether the topic takes a record that C has encoded without the lock. */
+/* Whether the topic allows a record that C has encoded without the lock. */
 static int is_taken(const seg_tail *t, const seg_waiting *w)
 {
     return w->len <= t->largest_batch && is_near(t, w->timestamp, w->clock == SEG_NOW ? clock_ms() : w->clock);
@@ -94,7 +93,7 @@ int seg_tail_admit(const seg_tail *t, seg_waiting *w, seg_ahead *ahead)
     const seg_end *e = t->active->end;
     int64_t offsets = 0, next = e->next_offset + ahead->offsets, stamp = -1;
     w->clock = w->now;
-    if (t->stamps) /* under the lock: it rises with the offsets */
+    if (t->stamps) /* under the lock, so that it rises with the offsets */
         stamp = w->clock = w->now == SEG_NOW ? clock_ms() : w->now;
     if (w->n <= 0 || (w->expected >= 0 && w->expected != next) || (t->stamps && stamp < 0) ||
         (t->hands_over && (w->len > SEG_HANDED_ROOM || w->n > SEG_HANDED)) || t->follows ||
@@ -111,7 +110,7 @@ int seg_tail_admit(const seg_tail *t, seg_waiting *w, seg_ahead *ahead)
 
 /* --- the write --------------------------------------------------------------------- */
 
-/* Move what is known of producers behind their batches, which were written. It knows all of them. */
+/* Apply written batches to their producers, all of which are in the table. */
 static void take_in_producers(seg_tail *t, const seg_batch *batches, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -127,7 +126,7 @@ void seg_tail_note(seg_tail *t, const seg_batch *batches, int64_t n)
     t->appends++;
 }
 
-/* Index batches that were written, unless that has failed. The end stays: 0, or -errno. */
+/* Index written batches, unless the write failed (`error`). The end stays: 0, or -errno. */
 static int64_t index_batches(seg_tail *t, int64_t error, const seg_batch *batches, int64_t n)
 {
     error = error ? error : seg_active_note(t->active, batches, n);
@@ -152,7 +151,7 @@ int64_t seg_tail_put_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg
     return index_batches(t, done < 0 ? done : 0, batches, n);
 }
 
-/* Write batches that have their offsets; where they lie in the log, index them and move the end behind. */
+/* Write batches that have their offsets, at their positions in the log; index them, and move the end after them. */
 static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now)
 {
     t->now = now;
@@ -163,7 +162,7 @@ static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch
         if (!seg_tail_show_batches(t, len, batches, n))
             return SEG_SLOW;
     } else if (!seg_tail_hand_on(t, buf, len, batches, n))
-        return SEG_BEHIND - batches[0].base_offset;
+        return SEG_UNREPLICATED - batches[0].base_offset;
     return batches[0].base_offset;
 }
 
@@ -185,8 +184,8 @@ int64_t seg_tail_take_in(seg_tail *t, const seg_waiting *w)
 
 /* --- the end of an append ---------------------------------------------------------- */
 
-/* Keep flush.messages after an append, behind which the log ended so. Where the tail was paused meanwhile, or the sync
- * has failed, Python sees by the recovery point that the flush is left to it. */
+/* Apply flush.messages to an append with the end `after`. If the tail was paused since, or the sync failed, Python sees
+ * by the recovery point that it must flush. */
 static int64_t flush(seg_tail *t, int64_t offset, int64_t after)
 {
     if (offset >= 0 && is_due(t, after))
@@ -194,8 +193,7 @@ static int64_t flush(seg_tail *t, int64_t offset, int64_t after)
     return offset;
 }
 
-/* Make the appends that wait, give the tail back after an append, wake those who wait for records, and keep
- * flush.messages. */
+/* Make the waiting appends, release the tail after an append, wake readers that wait, and apply flush.messages. */
 static int64_t end(seg_tail *t, int64_t offset)
 {
     int64_t after = t->active->end->next_offset;
@@ -215,10 +213,10 @@ static int64_t begin(seg_tail *t, int32_t brief)
     return t->share ? seg_share_enter(t, brief) : 0;
 }
 
-/* Make an append, or have it made by who holds the lock. */
+/* Make an append, or have the lock's holder make it. */
 static int64_t make(seg_tail *t, seg_waiting *w)
 {
-    int found = t->here[0] ? seg_combine_enter(t, w) : SEG_WITHDRAWN;
+    int found = t->owner[0] ? seg_combine_enter(t, w) : SEG_WITHDRAWN;
     if (found == SEG_HOLDS && begin(t, 0) == 0)
         return end(t, seg_tail_make(t, w));
     if (found == SEG_HOLDS) {
@@ -242,7 +240,7 @@ static void put_batch(const seg_record *r, int64_t body, uint8_t *out, seg_batch
 {
     seg_put_header(out, b);
     uint8_t *w = put_varint(out + HEADER, body);
-    *w++ = 0; /* attributes, and no difference in time and offset */
+    *w++ = 0; /* attributes, and deltas of 0 in time and offset */
     *w++ = 0;
     *w++ = 0;
     w = put_nullable(w, r->key, r->key_len);
@@ -251,7 +249,7 @@ static void put_batch(const seg_record *r, int64_t body, uint8_t *out, seg_batch
     seg_put_crc(out, b);
 }
 
-/* Describe the batch of a record that has no place yet; the bytes of the record in it. */
+/* Fill the header of a record's batch, without offsets and position; returns the bytes of the record in it. */
 static int64_t describe(const seg_record *r, int64_t timestamp, seg_batch *b)
 {
     int64_t body = 3 + payload(r->key_len) + payload(r->value_len) + r->headers_len;
@@ -262,7 +260,7 @@ static int64_t describe(const seg_record *r, int64_t timestamp, seg_batch *b)
     return body;
 }
 
-/* One record, by the producer that b tells of, if it gets the offset that is expected. */
+/* Append one record, by the producer of *b, if it gets the expected offset. */
 static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_t timestamp, int64_t now,
                       seg_batch *b)
 {
@@ -289,7 +287,7 @@ static int is_short(const seg_record *r)
         r->headers_len <= room - r->value_len - r->key_len;
 }
 
-/* Append a record where another thread has the lock: it is encoded meanwhile. */
+/* Append a record while another thread has the lock; it is encoded during the wait. */
 static int64_t append_after(seg_tail *t, const seg_record *r, int64_t expected, int64_t timestamp, int64_t now,
                             seg_batch *b)
 {
@@ -307,9 +305,9 @@ int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int6
     seg_batch plain = {.producer_id = -1, .base_sequence = -1, .producer_epoch = -1};
     b = b ? b : &plain;
     if (b->attributes & (b->producer_id < 0 ? ~0 : ~TRANSACTIONAL) || !is_short(r) ||
-        (r->key_len < 0 && t->needs_key) || !t->plain || !t->here[0])
+        (r->key_len < 0 && t->needs_key) || !t->plain || !t->owner[0])
         return SEG_SLOW;
-    int holds = try_enter(t); /* before the clock is asked: LogAppendTime rises with the offsets */
+    int holds = try_enter(t); /* before the clock is read: LogAppendTime rises with the offsets */
     int64_t code = holds ? begin(t, r->brief) : r->brief ? SEG_BUSY : 0;
     if (!holds && code)
         return code;
@@ -329,7 +327,7 @@ int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batche
     return make(t, &w);
 }
 
-/* Do what seg_tail_write does, but only if no other machine is to have the batches before readers see them. */
+/* Append as seg_tail_write, but only if no standby must have the batches before readers see them. */
 static int64_t write_alone(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now,
                            int32_t opens)
 {
@@ -365,9 +363,9 @@ int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules 
 {
     seg_checked found;
     h->size = 0;
-    /* A look without the lock: a tail that is paused is not worth the check. The settings may have changed since the
-     * rules were taken. */
-    if (!t->here[0] || !__atomic_load_n(&t->open, __ATOMIC_RELAXED) || t->stamps == rules->create_time)
+    /* Checked without the lock: for a paused tail the batch is not worth checking. The settings may have changed since
+     * the rules were read. */
+    if (!t->owner[0] || !__atomic_load_n(&t->open, __ATOMIC_RELAXED) || t->stamps == rules->create_time)
         return SEG_SLOW;
     int64_t clock = now == SEG_NOW ? clock_ms() : now;
     if (seg_check_batch(batch, len, rules, clock, h, &found) != SEG_CHECKED ||
@@ -380,7 +378,8 @@ int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules 
 
 /* --- batches of another machine's leader ------------------------------------------- */
 
-/* Whether these batches go on where the log ends, and no control batch is among them: such are taken unread. */
+/* Whether these batches begin at the log's end, and have no control batch among them: batches of a leader are not
+ * parsed. */
 static int goes_on(const seg_tail *t, const seg_batch *batches, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -412,8 +411,8 @@ int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t hi
                         int64_t most, int64_t now)
 {
     seg_scan_end stop;
-    /* A look without the lock, as in seg_tail_take. */
-    if (!t->here[0] || !__atomic_load_n(&t->open, __ATOMIC_RELAXED))
+    /* Checked without the lock, as in seg_tail_take. */
+    if (!t->owner[0] || !__atomic_load_n(&t->open, __ATOMIC_RELAXED))
         return SEG_SLOW;
     int64_t n = seg_scan(buf, len, 0, -1, 0, INT64_MAX, INT64_MAX, 1, batches, most, &stop);
     if (stop.status != SEG_END || !enter_if_open(t))

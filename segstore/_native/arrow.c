@@ -1,6 +1,6 @@
-/* Columns of Arrow's as C encodes them: many chunks, and views, become spans; lists of headers become ranges.
+/* Arrow columns in the form that C encodes: many chunks, and views, become spans; lists of headers become ranges.
  *
- * Every offset, length and index is compared with the memory that it points into, once: spans are as their maker says.
+ * Every offset, length and index is compared once with the memory that it points into; spans are trusted.
  *
  * Thread contract: no state.
  */
@@ -27,7 +27,7 @@ static int64_t int_at(const void *ints, int32_t wide, int64_t i)
     return wide ? ((const int64_t *)ints)[i] : ((const int32_t *)ints)[i];
 }
 
-/* Take an element, of which n were taken before. */
+/* Add element number n to the spans. */
 INLINE void take(seg_measures *m, seg_span *out, int64_t n, slice s)
 {
     out[n] = (seg_span){s.p, s.len};
@@ -51,7 +51,7 @@ int64_t seg_column_spans(const seg_column *c, seg_span *out, seg_measures *m)
     return c->n;
 }
 
-/* The bytes of a view, which is not null; 0 or SEG_E_COLUMN. */
+/* The bytes of a view that is not null; 0 or SEG_E_COLUMN. */
 static int64_t viewed(const uint8_t *view, const seg_span *buffers, int64_t n_buffers, slice *s)
 {
     int32_t len, index, offset;
@@ -80,7 +80,7 @@ int64_t seg_view_spans(const uint8_t *views, int64_t n, const uint8_t *validity,
     return n;
 }
 
-/* The view of some bytes, which begin at `offset` of buffer 0. */
+/* Make the view of bytes that begin at `offset` of buffer 0. */
 INLINE void view_of(uint8_t *view, slice s, int32_t offset)
 {
     int32_t len = (int32_t)s.len;

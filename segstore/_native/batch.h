@@ -1,7 +1,7 @@
-/* What a batch's header says, and whether it can be one; the CRC of a batch. A message of magic 0 or 1 is a batch, too
+/* The header of a batch: its fields, its checks, and the CRC of a batch. A message of magic 0 or 1 is a batch, too
  * (message.h).
  *
- * What a header says is compared with the bytes that are there before it is used.
+ * The fields of a header are compared with the available bytes before they are used.
  */
 #ifndef SEG_BATCH_H
 #define SEG_BATCH_H
@@ -12,7 +12,7 @@
 
 enum { NEXT = -1 };         /* a verdict besides SEG_*: the batch is good */
 
-/* SEG_BAD_* for the first `there` bytes of a header, as far as they tell; NEXT where nothing is wrong. */
+/* SEG_BAD_* for the first `there` bytes of a header; NEXT if no fault is in them. */
 static inline int32_t verdict(const uint8_t *h, int64_t there, int64_t previous)
 {
     if (there < AT_LENGTH + 4)
@@ -45,7 +45,7 @@ static inline int32_t verdict(const uint8_t *h, int64_t there, int64_t previous)
     return NEXT;
 }
 
-/* `before` is the last offset of what lies before, or UNKNOWN. */
+/* `before` is the last offset of the batch before, or UNKNOWN. */
 static inline void parse(const uint8_t *h, int64_t position, int64_t before, seg_batch *b)
 {
     if (UNLIKELY(h[AT_MAGIC] != MAGIC)) {

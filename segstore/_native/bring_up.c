@@ -1,8 +1,8 @@
-/* Brings messages of magic 0 and 1 up to record batches of magic 2, with the same offsets, keys, values and times
- * (org.apache.kafka.common.record.RecordsUtil does it the other way, AbstractLegacyRecordBatch reads them).
+/* Converts messages of magic 0 and 1 to record batches of magic 2, with the same offsets, keys, values and times
+ * (org.apache.kafka.common.record.RecordsUtil converts in the other direction, AbstractLegacyRecordBatch reads them).
  *
  * Thread contract: no state. Headers come from seg_scan, but are not trusted. A record takes no more bytes than its
- * message took: 32 at most beside key and value, or 23 where it has no timestamp.
+ * message took: 32 at most beside key and value, or 23 without a timestamp.
  */
 #include "contract/answers.h"
 #include "contract/batch.h"
@@ -11,14 +11,14 @@
 
 enum { MOST_SHORT = 0xffffff };  /* a length up to this has a first byte of 0 */
 
-/* Batches that are made one after the other; the last one is open for more records. */
+/* Batches that are made one after another; the last one is open for more records. */
 typedef struct making {
     uint8_t *out;
     int64_t capacity, used;
     int64_t batch_bytes;
     seg_batch *batches;
     int64_t n;
-    int64_t start;          /* where the open batch begins, -1 for none */
+    int64_t start;          /* the position of the open batch, -1 for none */
 } making;
 
 static void close_batch(making *m)
@@ -51,7 +51,7 @@ static int64_t open_batch(making *m, int64_t offset, int64_t timestamp, int16_t 
         .base_sequence = -1,
         .attributes = attributes,
         .producer_epoch = -1,
-        .magic = magic, /* as long as it is open: of its messages */
+        .magic = magic, /* while it is open, the magic of its messages */
     };
     return 0;
 }
@@ -71,7 +71,7 @@ INLINE uint8_t *put_bytes(uint8_t *w, const uint8_t *w_end, const uint8_t *p, in
     return w + len;
 }
 
-/* A record's deltas, and bytes behind its length. */
+/* A record's deltas, and its bytes after its length. */
 typedef struct measured {
     int64_t timestamp_delta, offset_delta, body;
 } measured;
@@ -86,7 +86,7 @@ INLINE measured measure(const seg_batch *b, const message *s, int64_t offset, in
     return r;
 }
 
-/* The message as the next record of the open batch; the bytes that it lies in go on up to `end`. 0, or SEG_E_ROOM. */
+/* Write the message as the next record of the open batch; the memory of the message ends at `end`. 0, or SEG_E_ROOM. */
 INLINE int64_t put_record(making *m, const message *s, int64_t offset, int64_t timestamp, measured r,
                           const uint8_t *end)
 {
@@ -110,8 +110,8 @@ INLINE int64_t put_record(making *m, const message *s, int64_t offset, int64_t t
 
 /* --- plain messages ---------------------------------------------------------- */
 
-/* Whether the open batch takes a message. By LogAppendTime each message has a timestamp of its own, but all records of
- * a batch have one. */
+/* Whether the open batch takes a message. With LogAppendTime each message has its own timestamp, but all records of a
+ * batch share one. */
 INLINE int takes(const making *m, const message *s, int64_t offset, int16_t attributes)
 {
     const seg_batch *b = &m->batches[m->n];
@@ -168,7 +168,7 @@ int64_t seg_bring_up(const uint8_t *buf, int64_t len, int64_t position, const se
 
 /* --- columns of plain messages ------------------------------------------------- */
 
-/* Whether a message is of the same kind as those of the run b. */
+/* Whether a message is of the same kind as the messages of the run b. */
 INLINE int goes_on(const seg_batch *b, const message *s, int64_t offset, int16_t attributes)
 {
     return b->base_sequence == s->magic && b->attributes == attributes && offset - b->base_offset <= INT32_MAX &&
@@ -184,7 +184,7 @@ static seg_batch run_of(const seg_batch *h, const message *s, int16_t attributes
         .max_timestamp = s->timestamp,
         .producer_id = -1,
         .leader_epoch = -1,
-        .base_sequence = s->magic, /* as long as it is open; -1 then */
+        .base_sequence = s->magic, /* while it is open; then -1 */
         .attributes = attributes,
         .producer_epoch = -1,
         .magic = MAGIC,
@@ -217,7 +217,7 @@ int64_t seg_decode_messages(const uint8_t *buf, int64_t len, int64_t position, c
         row[3 * n] = s.key_len;
         row[4 * n] = s.value - buf;
         row[5 * n] = s.value_len;
-        row[6 * n] = s.value - buf - 4; /* the length's first byte is 0, as a count of headers is */
+        row[6 * n] = s.value - buf - 4; /* the value length's first byte is 0, like a header count of 0 */
     }
     *n_runs = k + 1;
     for (int64_t i = 0; i <= k; i++)
@@ -227,7 +227,7 @@ int64_t seg_decode_messages(const uint8_t *buf, int64_t len, int64_t position, c
 
 /* --- a wrapper --------------------------------------------------------------- */
 
-/* The bytes of the whole entry at p; 0 where there is none, SEG_E_RECORD where there can't be one. */
+/* The bytes of the whole entry at p; 0 if there is none, SEG_E_RECORD if there can't be one. */
 static int64_t entry_size(const uint8_t *p, const uint8_t *end)
 {
     if (end - p < LOG_OVERHEAD)
@@ -238,8 +238,8 @@ static int64_t entry_size(const uint8_t *p, const uint8_t *end)
     return size > end - p ? 0 : size;
 }
 
-/* Which offset a nested message with offset 0 has: in magic 1 offsets count from the first message of the set, or
- * from any other, and the wrapper has that of the last one. SEG_E_*. */
+/* The offset of a nested message with offset 0: in magic 1, offsets count from the first message of the set, or from
+ * any other, and the wrapper has the last message's offset. SEG_E_*. */
 static int64_t nested_base(const uint8_t *plain, const uint8_t *end, const seg_batch *wrapper, int64_t *fault)
 {
     int64_t last = -1, size;
@@ -256,7 +256,7 @@ static int64_t nested_base(const uint8_t *plain, const uint8_t *end, const seg_b
     return wrapper->magic == 0 ? 0 : wrapper->last_offset - last;
 }
 
-/* What is wrong with a nested message as such: 0, or SEG_E_*. */
+/* Check a nested message by itself: 0, or SEG_E_*. */
 static int64_t judge(const uint8_t *p, int64_t size, const seg_batch *wrapper, message *s)
 {
     if (p[AT_MAGIC] != wrapper->magic)

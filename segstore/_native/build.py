@@ -1,9 +1,10 @@
-"""Builds the native part as `segstore._native._segstore`; nothing on disk but the build's own output.
+"""Builds the native part as `segstore._native._segstore`, and the exhibits of `segstore bench zero-copy` as
+an extension of their own; nothing on disk but the build's own output.
 
-Run by setup.py (`cffi_modules`) and never imported by the package. SEGSTORE_SANITIZE=address,undefined builds
-with those sanitizers, and with C's asserts; SEGSTORE_COVERAGE=1 what counts lines and branches for gcov;
-SEGSTORE_STORM=1 with steps at which a process pauses, dies or stops by chance (step.h), never beside the
-usual build.
+setup.py runs it (`cffi_modules`), and the package never imports it. SEGSTORE_SANITIZE=address,undefined
+builds with those sanitizers, and with C's asserts; SEGSTORE_COVERAGE=1 with counts of lines and branches for
+gcov; SEGSTORE_STORM=1 with steps at which a process pauses, dies or stops by chance (step.h), never in the
+same place as the usual build.
 """
 
 from __future__ import annotations
@@ -59,10 +60,9 @@ SOURCES = (
     "tail.c",
     "times.c",
     "transfer.c",
-    "uring.c",
     "validate.c",
-    "zerocopy.c",
 )
+EXHIBITS = "segstore/bench/zero_copy"
 STORM = ("storm.c",) if os.environ.get("SEGSTORE_STORM") else ()
 CONTRACT = (
     "answers",
@@ -88,12 +88,11 @@ CONTRACT = (
     "segment",
     "transfer",
     "exchange",
-    "zerocopy",
     "table",
     "staging",
     "cleaner",
 )
-"""The headers of `contract/`, each behind those that it includes."""
+"""The headers of `contract/`, each after the headers that it includes."""
 HEADERS = (
     "active.h",
     "batch.h",
@@ -146,28 +145,51 @@ def flags() -> tuple[list[str], list[str]]:
     return [*debug, sanitize, *WARNINGS], [sanitize]
 
 
-def declarations() -> str:
-    """Return the contract without its directives, which cffi does not take."""
-    lines: list[str] = []
-    for name in CONTRACT:
-        lines += (HERE / "contract" / f"{name}.h").read_text(encoding="utf-8").splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("#"))
+def declarations(*headers: Path) -> str:
+    """Return the lines of headers without preprocessor directives, which cffi does not accept."""
+    texts = [header.read_text(encoding="utf-8") for header in headers]
+    return "".join(line for text in texts for line in text.splitlines(keepends=True) if line[0] != "#")
+
+
+def _set_source(builder: FFI, name: str, sources: list[str], depends: list[str], *more: str) -> None:
+    compile_args, link_args = flags()
+    headers = (*(f"contract/{noun}.h" for noun in CONTRACT), *more)
+    builder.set_source(
+        name,
+        "".join(f'#include "{header}"\n' for header in headers),
+        sources=sources,
+        depends=depends,
+        include_dirs=[FOLDER, EXHIBITS],
+        extra_compile_args=compile_args,
+        extra_link_args=link_args,
+    )
 
 
 def _builder() -> FFI:
     builder = FFI()
-    builder.cdef(declarations())
-    compile_args, link_args = flags()
-    builder.set_source(
+    builder.cdef(declarations(*(HERE / "contract" / f"{name}.h" for name in CONTRACT)))
+    _set_source(
+        builder,
         "segstore._native._segstore",
-        "".join(f'#include "contract/{name}.h"\n' for name in CONTRACT),
-        sources=[f"{FOLDER}/{name}" for name in (*SOURCES, *STORM)],
-        depends=[f"{FOLDER}/{name}" for name in HEADERS],
-        include_dirs=[FOLDER],
-        extra_compile_args=compile_args,
-        extra_link_args=link_args,
+        [f"{FOLDER}/{name}" for name in (*SOURCES, *STORM)],
+        [f"{FOLDER}/{name}" for name in HEADERS],
+    )
+    return builder
+
+
+def _exhibits(engine: FFI) -> FFI:
+    builder = FFI()
+    builder.include(engine)  # windows are the engine's
+    builder.cdef(declarations(HERE.parent / "bench" / "zero_copy" / "exhibits.h"))
+    _set_source(
+        builder,
+        "segstore.bench.zero_copy._exhibits",
+        [f"{EXHIBITS}/{name}" for name in ("uring.c", "zerocopy.c")],
+        [f"{EXHIBITS}/exhibits.h", *(f"{FOLDER}/{name}" for name in HEADERS)],
+        "exhibits.h",
     )
     return builder
 
 
 ffibuilder = _builder()
+exhibits = _exhibits(ffibuilder)

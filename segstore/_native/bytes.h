@@ -1,4 +1,4 @@
-/* What the C of record batches shares: where header fields lie, big-endian integers and
+/* Bytes of record batches, for all C files: positions of header fields, big-endian integers and
  * Kafka's zigzag varints (org.apache.kafka.common.utils.ByteUtils).
  */
 #ifndef SEG_BYTES_H
@@ -131,7 +131,7 @@ INLINE uint8_t *put_varint(uint8_t *p, int64_t value)
     return p;
 }
 
-/* Write bytes (a length of -1: null) behind their length; there is room for both. */
+/* Write a length (-1: null) and its bytes; there is room for both. */
 INLINE uint8_t *put_nullable(uint8_t *w, const uint8_t *data, int64_t len)
 {
     w = put_varint(w, len);
@@ -140,7 +140,7 @@ INLINE uint8_t *put_nullable(uint8_t *w, const uint8_t *data, int64_t len)
     return w + (len > 0 ? len : 0);
 }
 
-/* Copy n bytes; where both sides have room beyond them, in wide moves that run over. */
+/* Copy n bytes; if both sides have room beyond them, in wide moves that write more. */
 INLINE void copy_bytes(uint8_t *to, int64_t to_room, const uint8_t *from, int64_t from_room, int64_t n)
 {
     int64_t over = n + 31;
@@ -158,7 +158,7 @@ __attribute__((visibility("hidden"))) void seg_put_header(uint8_t *p, const seg_
 /* Write the CRC of a whole batch into its header and into b. */
 __attribute__((visibility("hidden"))) void seg_put_crc(uint8_t *p, seg_batch *b);
 
-/* As seg_publish, but nobody is woken: the caller calls seg_wake. */
+/* As seg_publish, but wakes no waiter: the caller calls seg_wake. */
 __attribute__((visibility("hidden"))) int64_t seg_store_ends(uint8_t *map, int64_t len, const int64_t *slots,
                                                              const int64_t *values, int64_t n);
 

@@ -1,7 +1,7 @@
-/* What C judges of batches by a producer with an id: only whether they are the next ones of a producer that is known,
- * outside of a transaction, inside of one that is open, or the first ones of a transaction of which its coordinator
- * knows. All others, and a producer that is not known, are for storage/producers/append_info.py. In a follower's log
- * it is only asked whether the producer is known.
+/* C's check of batches by a producer with an id: they must be the next batches of a known producer, outside of a
+ * transaction, inside of an open one, or the first ones of a transaction that the coordinator has verified. Other
+ * batches, and unknown producers, are judged by storage/producers/append_info.py. In a follower's log the producer must
+ * only be known.
  *
  * Thread contract: the caller holds the tail's lock.
  */
@@ -12,7 +12,7 @@
 #include "contract/batch.h"
 #include "contract/producers.h"
 
-/* The entry of a producer; NULL where it is not known, or there is no table. */
+/* The entry of a producer; NULL if it is not known, or there is no table. */
 __attribute__((visibility("hidden"))) seg_producer *seg_find_producer(const seg_producers *p, int64_t producer_id);
 
 /* The sequence that a producer's next batch must have. */
@@ -21,8 +21,8 @@ static inline uint32_t next_sequence(const seg_producer *e)
     return e->kept ? ((uint32_t)e->batches[e->kept - 1].last_sequence + 1) & INT32_MAX : 0;
 }
 
-/* Whether these batches, all of one producer or of none, may be appended; with `opens` also where a transaction begins
- * with them. */
+/* Whether these batches, all of one producer or of none, may be appended; with `opens` a transaction may begin with
+ * them. */
 static inline int are_claimed(const seg_producers *p, const seg_batch *batches, int64_t n, int opens)
 {
     if (batches[0].producer_id < 0)
@@ -43,8 +43,8 @@ static inline int are_claimed(const seg_producers *p, const seg_batch *batches, 
     return 1;
 }
 
-/* Whether these batches, as a leader wrote them, can be taken in: data batches that begin no transaction, of producers
- * that are known, or of none. Nothing else of them is judged (R35). */
+/* Whether these batches, as a leader wrote them, can be applied: data batches that begin no transaction, of known
+ * producers or of none. They are not judged further (R35). */
 static inline int are_known(const seg_producers *p, const seg_batch *batches, int64_t n)
 {
     for (const seg_batch *b = batches; b < batches + n; b++) {

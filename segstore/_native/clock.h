@@ -1,4 +1,4 @@
-/* The clock, and the times beside it that a topic allows. */
+/* The clock, and the range of times around it that a topic allows. */
 #ifndef SEG_CLOCK_H
 #define SEG_CLOCK_H
 
@@ -23,7 +23,7 @@ static inline double clock_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Whether the topic's settings allow a record of this time. That of a topic that stamps is not judged. */
+/* Whether the topic's settings allow a record of this time. With LogAppendTime every time is allowed. */
 static inline int is_near(const seg_tail *t, int64_t timestamp, int64_t now)
 {
     return now >= 0 && timestamp >= 0 &&

@@ -1,5 +1,5 @@
-/* Reads the elements of columns of byte strings, each checked against its column's data; spans alone are as their
- * maker says (spans.c). */
+/* Reads the elements of columns of byte strings; each is checked against its column's data, but spans are trusted
+ * (spans.c). */
 #ifndef SEG_COLUMN_H
 #define SEG_COLUMN_H
 
@@ -15,7 +15,7 @@ typedef struct slice {
     int64_t room;           /* bytes readable from p on */
 } slice;
 
-/* 0, or SEG_E_COLUMN where elements first .. last - 1 are not all there. */
+/* 0, or SEG_E_COLUMN if the column lacks any of the elements first .. last - 1. */
 INLINE int64_t check_column(const seg_column *c, int64_t first, int64_t last)
 {
     if (first < 0 || last < first || last > c->n || c->data_len < 0 || c->kind < NULLS || c->kind > SPANS)
@@ -75,7 +75,7 @@ INLINE int64_t header(const seg_header_columns *h, int64_t i, slice *name, slice
     return r == 0 && name->len < 0 ? SEG_E_NULL : r;
 }
 
-/* Bytes of the length and the content, above all that an int32 can say where it is too much. */
+/* Bytes of the length and the content; a number above every int32 if the content is too large. */
 INLINE int64_t slice_bytes(slice s)
 {
     if (UNLIKELY(s.len > INT32_MAX))

@@ -1,27 +1,28 @@
 /* One write for appends that wait for a log's lock (D. Hendler and others, "Flat Combining and the
  * Synchronization-Parallelism Tradeoff", 2010).
  *
- * A thread that finds the lock taken leaves its append in a slot of the log. The lock's holder takes all that wait before
- * it leaves the lock, judges each, and writes those that may be written by one call. An append that is not admitted
- * behind the others is made alone after them: the others pay nothing for it, and SEG_SLOW means what it means without
- * company. Appends in slots have no order; a thread has one append at a time.
+ * A thread that finds the lock taken leaves its append in a slot of the log. Before the lock's holder leaves, it takes
+ * all appends out of their slots, judges each, and writes the admitted ones by one call. An append that is not admitted
+ * is made alone afterwards: it does not delay the others, and SEG_SLOW means the same as without other appends. Appends
+ * in slots have no order; a thread has one append at a time.
  *
  * Invariants:
- * 1. Who takes an append out of its slot holds the lock, and answers it before that is left. So a thread that gets the
- *    lock finds its own append in its slot, or answered.
- * 2. An append is answered once, and last of all: when its bytes are written, indexed and published, or it is refused.
- *    Behind that nobody touches it: its thread may have gone.
- * 3. Its thread withdraws an append by taking it out of the slot itself: either it or the holder gets it, by one exchange.
- * 4. After a write for several that failed, bytes may lie behind the end. Each is written again alone, at the same place
- *    and in the same order; unless all are, the tail is torn, and paused.
- * 5. No sync is made under the lock: each thread keeps flush.messages for its own append, after the answer.
+ * 1. Only the lock's holder takes another thread's append out of its slot, and it answers the append before it leaves
+ *    the lock. So a thread that gets the lock finds its own append in its slot, or answered.
+ * 2. An append is answered once, as the last step: when its bytes are written, indexed and published, or it is refused.
+ *    After the answer no other thread touches it: its own thread may have returned.
+ * 3. A thread withdraws its append by taking it out of the slot: either it or the holder gets the append, by one
+ *    exchange.
+ * 4. After a failed write for several appends, bytes may lie beyond the end. Each append is written again alone, at the
+ *    same place and in the same order; if one of these writes fails too, the tail is torn, and paused.
+ * 5. No sync is made under the lock: each thread applies flush.messages to its own append, after the answer.
  *
- * What is left to the usual way, one write for each: appends of more than SEG_SHARED_ROOM bytes, whose copy would hold up
- * small ones; those to a log with followers' tails, which get one append at a time in their jobs, and where the answer
- * SEG_BEHIND stands for one append. LogAppendTime is given when an append is admitted, and so rises with the offsets.
+ * Two kinds of appends get a write of their own: appends of more than SEG_SHARED_ROOM bytes, whose copy would delay
+ * small ones; and appends to a log with followers' tails, which take one append at a time in their jobs, and for which
+ * SEG_UNREPLICATED answers one append. LogAppendTime is set when an append is admitted, and so rises with the offsets.
  *
- * The interpreter's lock: a thread may wait in a slot with it only if it may wait so for the tail's lock, which is if the
- * holder writes by seg_pwritev, and needs no lock of the interpreter's (keep_lock.h).
+ * A thread may wait in a slot with the interpreter's lock only if it may wait for the tail's lock with it: that is, if
+ * the holder writes by seg_pwritev, and needs no lock of the interpreter's (keep_lock.h).
  *
  * Thread contract: any thread of the process that made the tail.
  */
@@ -37,7 +38,7 @@
 
 /* --- slots ---------------------------------------------------------------------- */
 
-/* Leave an append in a slot: its number; -1 where all are taken. */
+/* Leave an append in a slot. Returns the slot's number; -1 if all are taken. */
 static int post(seg_tail *t, seg_waiting *w)
 {
     for (int i = 0; i < SEG_WAITERS; i++) {
@@ -48,7 +49,7 @@ static int post(seg_tail *t, seg_waiting *w)
     return -1;
 }
 
-/* Take an append out of its slot, if nobody else has. */
+/* Take an append out of its slot, unless the holder has. */
 static int withdraw(seg_tail *t, int slot, seg_waiting *w)
 {
     return __atomic_compare_exchange_n(&t->waiters[slot], &w, NULL, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
@@ -76,7 +77,7 @@ static int is_answered(const seg_waiting *w)
 
 /* --- the holder ------------------------------------------------------------------- */
 
-/* Whether appends that were written may be taken in; those to a shared log only by who has its lock. */
+/* Whether written appends may be indexed and shown; in a shared log only by the owner of its lock. */
 static int is_open(const seg_tail *t)
 {
     return __atomic_load_n(&t->open, __ATOMIC_RELAXED) && (!t->share || t->share->is_held);
@@ -88,7 +89,7 @@ static int may_make(const seg_tail *t)
     return is_open(t) && takes_appends(t);
 }
 
-/* Make an append by a write of its own. An error that a signal's handler has raised is this thread's. */
+/* Make an append by its own write. An error that a signal's handler has raised is this thread's. */
 static int64_t make_alone(seg_tail *t, seg_waiting *w)
 {
     int64_t made = may_make(t) ? seg_tail_make(t, w) : SEG_SLOW;
@@ -96,7 +97,7 @@ static int64_t make_alone(seg_tail *t, seg_waiting *w)
     return made;
 }
 
-/* Make all appends again that one write has failed to make. */
+/* Make all appends of a failed write again. */
 static int64_t make_each(seg_tail *t, seg_waiting *const *group, int64_t n, int64_t error)
 {
     int64_t interrupted = 0, missing = 0;
@@ -110,7 +111,7 @@ static int64_t make_each(seg_tail *t, seg_waiting *const *group, int64_t n, int6
     return interrupted ? -EINTR : 0;
 }
 
-/* Write appends that were admitted by one call, index them, and let readers see them. */
+/* Write admitted appends by one call, index them, and show them to readers. */
 static int64_t write_together(seg_tail *t, seg_waiting *const *group, int64_t n)
 {
     const uint8_t *bufs[SEG_WAITERS];
@@ -133,9 +134,9 @@ static int64_t write_together(seg_tail *t, seg_waiting *const *group, int64_t n)
     return 0;
 }
 
-/* Whether no append of the group is of the same producer: its batches are judged by what is written, so the same one
+/* Whether no append of the group is of the same producer: batches are judged by the written ones, so a repeated batch
  * would be admitted twice. */
-static int is_apart(const seg_waiting *w, seg_waiting *const *group, int64_t n)
+static int is_other_producer(const seg_waiting *w, seg_waiting *const *group, int64_t n)
 {
     if (w->n <= 0 || w->batches[0].producer_id < 0)
         return 1;
@@ -159,7 +160,7 @@ int64_t seg_combine(seg_tail *t)
         return 0;
     int64_t n = take_all(t, taken), before = shown_of(t);
     for (int64_t i = 0; i < n; i++)
-        if (may_make(t) && !t->n_followers && is_apart(taken[i], group, many) && seg_tail_admit(t, taken[i], &ahead))
+        if (may_make(t) && !t->n_followers && is_other_producer(taken[i], group, many) && seg_tail_admit(t, taken[i], &ahead))
             group[many++] = taken[i];
         else
             alone[few++] = taken[i];
@@ -177,7 +178,7 @@ int64_t seg_combine(seg_tail *t)
     return interrupted ? interrupted : shown_of(t) > before;
 }
 
-/* --- who waits -------------------------------------------------------------------- */
+/* --- the waiting thread --------------------------------------------------------------- */
 
 /* Wait until the append is answered, or the lock is this thread's. */
 static int await(seg_tail *t, int slot, seg_waiting *w)
@@ -199,7 +200,7 @@ static int await(seg_tail *t, int slot, seg_waiting *w)
     return SEG_ANSWERED;
 }
 
-/* Answer all that wait, the thread's own append too, and leave the lock. */
+/* Answer all waiting appends, the thread's own too, and leave the lock. */
 static void serve(seg_tail *t, seg_waiting *w)
 {
     if (t->share && !is_answered(w) && __atomic_load_n(&t->open, __ATOMIC_RELAXED))

@@ -1,18 +1,18 @@
-/* Group commit: one thread syncs a log for all that wait for it.
+/* Group commit: one thread syncs a log for all threads that wait for it.
  *
  * `word` is odd while a thread syncs in `seg_tail_flush`, and changes at the end of each sync, Python's too.
  * Python syncs between `seg_commit_close` and `seg_commit_open`, when no other sync is under way: the kernel
- * tells of a failed one once for each open file, and the second of two may succeed over lost pages.
+ * reports a failed sync once for each open file, and a second sync may succeed over lost pages.
  *
- * Threads that a sync has served mostly append again at once. The first one back would sync for itself alone, and
+ * Threads that a sync has served mostly append again at once. The first of them would sync for itself alone, and
  * all others would wait for two syncs. So it lets its sync wait for them, as long as they keep coming.
  *
- * The end of a sync wakes the thread that has waited longest, which wakes the next one before it goes on: woken
- * at once, all of them would meet at the interpreter's lock, and most would fall asleep again. A thread that
- * waits for a later sync wakes nobody: the end of that sync does.
+ * The end of a sync wakes the thread that has waited longest, which wakes the next one before it goes on: if all were
+ * woken at once, they would wait for the interpreter's lock, and most would fall asleep again. A thread that
+ * waits for a later sync wakes no other: the end of that sync does.
  *
- * Of a shared log the one thread that syncs for its process waits for those of other processes (share_sync.c). What is
- * durable is told by the shared log then.
+ * For a shared log, the one thread that syncs for its process waits for the threads of other processes (share_sync.c),
+ * and the shared log has the recovery point.
  *
  * Thread contract: any thread of the process that made the struct.
  */
@@ -28,8 +28,8 @@
 #include "contract/share_sync.h"
 #include "system.h"
 
-/* After so long a waiting thread looks again: an interrupt, or the interpreter's end, may have left the sync
- * of a thread untold. */
+/* A waiting thread checks again after this time: an interrupt, or the interpreter's end, may have prevented the report
+ * of a sync's end. */
 static const struct timespec LONGEST = {.tv_sec = 1};
 
 enum { MOST_PATIENCE = 250000, SECOND = 1000000000 }; /* ns */
@@ -48,7 +48,7 @@ static void wake_next(const seg_commit *c)
 static int64_t await(seg_commit *c, uint32_t word)
 {
     int64_t failed;
-    __atomic_fetch_add(&c->waiting, 1, __ATOMIC_RELAXED); /* `tell` takes back all that wait */
+    __atomic_fetch_add(&c->waiting, 1, __ATOMIC_RELAXED); /* `tell` resets the count */
     do
         failed = futex_wait(&c->word, word, &LONGEST, SEG_OF_THREADS);
     while (!failed && __atomic_load_n(&c->word, __ATOMIC_SEQ_CST) == word);
@@ -60,7 +60,7 @@ static int64_t await(seg_commit *c, uint32_t word)
     return errno == EINTR ? -EINTR : SEG_SLOW;
 }
 
-/* Tell of the end of a sync; n makes the word even. */
+/* Report the end of a sync; n makes the word even. */
 static void tell(seg_commit *c, uint32_t n)
 {
     __atomic_store_n(&c->served, __atomic_exchange_n(&c->waiting, 0, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
@@ -117,8 +117,8 @@ static int64_t clock_ns(void)
     return (int64_t)now.tv_sec * SECOND + now.tv_nsec;
 }
 
-/* Wait until as many threads wait for this sync as for the last one; whether they do. It ends when nobody has come
- * for as long as the patience lasts: half of a sync, and a quarter of one behind a wait in vain. */
+/* Wait until as many threads wait for this sync as for the last one; returns whether they do. The wait ends if no
+ * thread has come for the patience: half of a sync's time, and a quarter of it after a wait in vain. */
 static int gather(const seg_commit *c)
 {
     int32_t seen = 0, wanted = __atomic_load_n(&c->served, __ATOMIC_RELAXED);
@@ -149,9 +149,9 @@ static int64_t sync_shared(const seg_share *s, seg_commit *c, int32_t fd, seg_sy
     return code == 0 || code == -EINTR ? code : SEG_SLOW;
 }
 
-/* Sync the log of a tail up to its end, by the thread that has made the word odd: meanwhile nobody closes the
- * descriptor. 0; SEG_SLOW where the sync failed, the log ends below `upto`, or the tail was paused before; 1 where it was
- * paused meanwhile: readers are not told. */
+/* Sync the log of a tail up to its end, by the thread that has made the word odd: no other closes the descriptor before
+ * its end. 0; SEG_SLOW if the sync failed, the log ends below `upto`, or the tail was paused before; 1 if the tail was
+ * paused during the sync: the new recovery point is not published. */
 static int64_t sync_log(seg_tail *t, seg_commit *c, int64_t upto)
 {
     int all = gather(c);
@@ -178,7 +178,7 @@ static int64_t sync_log(seg_tail *t, seg_commit *c, int64_t upto)
 
 int64_t seg_tail_syncs(const seg_tail *t)
 {
-    if (!t->here[0] || !__atomic_load_n(&t->open, __ATOMIC_ACQUIRE))
+    if (!t->owner[0] || !__atomic_load_n(&t->open, __ATOMIC_ACQUIRE))
         return 0;
     if (*t->commit->failed || is_closed(t->commit))
         return 0;
@@ -197,14 +197,14 @@ int64_t seg_tail_flush(seg_tail *t, int64_t upto)
         uint32_t word = __atomic_load_n(&c->word, __ATOMIC_SEQ_CST);
         int64_t code = 0;
         if (synced_of(t) >= upto) {
-            if (t->share) /* another process has synced: callers go by `synced` */
+            if (t->share) /* another process has synced: callers read `synced` */
                 __atomic_store_n(&c->synced, upto, __ATOMIC_RELAXED);
             return 0;
         }
         if (word & 1) {
             code = await(c, word);
         } else if (__atomic_compare_exchange_n(&c->word, &word, word + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-            /* Whoever closes it now waits for the word; who has closed it before is seen here. */
+            /* A thread that closes it now waits for the word; an earlier close is seen here. */
             code = is_closed(c) ? 0 : sync_log(t, c, upto);
             tell(c, 1);
         }

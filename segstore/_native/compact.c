@@ -1,5 +1,5 @@
-/* Compaction: the latest offset of every key in an open-addressing map, and batches written anew without
- * the records that are superseded (org.apache.kafka.storage.internals.log.{SkimpyOffsetMap,Cleaner},
+/* Compaction: the latest offset of every key in an open-addressing map, and batches written again without
+ * superseded records (org.apache.kafka.storage.internals.log.{SkimpyOffsetMap,Cleaner},
  * org.apache.kafka.common.record.MemoryRecords.filterTo).
  *
  * Thread contract: no state; a map belongs to one caller at a time.
@@ -83,7 +83,7 @@ INLINE slot *home(const seg_offset_map *m, const uint64_t hash[2])
     return (slot *)m->slots + (uint64_t)(((unsigned __int128)hash[0] * (uint64_t)m->n) >> 64);
 }
 
-/* The key's slot, or the free one that it would get: there is one, as used <= limit < n. */
+/* The key's slot, or a free slot for the key: there is one, as used <= limit < n. */
 INLINE slot *find(const seg_offset_map *m, const uint64_t hash[2])
 {
     slot *first = (slot *)m->slots, *end = first + m->n, *s = home(m, hash);
@@ -107,7 +107,7 @@ static int sound(const seg_offset_map *m)
     return m->n > 0 && m->used >= 0 && m->used <= m->limit && m->limit < m->n;
 }
 
-/* Hash records first .. and fetch their slots: how many, -1 where a key lies outside the arena. */
+/* Hash the keys of the next records and fetch their slots. Returns their number, -1 if a key lies outside the arena. */
 INLINE int hash_ahead(const seg_offset_map *m, const uint8_t *arena, int64_t arena_len,
                       const int64_t *key_at, const int64_t *key_len, int64_t left, uint64_t hashes[][2])
 {
@@ -193,7 +193,7 @@ typedef struct piece {
     int64_t len, room;      /* room: bytes readable from p on */
 } piece;
 
-/* The headers of a record from their count on, as they are: 0, or SEG_E_*. */
+/* The unchanged bytes of a record's headers from their count on: 0, or SEG_E_*. */
 static int64_t headers_of(const source *s, int64_t row, piece *h)
 {
     int64_t at = s->c->headers_at[row], count, len;
@@ -228,7 +228,7 @@ INLINE uint8_t *put_piece(uint8_t *w, const uint8_t *end, piece b)
     return w + (b.len > 0 ? b.len : 0);
 }
 
-/* Record `row` of a batch at w: its bytes, or SEG_E_*. */
+/* Write record `row` of a batch at w; returns its bytes, or SEG_E_*. */
 INLINE int64_t put_record(const source *s, int64_t row, int64_t timestamp_delta, int64_t offset_delta,
                           uint8_t *w, const uint8_t *end)
 {
@@ -261,7 +261,7 @@ typedef struct verdict {
     int64_t first;          /* row of the first kept record */
 } verdict;
 
-/* Which of the rows from `row` on stay, by the batch's own delete horizon: keep[] says so from then on. */
+/* Decide by the batch's own delete horizon which of the rows from `row` on stay, and set keep[] to that. */
 static verdict judge(const seg_batch *b, const seg_columns *c, int64_t row, uint8_t policy, int64_t now,
                      uint8_t *keep)
 {
@@ -282,8 +282,8 @@ static verdict judge(const seg_batch *b, const seg_columns *c, int64_t row, uint
     return v;
 }
 
-/* The kept records in a batch of their own at out: base and last offset, producer and leader epoch are the
- * old one's; the payload is plain, with the CRC only where it stays so. Its bytes, or SEG_E_*. */
+/* Write the kept records as a batch at out: base and last offset, producer and leader epoch are the old batch's; the
+ * payload is plain, with the CRC only if it stays plain. Returns its bytes, or SEG_E_*. */
 static int64_t put_kept(const source *s, const seg_batch *old, int64_t row, const verdict *v,
                         const uint8_t *keep, uint8_t *out, int64_t capacity, seg_batch *b)
 {
@@ -313,7 +313,7 @@ static int64_t put_kept(const source *s, const seg_batch *old, int64_t row, cons
     return b->size;
 }
 
-/* A batch without records, which keeps what is known of its producer (DefaultRecordBatch.writeEmptyHeader). */
+/* Write a batch without records, which keeps the producer's fields (DefaultRecordBatch.writeEmptyHeader). */
 static int64_t put_empty(uint8_t *out, int64_t capacity, seg_batch *b)
 {
     if (capacity < HEADER)
@@ -335,7 +335,7 @@ static int64_t put_copy(const uint8_t *raw, uint8_t *out, int64_t capacity, cons
     return b->size;
 }
 
-/* Batch b (a copy of old) as compaction leaves it, at out: bytes, 0 where it goes, or SEG_E_*. */
+/* Write batch b (a copy of old) as compaction leaves it, at out. Returns its bytes, 0 if it is removed, or SEG_E_*. */
 static int64_t one_batch(const source *s, const seg_batch *old, const uint8_t *raw, int64_t row,
                          const seg_cleaning *how, uint8_t policy, uint8_t codec, uint8_t *keep, uint8_t *out,
                          int64_t capacity, seg_batch *b, uint8_t *made)

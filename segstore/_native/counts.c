@@ -1,5 +1,5 @@
-/* count_request (counts.h) as a function of Python's that keeps the interpreter's lock: each request that Python answers
- * is counted by it, and cffi's way to C costs more than the count.
+/* count_request (counts.h) as a Python function that keeps the interpreter's lock: it counts each request that Python
+ * answers, and a call by cffi would cost more than the count.
  *
  * Thread contract: that of counts.h; the interpreter's lock is held.
  */
@@ -24,8 +24,8 @@ static PyObject *seg_count(PyObject *module, PyObject *const *arguments, Py_ssiz
 
 static PyMethodDef functions[] = {
     {"seg_count", (PyCFunction)(void (*)(void))seg_count, METH_FASTCALL,
-     "Count a request in a seg_counts, which is an address: its bytes, those of its answer, and when it was taken up, in "
-     "seconds of CLOCK_MONOTONIC; it is answered now."},
+     "Count a request that is answered now: (address of a seg_counts, bytes of the request, bytes of its answer, its begin "
+     "in seconds of CLOCK_MONOTONIC)."},
     {NULL, NULL, 0, NULL},
 };
 

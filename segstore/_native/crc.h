@@ -1,5 +1,5 @@
-/* What the two CRCs of logs share: tables for eight bytes a step, of any reflected polynomial, and the instructions of
- * AArch64, which has them for both. */
+/* The common part of the two CRCs of logs: tables for eight bytes a step, for any reflected polynomial, and the CRC
+ * instructions of AArch64. */
 #ifndef SEG_CRC_H
 #define SEG_CRC_H
 
@@ -40,7 +40,7 @@ INLINE uint32_t by_table(uint32_t table[8][256], uint32_t crc, const uint8_t *p,
 
 enum { CRC32_CAPABILITY = 1 << 7 }; /* HWCAP_CRC32 */
 
-/* by_instruction, of the instructions for eight bytes and for one. */
+/* by_instruction, made from the instructions for eight bytes and for one. */
 #define BY_INSTRUCTION(eight, one)                                                                          \
     static uint32_t by_instruction(uint32_t crc, const uint8_t *p, int64_t len)                             \
     {                                                                                                       \
@@ -55,7 +55,7 @@ static crc_function where_there_is_one(crc_function by_instruction, crc_function
 {
 #ifdef __APPLE__
     (void)portable;
-    return by_instruction; /* each of Apple's has it */
+    return by_instruction; /* all of Apple's processors have it */
 #else
     return getauxval(AT_HWCAP) & CRC32_CAPABILITY ? by_instruction : portable;
 #endif

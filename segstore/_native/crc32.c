@@ -1,11 +1,11 @@
-/* CRC-32 (zlib's), which messages of magic 0 and 1 have, by the best means that the CPU has.
+/* CRC-32 (zlib's) of messages of magic 0 and 1, by the fastest means of the CPU.
  *
  * Thread contract: tables and the choice are made when the library is loaded, and only
  * read from then on.
  *
- * x86-64 has no instruction for this polynomial: PCLMULQDQ folds 64 bytes a step, then 16, and reduces what is left
+ * x86-64 has no instruction for this polynomial: PCLMULQDQ folds 64 bytes a step, then 16, and reduces the last 16
  * (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", with the paper's constants).
- * AArch64 has one.
+ * AArch64 has an instruction.
  */
 #include "contract/crc.h"
 #include "crc.h"
@@ -61,8 +61,8 @@ PCLMUL static inline uint32_t reduce(__m128i x)
     return (uint32_t)_mm_extract_epi32(_mm_xor_si128(x, t), 1);
 }
 
-/* x, and the last `left` bytes (less than 16) at p; as many lie before these as make 16. Of both together the first
- * `left` bytes are folded onto the 16 behind them. */
+/* Fold x and the last `left` bytes (less than 16) at p, together with the bytes before them that make 16: the first
+ * `left` bytes of both are folded onto the next 16. */
 PCLMUL static inline __m128i fold_rest(__m128i x, const uint8_t *p, int64_t left)
 {
     static const uint8_t shift[48] = {

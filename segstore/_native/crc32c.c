@@ -1,11 +1,11 @@
-/* CRC-32C (Castagnoli), by the best means that the CPU has.
+/* CRC-32C (Castagnoli), by the fastest means of the CPU.
  *
  * Thread contract: tables and the choice are made when the library is loaded, and only
  * read from then on.
  *
- * x86-64 with AVX-512 and VPCLMULQDQ folds 256 bytes a step, one with PCLMULQDQ 64
- * (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ"); what is
- * left goes through the CPU's crc32 instruction, as everything does on AArch64.
+ * x86-64 with AVX-512 and VPCLMULQDQ folds 256 bytes a step, with PCLMULQDQ 64
+ * (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ"); the last
+ * bytes go through the CPU's crc32 instruction, as all bytes do on AArch64.
  */
 #include "contract/crc.h"
 #include "crc.h"
@@ -25,7 +25,7 @@ static uint32_t portable(uint32_t crc, const uint8_t *p, int64_t len)
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* The extension with the instruction; clang counts the instruction itself apart. */
+/* The name of the extension with the instruction; clang has a separate one for the instruction itself. */
 #ifdef __clang__
 #define CRC32 "sse4.2,crc32"
 #else

@@ -1,6 +1,5 @@
-/* macOS's calls under the names of system.h. What macOS has not fails with ENOSYS, as on an old kernel: Python goes
- * another way then (storage/transfer/methods.py, storage/inbox/inbox.py).
- */
+/* macOS's calls under the names of system.h. Calls that macOS lacks fail with ENOSYS, as on an old kernel: Python uses
+ * another method then (storage/transfer/methods.py, storage/inbox/inbox.py). */
 #ifndef SEG_DARWIN_H
 #define SEG_DARWIN_H
 
@@ -67,7 +66,7 @@ static inline int64_t futex_wait_until(const void *word, uint32_t seen, const st
     return futex_wait(word, seen, &left, sharing);
 }
 
-/* macOS does not say how many it woke: 1 stands for all of them. */
+/* macOS does not count the woken threads: 1 stands for all of them. */
 static inline int64_t futex_wake(const void *word, int most, int sharing)
 {
     void *at = (void *)(uintptr_t)word;
@@ -127,7 +126,7 @@ static inline int allocate(int fd, off_t offset, off_t len)
     return 0;
 }
 
-/* When a file was made. */
+/* The time of a file's birth. */
 static inline void birth_of(const char *path, const struct stat *found, struct timespec *born)
 {
     *born = found->st_birthtimespec;
@@ -166,7 +165,7 @@ static inline int socket_option(int fd, int name)
     return getsockopt(fd, SOL_SOCKET, name, &value, &len) < 0 ? -1 : value;
 }
 
-/* AF_INET and the like; -1 where the socket has no address. */
+/* AF_INET and the like; -1 if the socket has no address. */
 static inline int domain_of(int fd)
 {
     struct sockaddr_storage address;
@@ -174,7 +173,7 @@ static inline int domain_of(int fd)
     return getsockname(fd, (struct sockaddr *)&address, &len) < 0 ? -1 : address.ss_family;
 }
 
-/* That of a stream socket of IP, which can be no other. */
+/* IPPROTO_TCP: the only protocol of an IP stream socket. */
 static inline int protocol_of(int fd)
 {
     return IPPROTO_TCP;

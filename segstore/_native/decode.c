@@ -11,7 +11,7 @@ typedef struct columns {
     int64_t *offsets, *timestamps, *key_at, *key_len, *value_at, *value_len, *headers_at;
 } columns;
 
-/* A column that is not wanted is NULL; `all`, known when compiled, says that none is. */
+/* A column that is not wanted is NULL; `all`, known when compiled, says that no column is NULL. */
 INLINE void put_row(const columns *c, int all, int64_t row, const uint8_t *arena, const seg_batch *b,
                     const fields *f)
 {
@@ -48,7 +48,7 @@ INLINE void fill(int64_t *column, int64_t first, int64_t step, int64_t n)
         column[i] = first + i * step;
 }
 
-/* Where keys, values and headers of `n` records from p on lie that have the shape. */
+/* Write the positions of keys, values and headers of `n` records from p on that have the shape. */
 INLINE void put_places(const columns *c, int64_t row, const uint8_t *arena, const uint8_t *p, const shape *s, int64_t n)
 {
     int64_t at = p - arena;
@@ -64,7 +64,7 @@ INLINE void put_places(const columns *c, int64_t row, const uint8_t *arena, cons
         fill(c->headers_at + row, at + s->size - 1, s->size, n);
 }
 
-/* Gather the words with the deltas of the records from p on that have the shape, at most `n`: how many. */
+/* Gather the words with the deltas of at most `n` records from p on that have the shape; returns their number. */
 INLINE int64_t gather_deltas(const uint8_t *p, shape s, int64_t n, uint64_t *words)
 {
     int64_t i = 0;
@@ -73,7 +73,7 @@ INLINE int64_t gather_deltas(const uint8_t *p, shape s, int64_t n, uint64_t *wor
     return i;
 }
 
-/* Put offsets and timestamps of n records, by the words with their deltas: 1, or 0 where offsets don't rise from
+/* Write offsets and timestamps of n records, by the words with their deltas: 1, or 0 if offsets don't rise from
  * *offset_delta on, or leave the batch. */
 INLINE int put_deltas(const columns *c, int64_t row, const seg_batch *b, const shape *s, const uint64_t *words,
                       int64_t n, int64_t *offset_delta)
@@ -101,7 +101,7 @@ INLINE int put_deltas(const columns *c, int64_t row, const seg_batch *b, const s
     return 1;
 }
 
-/* Put the records behind `last`, which began at p, that are like it: at most `most`. Returns how many there are. */
+/* Write at most `most` records after `last`, which began at p, if they have its shape. Returns their number. */
 INLINE int64_t run(const columns *c, int64_t row, const uint8_t *arena, const uint8_t *p, const uint8_t *end,
                    const seg_batch *b, int64_t most, fields *last)
 {
@@ -151,7 +151,7 @@ __attribute__((constructor)) static void choose(void)
 }
 #endif
 
-/* The records of one batch; 0 or SEG_E_*. out->records counts the good ones. */
+/* Decode the records of one batch; 0 or SEG_E_*. out->records counts the good ones. */
 INLINE int64_t batch_records(const uint8_t *arena, const uint8_t *p, const uint8_t *end, seg_batch b,
                              columns c, int all, seg_decoded *out)
 {

@@ -1,7 +1,7 @@
-/* Descriptors that Python's memory owns: opened and noted there by one call, and closed by one.
+/* Descriptors that Python's memory owns: one call opens and stores them there, and one closes them.
  *
- * Thread contract: no state; a slot is used by one thread at a time. An interrupt of Python's comes before a
- * call or behind it: then the slot says what is open, and whoever lets go of it has it closed.
+ * Thread contract: no state; a slot is used by one thread at a time. An interrupt of Python's comes before or
+ * after a call: so the slot always has the open descriptors, and its release closes them.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -42,7 +42,7 @@ int64_t seg_watch(int32_t *slot, const char *directory)
     return slot[0] < 0 ? -errno : 0;
 }
 
-/* The kernel has let go of a descriptor whatever close(2) says: it is never tried again. */
+/* The kernel has released the descriptor even if close(2) fails: it is never closed again. */
 int64_t seg_close(int32_t *slot)
 {
     int error = 0;

@@ -1,7 +1,7 @@
 /* Encodes columns into record batches (org.apache.kafka.common.record.DefaultRecord, MemoryRecordsBuilder).
  *
  * Thread contract: no state; columns are only read. A record's size is known before its
- * first byte is written, so that only whole records are.
+ * first byte is written, so only whole records are written.
  */
 #include "column.h"
 #include "contract/answers.h"
@@ -20,7 +20,7 @@ typedef struct record {
     slice key, value;
     int64_t timestamp, timestamp_delta, offset_delta;
     int64_t body;           /* bytes after the length varint */
-    int64_t size;           /* of all of it */
+    int64_t size;           /* bytes of the record */
 } record;
 
 enum { AHEAD = 2048, LINE = 64 }; /* bytes */
@@ -39,7 +39,7 @@ INLINE uint8_t *put_slice(uint8_t *w, const uint8_t *end, slice s)
     return w + s.len;
 }
 
-/* The sizes were taken from the same columns before. */
+/* The sizes were measured from the same columns before. */
 static uint8_t *put_headers(uint8_t *w, const uint8_t *end, const seg_header_columns *h, int64_t i)
 {
     int64_t from = h->offsets[i], to = h->ends ? h->ends[i] : h->offsets[i + 1];
@@ -53,7 +53,7 @@ static uint8_t *put_headers(uint8_t *w, const uint8_t *end, const seg_header_col
     return w;
 }
 
-/* Key, value and sizes of record i, whose deltas are set; 0 or SEG_E_*. */
+/* Read key, value and sizes of record i, whose deltas are set; 0 or SEG_E_*. */
 INLINE int64_t measure(const source *s, int64_t i, record *r)
 {
     int64_t headers = 1;
@@ -81,8 +81,8 @@ INLINE void put_record(const source *s, int64_t i, const record *r, uint8_t *w, 
         *w = 0;
 }
 
-/* Have what lies AHEAD of a value brought into the cache, where values lie together: the processor's own prefetch
- * ends with each page, and a column is mostly not in a cache. */
+/* Prefetch the bytes AHEAD of a value in its column: the processor's own prefetch ends with each page, and a column is
+ * mostly not in a cache. */
 INLINE void look_ahead(const slice *value)
 {
     if (value->room > AHEAD + LINE) {
@@ -91,8 +91,8 @@ INLINE void look_ahead(const slice *value)
     }
 }
 
-/* Records from `first` on into one batch at out; fills b but for its position and header's
- * constant fields. Returns its bytes, SEG_E_ROOM where it is larger than the room. */
+/* Write records from `first` on into one batch at out; fills b except its position and the header's constant fields.
+ * Returns its bytes, SEG_E_ROOM if it is larger than the room. */
 INLINE int64_t fill(source s, int64_t first, int64_t last, limits limit, uint8_t *out, seg_batch *b)
 {
     int64_t used = HEADER, i = first, base = b->base_timestamp, max = INT64_MIN, delta = -1;
@@ -128,8 +128,8 @@ INLINE int64_t fill(source s, int64_t first, int64_t last, limits limit, uint8_t
     return used;
 }
 
-/* `fill`, compiled for what is known beforehand of records without headers, whose offsets have no gaps:
- * the kind of the keys, and that of the values without a bitmap of nulls; -1: unknown. */
+/* `fill`, compiled for records without headers and gaps in offsets, for a known kind of the keys, and a known kind of
+ * the values without nulls; -1: unknown. */
 #define FILL(name, known_keys, known_values)                                                            \
     static int64_t name(source s, int64_t first, int64_t last, limits limit, uint8_t *out, seg_batch *b) \
     {                                                                                                   \
@@ -150,7 +150,7 @@ FILL(fill_offsets_64, NULLS, OFFSETS_64)
 FILL(fill_spans, NULLS, SPANS)
 FILL(fill_keyed, -1, -1)
 
-/* What is usual takes two thirds of the time of `fill`. */
+/* Call the compiled `fill` for these records; for usual kinds it takes two thirds of the time of the general one. */
 static int64_t fill_best(const source *s, int64_t first, int64_t last, limits limit, uint8_t *out,
                          seg_batch *b)
 {
@@ -167,7 +167,7 @@ static int64_t fill_best(const source *s, int64_t first, int64_t last, limits li
     return fill_offsets_32(*s, first, last, limit, out, b);
 }
 
-/* One batch from record i on; `before` records of this call lie in batches already. */
+/* Write one batch from record i on; `before` records of this call are in earlier batches. */
 static int64_t put_batch(const source *s, const seg_template *t, int64_t i, int64_t last, int64_t before,
                          limits limit, uint8_t *out, seg_batch *b)
 {

@@ -2,24 +2,24 @@
  *
  * map[0:8]   sequence, odd while a publication is under way
  * map[8:12]  publications so far, wrapping, for waiters
- * map[12:16] format: SEG_ENDS_UNCHECKED in files of before slots had a check
- * map[24:32] generation: counts changes of which partition has which slot
+ * map[12:16] format: SEG_ENDS_UNCHECKED in old files, whose slots have no check
+ * map[24:32] generation: counts changes of the partitions' slots
  * map[64:]   slots of 64 bytes, in host order: the file never leaves its machine
  *
  * A slot is 8 words: six of the partition (key, log start offset, log end offset, high
  * watermark, last stable offset, recovery point), the layout (its low 32 bits) with the
  * leader epoch (the high ones), and the check: the CRC-32C of the seven words before it
- * (low) and its complement (high). A slot of zeros is free. Whoever changes a word of a
- * slot stores the check too, within the same odd sequence. The check tells damage of the
- * file; that a copy is of one moment is the sequence's doing alone.
+ * (low) and its complement (high). A slot of zeros is free. A writer that changes a word of a
+ * slot stores the check too, within the same odd sequence. The check detects damage of the
+ * file; only the sequence ensures that a copy is of one moment.
  *
- * If the store is shared, guests move the ends of shared logs without the sequence, each by one word (shared_ends.c), and
- * count that here and in the header of the shared file. The sequence is for what must be seen as one.
+ * If the store is shared, guests move the ends of shared logs without the sequence, each by one word (shared_ends.c),
+ * and count that here and in the header of the shared file. The sequence is for ends that become visible together.
  *
  * Thread contract: one process writes, any number of readers in any process. A mutex lets one
  * thread publish at a time.
- * Every access is atomic. Slot stores release, so that who sees one of them also
- * sees the odd sequence before it; slot loads acquire, so that the second look at
+ * Every access is atomic. Slot stores release, so that a reader that sees one of them also
+ * sees the odd sequence before it; slot loads acquire, so that the second load of
  * the sequence comes after them.
  */
 #define _GNU_SOURCE
@@ -61,7 +61,7 @@ static void pack(const int64_t *values, int64_t *slot)
     slot[CHECK] = any ? check_of(slot) : 0;
 }
 
-/* The values of a slot; the key of one that is damaged is SEG_ENDS_DAMAGED. */
+/* The values of a slot; a damaged slot has the key SEG_ENDS_DAMAGED. */
 static void unpack(const int64_t *slot, int64_t *values)
 {
     int64_t any = 0;
@@ -85,8 +85,7 @@ static int outside(const uint8_t *map, int64_t len, const int64_t *slots, int64_
     return 0;
 }
 
-/* One publication at a time, of all stores of this process. A child process has no thread that could be
- * within one. */
+/* Serialises the publications of all stores of this process. A forked child has no thread that could be within one. */
 static pthread_mutex_t publishing = PTHREAD_MUTEX_INITIALIZER;
 
 static void begin_anew(void)
@@ -106,7 +105,7 @@ int64_t seg_store_ends(uint8_t *map, int64_t len, const int64_t *slots, const in
     uint64_t *sequence = (uint64_t *)map;
     uint32_t *publications = (uint32_t *)(map + 8);
     pthread_mutex_lock(&publishing);
-    /* A writer that died within a publication left it odd: go on from there. */
+    /* A writer that died within a publication left the sequence odd: continue from there. */
     uint64_t odd = __atomic_load_n(sequence, __ATOMIC_RELAXED) | 1;
     __atomic_store_n(sequence, odd, __ATOMIC_RELAXED);
     for (int64_t i = 0; i < n; i++) {
@@ -143,7 +142,7 @@ int64_t seg_await(const uint8_t *map, int64_t len, uint32_t seen, int64_t timeou
     return -errno;
 }
 
-/* How often this process has called seg_rouse: a wake alone may be that of an earlier publication. */
+/* Counts calls of seg_rouse in this process: a wake alone may come from an earlier publication. */
 static uint32_t roused;
 
 static const seg_shared_header *header_of(const seg_shared_map *shared)
@@ -151,8 +150,8 @@ static const seg_shared_header *header_of(const seg_shared_map *shared)
     return (const seg_shared_header *)shared->map;
 }
 
-/* How often waiters were nudged, and a constant: each publication adds two to the sequence and one to the
- * count of publications, an append to a shared log one to both counts, a nudge one to the count of publications alone. */
+/* The number of nudges, plus a constant: each publication adds two to the sequence and one to the count of
+ * publications, an append to a shared log one to both counts, a nudge one to the count of publications alone. */
 static uint32_t nudges_of(const uint8_t *map, const seg_shared_map *shared)
 {
     uint32_t publications = __atomic_load_n((const uint32_t *)(map + 8), __ATOMIC_ACQUIRE);
@@ -160,7 +159,8 @@ static uint32_t nudges_of(const uint8_t *map, const seg_shared_map *shared)
     return shared ? nudges - __atomic_load_n(&header_of(shared)->appends, __ATOMIC_ACQUIRE) : nudges;
 }
 
-/* A publication that is under way may have told the sequence, and not yet the count; an append one of its counts. */
+/* A publication that is under way may have moved the sequence, and not yet its count; an append to a shared log may
+ * have moved one of its counts. */
 static int nudged(const uint8_t *map, const seg_shared_map *shared, uint32_t nudges, int64_t spins)
 {
     while (nudges_of(map, shared) != nudges) {
@@ -184,10 +184,10 @@ int64_t seg_nudges(const uint8_t *map, int64_t len, const seg_shared_map *shared
     return outside(map, len, 0, 0) ? -EINVAL : (int64_t)nudges_of(map, shared);
 }
 
-/* The packed words of a slot that a follower looks at: what readers see ends at the high watermark. */
+/* The packed words of a slot that a follower compares; readers see the log up to the high watermark. */
 static const int FOLLOWED[SEG_FOLLOWED] = {0, 1, 3, 4, LAYOUT};
 
-/* The same of values. */
+/* The same words of unpacked values. */
 static void followed_of(const int64_t *values, int64_t *words)
 {
     for (int i = 0; i < SEG_FOLLOWED; i++)
@@ -195,14 +195,14 @@ static void followed_of(const int64_t *values, int64_t *words)
     words[SEG_FOLLOWED_LAYOUT_AND_EPOCH] = layout_of(values);
 }
 
-/* Put what the shared log says in place of a slot's values; `slot` is its number. */
+/* Replace a slot's values by those of the shared log with its number, `slot`. */
 static int is_shared(const seg_shared_map *shared, int64_t slot, int64_t key, int64_t *values)
 {
     values[0] = key;
     return (int)seg_shared_ends(shared->map, shared->len, slot, values);
 }
 
-/* The words may be of two moments: then a publication is under way, and its count will tell. */
+/* The words may be of two moments: then a publication is under way, and its count will change. */
 static int differs(const seg_follower *follower, const seg_followed *f)
 {
     const int64_t *slot = (const int64_t *)(follower->map + SEG_ENDS_HEADER + f->slot * SEG_ENDS_SLOT);
@@ -231,7 +231,7 @@ int64_t seg_follow(const uint8_t *map, int64_t len, const seg_shared_map *shared
     return 1;
 }
 
-/* Whether a wait for these slots may begin. */
+/* Whether a wait for these slots is possible. */
 static int is_within(const seg_follower *f)
 {
     if (outside(f->map, f->len, 0, 0) || f->n < 0 || f->turn < 0)
@@ -255,7 +255,7 @@ static struct timespec from_now(int64_t ns)
     return end;
 }
 
-/* The next partition in turn whose ends have changed, or -1. */
+/* The next partition in turn with changed ends, or -1. */
 static int64_t next_changed(seg_follower *f)
 {
     for (int64_t k = 0; k < f->n; k++) {
@@ -275,7 +275,7 @@ int64_t seg_await_ends(seg_follower *f, uint32_t nudges, int64_t timeout_ns)
     uint32_t before = __atomic_load_n(&roused, __ATOMIC_ACQUIRE);
     struct timespec end = from_now(timeout_ns);
     for (;;) {
-        /* The count first: what is published from here on changes it. */
+        /* The count first: any later publication changes it. */
         uint32_t seen = __atomic_load_n(publications, __ATOMIC_ACQUIRE);
         if (nudged(f->map, f->shared, nudges, f->spins) || __atomic_load_n(&roused, __ATOMIC_ACQUIRE) != before)
             return f->n;
@@ -284,7 +284,7 @@ int64_t seg_await_ends(seg_follower *f, uint32_t nudges, int64_t timeout_ns)
             return seg_follow(f->map, f->len, f->shared, f->followed + i, f->spins) == 1 ? i : -EAGAIN;
         if (timeout_ns == 0)
             return -ETIMEDOUT;
-        /* The time is an absolute one, so that other publications don't make it longer. */
+        /* An absolute time, so that other publications don't prolong the wait. */
         if (futex_wait_until(publications, seen, &end, SEG_OF_PROCESSES) && errno != EAGAIN)
             return -errno;
     }
@@ -305,7 +305,7 @@ int64_t seg_rouse(const uint8_t *map, int64_t len)
     return seg_wake(map, len);
 }
 
-/* What tells that nothing was published as one between two looks. */
+/* Two equal moments: nothing was published as one between them. */
 typedef struct moment {
     uint64_t sequence;
     int64_t together;
@@ -333,7 +333,7 @@ static void unpack_in_place(int64_t *values)
     unpack(slot, values);
 }
 
-/* Put the ends of shared logs in place of their slots', and unpack the others: how many are those of logs. */
+/* Replace the slots of shared logs by their logs' ends, and unpack the others; returns the number of logs. */
 static int64_t look_at_logs(const seg_shared_map *shared, const int64_t *slots, int64_t *values, int64_t n, int checked)
 {
     int64_t of_logs = 0;
@@ -363,8 +363,8 @@ int64_t seg_snapshot(const uint8_t *map, int64_t len, const seg_shared_map *shar
             int is_one = after.sequence == before.sequence && after.together == before.together;
             for (int64_t i = 0; !shared && is_one && checked && i < n; i++)
                 unpack_in_place(values + i * WORDS);
-            /* A log by itself is of one moment always. Several logs are, while a swap that is decided is under way:
-             * then the next ends count. Within an odd sequence no number may be there both before and behind one. */
+            /* One log is always of one moment. Several logs are while a decided swap is under way: then the next ends
+             * count. Within an odd sequence the same number must stand before and after. */
             int is_decided = before.together && of_logs == n;
             if ((is_one && (!is_odd || is_decided)) || (n == 1 && of_logs == 1))
                 return n;

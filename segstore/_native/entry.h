@@ -1,6 +1,5 @@
-/* Reads the entries of a segment's offset index, as an int32 each: the last offset of a batch, less the segment's base
- * offset, and where that batch begins.
- */
+/* Reads the entries of a segment's offset index, two int32 each: the last offset of a batch, less the segment's base
+ * offset, and the position of that batch. */
 #ifndef SEG_ENTRY_H
 #define SEG_ENTRY_H
 
@@ -14,7 +13,7 @@ static inline int64_t relative_of(const seg_segment *s, int64_t slot)
     return get32(s->index + slot * OFFSET_ENTRY);
 }
 
-/* The end behind the last entry. */
+/* The position of an entry's batch; the segment's end for the slot after the last entry. */
 static inline int64_t position_of(const seg_segment *s, int64_t slot)
 {
     return slot < s->entries ? get32(s->index + slot * OFFSET_ENTRY + 4) : s->end;

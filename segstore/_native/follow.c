@@ -1,10 +1,9 @@
-/* Waits for what comes at the ends of logs, and reads what that mostly is: one record in a batch of its own.
+/* Waits for records at the ends of logs, and reads a record that is alone in its batch, as most are.
  *
- * This is the short way of storage/log/read.py, and knows no errors: whatever is not as it mostly is, Python
- * looks at anew.
+ * This is the fast path of storage/log/read.py, and raises no errors: Python reads all other batches.
  *
  * Thread contract: no state; the structs belong to one caller. Another process may write the file, and cut it:
- * only the copy that pread made is looked at, and it must agree with the published ends.
+ * only the copy that pread made is parsed, and it must agree with the published ends.
  */
 #include "bytes.h"
 #include "contract/batch.h"
@@ -20,8 +19,8 @@ static int is_last(const seg_followed *f, int32_t committed)
            (!committed || words[SEG_FOLLOWED_STABLE] == f->offset + 1);
 }
 
-/* One record of no codec and no transaction, written under the published leader epoch: under one epoch an
- * offset never has two contents. */
+/* Whether the batch has one record, no codec, no transaction, and the published leader epoch: under one epoch an offset
+ * never has two contents. */
 static int is_only(const seg_batch *b, const seg_followed *f)
 {
     int32_t epoch = (int32_t)((uint64_t)f->words[SEG_FOLLOWED_LAYOUT_AND_EPOCH] >> 32);
@@ -29,13 +28,13 @@ static int is_only(const seg_batch *b, const seg_followed *f)
            (b->attributes & ~APPEND_TIME) == 0 && b->leader_epoch == epoch;
 }
 
-/* at[0] is where the bytes begin: let at[1] be where they end. */
+/* Set at[1] to the end of `len` bytes that begin at at[0]. */
 static void put_end(int64_t *at, int64_t len)
 {
     at[1] = len < 0 ? (at[0] = -1) : at[0] + len;
 }
 
-/* Read the record, and expect the next one behind it. */
+/* Read the record, and expect the next one after it. */
 static void read_last(seg_followed *f, seg_last_record *out)
 {
     seg_batch b;

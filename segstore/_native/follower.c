@@ -1,8 +1,8 @@
-/* seg_await_record (follow.c) as a method of Python's that makes the consumer's record, too, and all that `poll`
- * returns: behind a wait, code and memory of Python's lie in no cache, and each function costs some us. And the
- * consumer's records of columns.
+/* seg_await_record (follow.c) as a Python method, which also makes the consumer's record and the whole answer of
+ * `poll`: after a wait, Python's code and memory are in no cache, and each function costs some us. Also a function that
+ * makes consumer records from columns.
  *
- * Thread contract: that of any object of Python's. One thread waits; the interpreter's lock is let go for as long.
+ * Thread contract: that of any Python object. One thread waits, without the interpreter's lock.
  */
 #include "objects.h"
 
@@ -19,10 +19,10 @@ enum { LOOK = -1, LATE = -2 };
 
 typedef int64_t (*await_function)(seg_follower *, uint32_t, int64_t);
 
-/* seg_await_record, which lies in cffi's module; set once, as the package is imported. */
+/* seg_await_record of cffi's module; set once, when the package is imported. */
 static await_function await_record;
 
-/* See FollowedEnds, a subclass. `follower` is the address of a seg_follower. */
+/* The base class of FollowedEnds. `follower` is the address of a seg_follower. */
 typedef struct {
     PyObject_HEAD
     PyObject *keys, *kind, *came;
@@ -48,7 +48,7 @@ static void free_follower(PyObject *object)
     Py_DECREF(type);
 }
 
-/* Bytes from `at` to `end`, None where there are none. */
+/* The bytes of the last record from numbers[at] to numbers[at + 1], or None. */
 static PyObject *part(const seg_last_record *last, int at)
 {
     int64_t from = last->numbers[at];
@@ -82,8 +82,8 @@ static double monotonic(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* What `came` of this partition: ({key: [record]}, its offset, its leader epoch, log start offset, bytes of its batch,
- * and when that is, in monotonic seconds). */
+/* The value of `came` for this partition: ({key: [record]}, offset, leader epoch, log start offset, bytes of the batch,
+ * and the time in monotonic seconds). */
 static PyObject *came_of(Follower *self, int64_t number, const seg_last_record *last)
 {
     PyObject *key = PyTuple_GetItem(self->keys, (Py_ssize_t)number);
@@ -141,8 +141,8 @@ static PyObject *wait_for(PyObject *object, PyObject *const *arguments, Py_ssize
 
 static PyMethodDef methods[] = {
     {"wait", (PyCFunction)(void (*)(void))wait_for, METH_FASTCALL,
-     "Return the number of a partition whose ends have changed since they were last seen here, and see them; LOOK after "
-     "a nudge or a signal, LATE after so many seconds; 0 or less is a look. Raises OSError. (nudges, seconds)"},
+     "Wait for changed ends, and update the known ends: (nudges, seconds). Return the partition's number; LOOK after a nudge "
+     "or a signal, LATE after so many seconds; 0 or less checks once. Raises OSError."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -171,7 +171,7 @@ static PyObject *bind(PyObject *module, PyObject *address)
 
 /* --- records of columns -------------------------------------------------------------------------- */
 
-/* Keys or values: slices of an arena, a length of -1: None. */
+/* Keys or values: slices of an arena; a length of -1 is None. */
 typedef struct {
     const char *arena;
     int64_t size;
@@ -210,7 +210,7 @@ static PyObject *slice(const Slices *s, Py_ssize_t i)
     return PyBytes_FromStringAndSize(s->arena + at, length);
 }
 
-/* One value of all records, or the one of record i. */
+/* The value of record i: an item of a list, or the one value of all records. */
 static PyObject *of_each(PyObject *given, Py_ssize_t i)
 {
     return Py_XNewRef(PyList_Check(given) ? PyList_GetItem(given, i) : given);
@@ -221,7 +221,7 @@ static long long shown(int64_t length)
     return length < 0 ? -1 : length;
 }
 
-/* Of a share consumer's record, which was delivered a counted number of times, the count is the last field. */
+/* Make record i. A share consumer's record has its delivery count as the last field. */
 static PyObject *record_at(PyObject *const *a, const int64_t *offsets, const int64_t *timestamps, const Slices *keys,
                            const Slices *values, Py_ssize_t i)
 {
@@ -252,7 +252,7 @@ static PyObject *record_at(PyObject *const *a, const int64_t *offsets, const int
         if (failed)
             Py_XDECREF(fields[f]);
         else
-            failed = PyTuple_SetItem(made, f, fields[f]) < 0; /* which takes the reference in any case */
+            failed = PyTuple_SetItem(made, f, fields[f]) < 0; /* takes the reference, also if it fails */
     }
     if (failed)
         Py_CLEAR(made);
@@ -280,9 +280,9 @@ static PyObject *records(PyObject *module, PyObject *const *a, Py_ssize_t given)
 
 static PyMethodDef functions[] = {
     {"records", (PyCFunction)(void (*)(void))records, METH_FASTCALL,
-     "Records without headers, of columns: (kind, topic, partition, leader epochs, timestamp types, offsets, timestamps; "
-     "arena, places and lengths of the keys; and of the values; delivery counts, or None for records without). An int, or "
-     "a list of one for each record, is what epochs, types and counts are; columns are int64, as bytes."},
+     "Make records without headers from columns: (kind, topic, partition, leader epochs, timestamp types, offsets, "
+     "timestamps; arena, positions and lengths of the keys; the same of the values; delivery counts, or None). Epochs, "
+     "types and counts are an int for all, or a list of one for each record; columns are int64, as bytes."},
     {"bind", bind, METH_O, "Take the address of seg_await_record of cffi's module."},
     {NULL, NULL, 0, NULL},
 };

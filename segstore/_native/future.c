@@ -1,10 +1,10 @@
 /* The type of the producer's futures: objects that the garbage collector does not know.
  *
  * An application may keep millions of futures, and the collector visits each instance of a class that is written in
- * Python. So a future must be in no reference cycle once its outcome is known, for nobody would free it:
- * client/producer/future.py says why none is, and sets its methods on this type.
+ * Python. Without the collector, a future must be in no reference cycle once its outcome is known, or it is never
+ * freed: client/producer/future.py has the reason why none is, and sets its methods on this type.
  *
- * Thread contract: that of any object of Python's; the interpreter's lock is held.
+ * Thread contract: that of any Python object; the interpreter's lock is held.
  */
 #include "producer.h"
 
@@ -32,7 +32,7 @@ static PyType_Slot future_slots[] = {
     {0, NULL},
 };
 
-/* No Py_TPFLAGS_HAVE_GC; and no subclass, which would have it. */
+/* No Py_TPFLAGS_HAVE_GC; and no subclass, which would set that flag. */
 PyType_Spec seg_future_spec = {
     .name = "segstore.client.producer.future.FutureRecordMetadata",
     .basicsize = sizeof(Future),

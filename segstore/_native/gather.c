@@ -7,13 +7,13 @@
 #include "contract/column.h"
 
 enum {
-    AHEAD = 512             /* bytes between what is written and what is asked for meanwhile: stores wait less */
+    AHEAD = 512             /* bytes between a store and its prefetch, so that stores wait less */
 };
 
 int64_t seg_extent(const int64_t *lens, int64_t n, int64_t *nulls)
 {
     int64_t sum = 0, absent = 0;
-    for (int64_t i = 0; i < n; i++) { /* no branch, so that it is done side by side */
+    for (int64_t i = 0; i < n; i++) { /* no branch, so that the loop is vectorised */
         sum += lens[i];
         absent += (int64_t)((uint64_t)lens[i] >> 63);
     }

@@ -1,9 +1,9 @@
-/* Followers' tails: a leader's tail hands its appends on to the tails of the partition's other replicas in this process.
- * Readers see an append at all of these replicas at once, when all have it.
+/* Followers' tails: a leader's tail hands its appends on to the tails of the partition's other replicas in this
+ * process. Readers see an append at all of these replicas at once, when all have it.
  *
- * A follower is written by the appending thread, or by the thread of its directory (hand_over.c) if it has a `job`. If a
- * follower does not take an append, the append stays in the other logs, unseen, and their tails are paused. The follower
- * fetches the append later, or its thread meets the error of its disk.
+ * A follower is written by the appending thread, or by the thread of its directory (hand_over.c) if it has a `job`. If
+ * a follower does not take an append, the append stays in the other logs, hidden, and their tails are paused. The
+ * follower fetches the append later, or its thread meets the error of its disk.
  *
  * Thread contract: the caller holds the lock of the tail that is given. seg_tail_hand_on takes the followers' locks, in
  * the order of `followers`, and leaves them.
@@ -19,7 +19,8 @@
 #include "tail.h"
 #include "tail_lock.h"
 
-/* Whether a follower takes what its leader's tail has put out: it ends where the leader's log ended. */
+/* Whether a follower takes the batches that its leader's tail has written: the follower must end at the leader's old
+ * end. */
 static int is_next(const seg_tail *f, const seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
 {
     int64_t next = t->active->end->next_offset;
@@ -28,7 +29,8 @@ static int is_next(const seg_tail *f, const seg_tail *t, int64_t len, const seg_
         seg_tail_fits(f, batches[0].max_timestamp, len, batches[n - 1].last_offset + 1 - next, n);
 }
 
-/* Put out at a follower. The positions are those of the leader's log, `moved` bytes before those here. */
+/* Write batches to a follower. A batch's position in the follower's log is its position in the leader's log plus
+ * `moved`. */
 static int put_at_follower(seg_tail *f, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t moved)
 {
     for (int64_t i = 0; moved && i < n; i++)
@@ -39,8 +41,8 @@ static int put_at_follower(seg_tail *f, const uint8_t *buf, int64_t len, seg_bat
     return error == 0;
 }
 
-/* Put out at a follower what its leader's tail has put out, or have its directory's thread do so: whether that is
- * done, or begun. */
+/* Write the leader's batches to a follower, or have its directory's thread write them; returns whether that is done, or
+ * begun. */
 static int give(seg_tail *f, const seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n)
 {
     int64_t moved = f->active->end->position - t->active->end->position;
@@ -52,7 +54,7 @@ static int give(seg_tail *f, const seg_tail *t, const uint8_t *buf, int64_t len,
     return put_at_follower(f, buf, len, batches, n, moved);
 }
 
-/* Take in how a follower's thread has ended its write: whether the batches are in the log. */
+/* Note the result of a write by a follower's thread; returns whether the batches are in the log. */
 static int take_result(seg_tail *f, int64_t result)
 {
     if (result >= 0) {
@@ -64,8 +66,8 @@ static int take_result(seg_tail *f, int64_t result)
     return result >= 0;
 }
 
-/* Whether a follower has what it was given. Where its disk does not answer, it is paused, and whoever waits for
- * it sees what has become of the write. */
+/* Whether a follower has written its batches. If its disk does not answer, its tail is paused, and a later wait finds
+ * the write's result. */
 static int has_taken(seg_tail *f, int64_t *deadline)
 {
     int64_t result;
@@ -83,7 +85,7 @@ static int has_taken(seg_tail *f, int64_t *deadline)
     return 0;
 }
 
-/* Replicas are not shared with other processes, so what is shown there stays. */
+/* Replicas are not shared with other processes, so a shown end is never taken back. */
 static void show_or_hide(seg_tail *t, int whole, int64_t len, const seg_batch *batches, int64_t n)
 {
     if (whole)

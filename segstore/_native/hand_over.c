@@ -1,18 +1,17 @@
-/* The thread of a directory that writes what appends to leaders elsewhere hand over to followers in it: a disk that
- * hangs so holds up this thread, and no appender for longer than PATIENCE.
+/* The thread of a directory: it writes batches that leaders in other directories hand over to followers in this one. A
+ * disk that hangs blocks this thread, and an appending thread for PATIENCE at most.
  *
- * The thread knows nothing of Python, and takes no signal. It works on jobs only: their memory is counted, and freed
- * by whoever lets go of it last, so a write that nobody waits for any more, in a process that ends perhaps, reads and
- * writes nothing that was given up. All that is kept of a written batch (index entries, the end) is noted by who
- * holds the tail's lock, which is not the thread.
+ * The thread does not use Python, and takes no signal. It works on jobs only: their memory is reference-counted, and
+ * freed by its last user, so an abandoned write uses no freed memory, even while the process ends. The index entries
+ * and the end of a written batch are stored by the holder of the tail's lock, not by the thread.
  *
  * Thread contract: any thread. A job is posted again only when it is over. Jobs are a list by compare-and-swap, with
- * the newest first; the thread takes all of it at once. A process that was forked has no such thread, and posts
- * nothing: its tails are not open (seg_tail.here).
+ * the newest first; the thread takes the whole list at once. A forked process has no such thread, and posts no jobs:
+ * its tails are not open (seg_tail.owner).
  *
- * The kernel may leave the thread on its appender's processor for long, as each of them sleeps while the other runs, and
- * neither can spin there. The thread then goes on as a new one, which the kernel begins on the idlest processor that
- * this process may use.
+ * The kernel may leave the thread on its appender's processor for long, because each of them sleeps while the other
+ * runs, and neither can spin there. The thread is then replaced by a new one, which the kernel begins on the idlest
+ * processor that this process may use.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,12 +29,12 @@
 #include "system.h"
 
 enum { IDLE, POSTED, WRITING, OVER, CANCELLED }; /* states of a job */
-enum { TURNS = 64, SMALL = 512 };     /* looks between two at the clock; bytes */
-#define IDLE_SPIN 30000    /* ns for which the thread looks for jobs: longer than from one append to the next */
-#define SPIN 10000         /* ns for which an appender looks whether a job is over */
-#define PATIENCE 20000000  /* ns for which an appender waits */
-#define CLOSE 100000       /* ns from one job to the next of an appender that does little else */
-enum { FEWEST = 32, MOST = 1 << 16 }; /* such jobs on the appender's processor, after which the thread moves */
+enum { TURNS = 64, SMALL = 512 };     /* checks between two reads of the clock; bytes */
+#define IDLE_SPIN 30000    /* ns that the thread spins for jobs: longer than from one append to the next */
+#define SPIN 10000         /* ns that an appending thread spins for the end of a job */
+#define PATIENCE 20000000  /* ns that an appending thread waits */
+#define CLOSE 100000       /* ns between two jobs of an appending thread that does little else */
+enum { FEWEST = 32, MOST = 1 << 16 }; /* such jobs on the appender's processor before the thread moves */
 #define SECOND 1000000000
 
 struct seg_disk_thread {
@@ -44,15 +43,16 @@ struct seg_disk_thread {
     uint32_t ending;
     uint32_t ended;    /* a futex */
     int32_t owners;
-    int32_t cpu;       /* on which it has served last; -1: not known */
-    int32_t spins;     /* whether there is a processor for this thread while it waits: no other thread needs it */
-    int32_t together;  /* how many jobs in a row it has served on their appender's processor, close to each other */
-    int32_t bears;     /* after how many of them it moves: twice as many each time, less with each job served apart */
-    int64_t served;    /* when the last of them was */
-    struct seg_large *spare; /* memory for the next job in bulk; NULL: to be made */
+    int32_t cpu;       /* the processor of its last job; -1: not known */
+    int32_t spins;     /* whether this thread has a processor while it waits, which no other thread needs */
+    int32_t together;  /* jobs in a row on their appender's processor, close to each other */
+    int32_t bears;     /* the number of them before it moves: doubled each time, less with each job on another
+                          processor */
+    int64_t served;    /* the time of the last of them */
+    struct seg_large *spare; /* memory for the next large job; NULL: not allocated */
 };
 
-static seg_job last;   /* stands in the list of a thread that takes no more jobs */
+static seg_job last;   /* marks the list of a thread that takes no more jobs */
 
 static int64_t clock_ns(void)
 {
@@ -124,7 +124,7 @@ static int has_room(seg_job *j, int64_t len)
     return 1;
 }
 
-/* Make room for bytes and batches: where they are to lie, NULL without memory. */
+/* Make room for bytes and batches; returns the memory for the bytes, or NULL. */
 static uint8_t *room_for(seg_job *j, int64_t len, int64_t n)
 {
     if (n <= SEG_FEW && len <= SEG_ONE_ROOM)
@@ -139,19 +139,19 @@ static uint8_t *room_for(seg_job *j, int64_t len, int64_t n)
 
 /* --- the thread ------------------------------------------------------------------ */
 
-/* Whether this is the processor on which another thread was seen: that can't go on while this one spins. */
+/* Whether this thread runs on that processor, where another thread was seen, which can't run while this one spins. */
 static int is_here(int32_t cpu)
 {
     return cpu >= 0 && cpu == processor();
 }
 
-/* Note where a job finds the thread. */
+/* Note on which processor a job finds the thread. */
 static void note_place(seg_disk_thread *d, const seg_job *j)
 {
     int here = is_here(j->cpu);
     __atomic_store_n(&d->cpu, processor(), __ATOMIC_RELAXED);
-    d->spins = j->apart && !here;
-    if (!j->apart || !here) {
+    d->spins = j->two_cpus && !here;
+    if (!j->two_cpus || !here) {
         d->together = 0;
         d->bears -= d->bears > FEWEST;
         return;
@@ -183,7 +183,7 @@ static void serve(seg_disk_thread *d, seg_job *newest)
         first = newest;
     }
     for (; first != NULL; first = next) {
-        next = first->next; /* before it is over: who posted it may post it again then */
+        next = first->next; /* before the job is over: it may be posted again then */
         note_place(d, first);
         write_job(first);
         seg_job_free(first);
@@ -202,7 +202,7 @@ static void await_jobs(seg_disk_thread *d)
             if (__atomic_load_n(&d->asked, __ATOMIC_RELAXED) != NULL)
                 return;
     __atomic_store_n(&d->asleep, 1, __ATOMIC_SEQ_CST);
-    if (!is_asked(d)) /* who posts looks whether the thread sleeps behind that */
+    if (!is_asked(d)) /* a posting thread checks afterwards whether this one sleeps */
         futex_wait(&d->asleep, 1, NULL, SEG_OF_THREADS);
     __atomic_store_n(&d->asleep, 0, __ATOMIC_SEQ_CST);
 }
@@ -224,7 +224,7 @@ static int start(seg_disk_thread *d)
     return error;
 }
 
-/* Whether another thread goes on in place of this one. */
+/* Whether another thread has replaced this one. */
 static int has_moved(seg_disk_thread *d)
 {
     if (d->together < d->bears)
@@ -285,9 +285,9 @@ int64_t seg_disk_thread_end(seg_disk_thread *d, int64_t timeout_ns)
     return 1;
 }
 
-/* --- who posts ------------------------------------------------------------------- */
+/* --- posting --------------------------------------------------------------------- */
 
-/* Add a job to the list: 0 where the thread takes no more. */
+/* Add a job to the list: 0 if the thread takes no more. */
 static int add(seg_disk_thread *d, seg_job *j)
 {
     seg_job *newest = __atomic_load_n(&d->asked, __ATOMIC_RELAXED);
@@ -300,7 +300,7 @@ static int add(seg_disk_thread *d, seg_job *j)
 }
 
 int64_t seg_job_post(seg_job *j, const seg_tail *f, const uint8_t *buf, int64_t len, const seg_batch *batches,
-                     int64_t n, int64_t moved, int32_t apart)
+                     int64_t n, int64_t moved, int32_t two_cpus)
 {
     uint8_t *to = room_for(j, len, n);
     if (to == NULL)
@@ -316,8 +316,8 @@ int64_t seg_job_post(seg_job *j, const seg_tail *f, const uint8_t *buf, int64_t 
     j->len = len;
     j->n = n;
     j->cpu = processor();
-    j->apart = apart;
-    j->spins = apart && !is_here(__atomic_load_n(&j->thread->cpu, __ATOMIC_RELAXED));
+    j->two_cpus = two_cpus;
+    j->spins = two_cpus && !is_here(__atomic_load_n(&j->thread->cpu, __ATOMIC_RELAXED));
     __atomic_store_n(&j->waited, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&j->state, POSTED, __ATOMIC_RELAXED);
     own(&j->owners);
@@ -338,7 +338,7 @@ int seg_job_is_over(const seg_job *j, int64_t *result)
     return state == OVER || state == CANCELLED;
 }
 
-/* Wait as long as the write is not over: 0; else what futex_wait says. */
+/* Wait for the end of the write: 0; else the answer of futex_wait. */
 static int64_t await_change(seg_job *j, const struct timespec *end)
 {
     int64_t result;
@@ -363,7 +363,7 @@ int64_t seg_job_await_end(seg_job *j)
 int seg_job_await(seg_job *j, int64_t *deadline, int64_t *result)
 {
     uint32_t posted = POSTED;
-    do /* mostly it is over before the clock is asked */
+    do /* mostly the job is over before the clock is read */
         for (int i = 0; j->spins && i < TURNS; i++, relax())
             if (seg_job_is_over(j, result))
                 return 1;

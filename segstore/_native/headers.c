@@ -6,7 +6,7 @@
 #include "contract/records.h"
 #include "reader.h"
 
-/* One header into slot i of the columns that are wanted. */
+/* Write one header into slot i of the wanted columns. */
 static int64_t put_header(const uint8_t *arena, const uint8_t **p, const uint8_t *end, int64_t i,
                           int64_t *name_at, int64_t *name_len, int64_t *value_at, int64_t *value_len)
 {

@@ -34,7 +34,7 @@ int64_t seg_index_entries(const seg_batch *batches, int64_t n, int64_t base_offs
         const seg_batch *b = &batches[i];
         if (b->last_offset < base_offset || !fits(b->last_offset - base_offset) || !fits(b->position))
             return -EOVERFLOW;
-        /* Compaction leaves empty batches: what has no record has no time. */
+        /* Compaction leaves empty batches, whose timestamp does not count. */
         if (b->count > 0 && b->max_timestamp > s.max_timestamp) {
             s.max_timestamp = b->max_timestamp;
             s.max_timestamp_offset = b->last_offset;
@@ -74,7 +74,7 @@ int64_t seg_index_fitting(const seg_batch *batches, int64_t n, int64_t least, in
 
 int64_t seg_offset_slot(const uint8_t *index, int64_t n, int64_t relative_offset)
 {
-    int64_t low = 0, high = n; /* entries below low are <= the key, from high on > it */
+    int64_t low = 0, high = n; /* entries below low are <= the key, entries from high on > the key */
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
         if (get32(index + middle * OFFSET_ENTRY) <= relative_offset)
@@ -98,8 +98,8 @@ int64_t seg_time_slot(const uint8_t *index, int64_t n, int64_t timestamp)
     return low - 1;
 }
 
-/* The tail of a preallocated file is zeros. No offset entry is zero, as position 0 is never
- * indexed; of the time index the entry (0, 0) says nothing that a look-up could use. */
+/* The end of a preallocated file is zeros. No offset entry is zero, because position 0 is never indexed; the time entry
+ * (0, 0) has no use for a look-up. */
 int64_t seg_offset_valid(const uint8_t *index, int64_t n, int64_t end_relative, int64_t log_size)
 {
     int64_t offset = -1, position = 0, i = 0;

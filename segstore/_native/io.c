@@ -1,7 +1,7 @@
 /* Full loops over the system calls of reading, writing and copying files.
  *
- * Thread contract: no state; positions are handed in, so that any number of threads
- * may use one descriptor. Calls on files are finished also after EINTR.
+ * Thread contract: no state; positions are arguments, so that any number of threads
+ * may use one descriptor. Calls on files are completed after EINTR, too.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,9 +25,9 @@
 enum {
     VECTOR = 1024, /* IOV_MAX of Linux */
     LENGTH_MIN = HEADER - LOG_OVERHEAD, /* of a batch without records */
-    CHUNK = 4096 + 64, /* of a file whose headers are read: a batch of a page, and the header behind it */
-    AHEAD = 64, /* bytes that are read for one header */
-    COPY_WINDOW = 1 << 20, /* bytes of a source that are mapped at once: they stay in a processor's cache */
+    CHUNK = 4096 + 64, /* bytes of a read for headers: a batch of a page, and the next header */
+    AHEAD = 64, /* bytes of a read for one header */
+    COPY_WINDOW = 1 << 20, /* bytes of a source that are mapped at once, so that they stay in a processor's cache */
     SHARED_BLOCK = 4096, /* the least block that file systems share between files */
     SEEK_ERROR = -10100
 };
@@ -54,7 +54,7 @@ int64_t seg_pwrite(int fd, const uint8_t *buf, int64_t len, int64_t offset)
 int64_t seg_pwritev(int fd, const uint8_t *const *bufs, const int64_t *lens, int64_t n, int64_t offset)
 {
     struct iovec vector[VECTOR];
-    int64_t done = 0, within = 0; /* within: bytes of bufs[i] that are written */
+    int64_t done = 0, within = 0; /* within: bytes of bufs[i] written */
     for (int64_t i = 0; i < n;) {
         int parts = 0;
         for (int64_t j = i, skip = within; j < n && parts < VECTOR; j++, skip = 0) {
@@ -155,7 +155,7 @@ int64_t seg_realpath(const char *path, char *out)
     return realpath(path, out) == NULL ? -errno : 0;
 }
 
-/* Not repeated, whatever it says: the second call may succeed over lost pages. */
+/* Never repeated after an error: a second call may succeed over lost pages. */
 int64_t seg_fdatasync(int fd, int32_t *failed)
 {
     if (sync_data(fd) == 0)
@@ -189,7 +189,7 @@ int64_t seg_map(void *address, int64_t len, int fd, int32_t write)
 
 /* --- seek ------------------------------------------------------------ */
 
-/* 0, or why an entry of magic 0 or 1 can't be one above `previous`. */
+/* 0, or the fault of an entry of magic 0 or 1 as one above `previous`. */
 static int64_t read_message_header(const uint8_t *h, int64_t there, int64_t previous, seg_batch *out)
 {
     int32_t bad = message_verdict(h, there, previous);
@@ -199,7 +199,7 @@ static int64_t read_message_header(const uint8_t *h, int64_t there, int64_t prev
     return 0;
 }
 
-/* 0, or why these bytes, of which `there` are in the file, are no header of a batch above `previous`. */
+/* 0, or the fault of these bytes as the header of a batch above `previous`; `there` of them are in the file. */
 static int64_t read_header(const uint8_t *h, int64_t there, int64_t previous, seg_batch *out)
 {
     if (there < MESSAGE_LEAST)
@@ -232,15 +232,15 @@ static int64_t read_header(const uint8_t *h, int64_t there, int64_t previous, se
     return 0;
 }
 
-/* Reads headers of one file, below byte `end`; several lie in one chunk where batches are small. */
+/* Reads headers of one file, below byte `end`; if batches are small, one chunk has several. */
 typedef struct headers {
     int fd;
     int64_t end, reads;          /* reads: calls of pread */
-    int64_t at, len, ahead;      /* the chunk, and how much the next one has */
+    int64_t at, len, ahead;      /* the chunk, and the bytes of the next one */
     uint8_t chunk[CHUNK];
 } headers;
 
-/* With the memory of the chunk as it is: nothing of it is read before it was filled. */
+/* The chunk's memory is not initialised: it is read only after it was filled. */
 static void begin(headers *h, int fd, int64_t end)
 {
     h->fd = fd;
@@ -249,7 +249,7 @@ static void begin(headers *h, int fd, int64_t end)
     h->ahead = AHEAD;
 }
 
-/* The header of the batch at `position`, whose offsets are above `previous`: 0, or why there is none. */
+/* Read the header of the batch at `position`, with offsets above `previous`: 0, or its fault. */
 static int64_t header_at(headers *h, int64_t position, int64_t previous, seg_batch *out)
 {
     out->position = position;
@@ -266,12 +266,12 @@ static int64_t header_at(headers *h, int64_t position, int64_t previous, seg_bat
     int64_t bad = read_header(h->chunk + (position - h->at), there, previous, out);
     if (bad)
         return bad;
-    /* Several small batches fit one read; of larger ones only the header is wanted. */
+    /* Several small batches fit one read; for larger ones only the header is read. */
     h->ahead = out->size < 1024 ? CHUNK : AHEAD;
     return out->size > h->end - position ? SEEK_ERROR - SEG_SHORT : 0;
 }
 
-/* A wrapper that comes first may begin at `least`, or above; -1: it may hold the target. */
+/* Seek as seg_seek. A wrapper that comes first begins at offset `least` or above; -1: it may hold the target. */
 static int64_t seek(headers *h, int64_t position, int64_t least, int64_t target, seg_batch *out)
 {
     for (int64_t previous = -1; position < h->end; position += out->size) {
@@ -325,7 +325,7 @@ int64_t seg_attributes(int fd, int64_t position, int64_t end)
 
 /* --- stretch --------------------------------------------------------- */
 
-/* Slot of the last entry whose batch begins at or below `most`, or -1. */
+/* The slot of the last entry whose batch begins at or below `most`, or -1. */
 static int64_t last_up_to(const seg_segment *s, int64_t most)
 {
     int64_t low = 0, high = s->entries;
@@ -339,23 +339,23 @@ static int64_t last_up_to(const seg_segment *s, int64_t most)
     return low - 1;
 }
 
-/* The batch that an index entry points to; 0 where it is not the one that the entry is about. */
+/* Read the batch that an index entry points to; 0 if it does not match the entry. */
 static int at_entry(headers *h, const seg_segment *s, int64_t slot, seg_batch *batch)
 {
     int64_t position = position_of(s, slot), last = s->base_offset + relative_of(s, slot);
     return position >= 0 && position < s->end && !header_at(h, position, -1, batch) && batch->last_offset == last;
 }
 
-/* How much to read where a search for `offset` begins at an index entry. If another batch holds the offset, its header
- * comes by the same read, where that may be. */
+/* The bytes to read for a search for `offset` from an index entry: enough for the header of another batch that may hold
+ * the offset. */
 static int64_t ahead_of(const seg_segment *s, int64_t slot, int64_t offset)
 {
-    int64_t most = 2 * CHUNK; /* between two entries: the first batch is about half of it, or less */
+    int64_t most = 2 * CHUNK; /* between two entries the first batch has about half of this, or less */
     int holds = s->base_offset + relative_of(s, slot) == offset;
     return holds || position_of(s, slot + 1) - position_of(s, slot) > most ? AHEAD : CHUNK;
 }
 
-/* The batch that holds `offset`, or the first one behind it. */
+/* Find the batch that holds `offset`, or the next one. */
 static int find_first(headers *h, const seg_segment *s, int64_t from, int64_t offset, seg_batch *first)
 {
     if (from < 0) {
@@ -379,7 +379,7 @@ static int skips(headers *h, const seg_segment *s, int64_t most, const seg_batch
            hint->base_offset > first->last_offset && hint->base_offset < s->end_offset;
 }
 
-/* Where the stretch ends that *batch is of, or begins behind where it is not the first one. */
+/* Find the end of the stretch that *batch belongs to, or after which *batch begins if it is not the first. */
 static void find_stop(headers *h, const seg_segment *s, int64_t most, const seg_batch *batch, seg_found *out)
 {
     seg_batch next;
@@ -422,9 +422,9 @@ int64_t seg_find_stretch(int fd, const seg_segment *s, int64_t from, int64_t off
     return found;
 }
 
-/* By one write(2) from a mapping each byte is copied once, from page to page, in two thirds of the time that
- * copy_file_range(2) takes, which goes by a pipe where no blocks are shared. The mapping is read by the kernel
- * alone: of a source that is cut meanwhile fewer bytes are copied, and nobody gets a SIGBUS. */
+/* Copy from a mapping by write(2): each byte is copied once, from page to page, in two thirds of the time of
+ * copy_file_range(2), which copies through a pipe if no blocks are shared. Only the kernel reads the mapping: if the
+ * source is cut, fewer bytes are copied, and no SIGBUS comes. */
 static int64_t copy_mapped(int out, int64_t out_offset, int in, int64_t offset, int64_t count)
 {
     int64_t page = sysconf(_SC_PAGESIZE), sent = 0, put = 0;
@@ -444,7 +444,7 @@ static int64_t copy_mapped(int out, int64_t out_offset, int in, int64_t offset, 
             break;
         sent += n;
     }
-    /* Behind the end of a file that was cut, the rest of its last page reads as zeros. */
+    /* After the end of a file that was cut, the bytes of its last page read as zeros. */
     if (fstat(in, &source) < 0)
         return -errno;
     int64_t left = source.st_size > offset ? source.st_size - offset : 0;

@@ -1,4 +1,4 @@
-/* When an append keeps the interpreter's lock: tail_append.c says why. */
+/* The choice whether an append keeps the interpreter's lock: tail_append.c has the reasons. */
 #ifndef SEG_KEEP_LOCK_H
 #define SEG_KEEP_LOCK_H
 
@@ -8,24 +8,24 @@
 #include "bytes.h"
 #include "contract/log.h"
 
-enum { APART = 1000 };      /* appends */
+enum { SLOW_APPENDS = 1000 };      /* appends */
 #define TOO_LONG 20000000   /* ns; the interpreter itself lets a thread keep the lock for 5 ms */
 
-/* Whether an append does nothing but write to one file, by C's own function, and waits for no other process. */
+/* Whether an append only writes to one file, by C's own function, and waits for no other process. */
 static inline int is_plain_write(const seg_tail *t)
 {
     return !t->write && !t->flush_messages && !t->n_followers && !t->share;
 }
 
-/* Whether an append lets go of the lock since one before took long; it counts then. */
+/* Whether an append releases the lock because an earlier append took long; each call counts one such append. */
 static inline int is_slow(seg_tail *t)
 {
-    return __atomic_load_n(&t->apart, __ATOMIC_RELAXED) > 0 &&
-        __atomic_fetch_sub(&t->apart, 1, __ATOMIC_RELAXED) > 0;
+    return __atomic_load_n(&t->release_gil_for, __ATOMIC_RELAXED) > 0 &&
+        __atomic_fetch_sub(&t->release_gil_for, 1, __ATOMIC_RELAXED) > 0;
 }
 
-/* Whether an append is made with the lock let go. */
-static inline int is_apart(seg_tail *t)
+/* Whether an append releases the lock. */
+static inline int releases_gil(seg_tail *t)
 {
     return !is_plain_write(t) || is_slow(t);
 }
@@ -43,11 +43,11 @@ static inline int64_t clock_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Let the next appends be made with the lock let go, if one took so long. */
+/* If an append took long, have the next ones release the lock. */
 static inline void note_time(seg_tail *t, int64_t ns)
 {
     if (ns >= TOO_LONG)
-        __atomic_store_n(&t->apart, APART, __ATOMIC_RELAXED);
+        __atomic_store_n(&t->release_gil_for, SLOW_APPENDS, __ATOMIC_RELAXED);
 }
 
 #endif

@@ -1,11 +1,11 @@
-/* Appends a list of records by one call: they are encoded from where Python's objects hold them, and written by
+/* Appends a list of records by one call: they are encoded from the memory of Python's objects, and written by
  * seg_tail_write (append.c), with the interpreter's lock as in tail_append.c.
  *
- * numpy and cffi take some us for what the small list of an application needs, more than it takes to write it. Whatever
- * is not a list or tuple of exact types, or not small, is left to the long way, which has the errors: SEG_SLOW, and
- * nothing is done then.
+ * For the small list of an application numpy and cffi take some us, more than the write. A list or tuple that is not
+ * small, or not of exact types, is left to the slow path, which raises the errors: SEG_SLOW, and nothing is done then.
  *
- * Thread contract: that of seg_tail_write. The lock is held until all is encoded: no list changes, no object goes.
+ * Thread contract: that of seg_tail_write. The interpreter's lock is held until all records are encoded, so that no
+ * list changes and no object is freed.
  */
 #include "tail_append.h"
 
@@ -17,29 +17,29 @@
 enum { TAIL, COUNT, VALUES, KEYS, TIMESTAMPS, HEADERS, BATCH_BYTES, EXPECTED, NOW, ARGUMENTS };
 enum {
     ROOM = 1 << 20,         /* bytes of all batches */
-    KEPT = 1 << 16,         /* bytes that are written with the interpreter's lock held */
-    NUMBERS = 36,           /* of a record: its varints and attributes, at most */
-    LENGTHS = 10            /* of a header: its two varints, at most */
+    KEPT = 1 << 16,         /* bytes that are written while the interpreter's lock is held */
+    NUMBERS = 36,           /* the most bytes of a record's varints and attributes */
+    LENGTHS = 10            /* the most bytes of a header's two varints */
 };
 
 write_function seg_write;
 encode_function seg_encode_list;
 
-/* Records, and what is known of all of them. */
+/* Records, and their common fields. */
 typedef struct {
     seg_tail *tail;
     int64_t n, batch_bytes, expected, now;
-    int64_t bytes;          /* that they take once encoded, without headers of batches, at most */
+    int64_t bytes;          /* the most bytes of the encoded records, without headers of batches */
     seg_column values, keys;
     seg_header_columns headers;
-    seg_span *spans;        /* memory of our own, as the next three: values and keys; names and values of headers; */
+    seg_span *spans;        /* allocated here, as the next three: values and keys; names and values of headers; */
     seg_span *named;
     int64_t *times;         /* NULL: `time` for all */
-    int64_t *offsets;       /* of `headers`; NULL: there are none */
+    int64_t *offsets;       /* of `headers`; NULL: none */
     int64_t time, least, most;
 } records;
 
-/* The spans of n values or keys; whether each is bytes or None, and all are small. */
+/* Fill the spans of n values or keys; returns whether each is bytes or None, and all are small. */
 static int spans_of(records *r, PyObject *object, seg_span *spans, seg_column *column)
 {
     items all;
@@ -61,7 +61,7 @@ static int spans_of(records *r, PyObject *object, seg_span *spans, seg_column *c
     return 1;
 }
 
-/* One time for each record, or one for all, by default the clock's; whether the topic takes them. */
+/* Read one time for each record, or one for all, by default the clock's; returns whether the topic allows them. */
 static int times_of(records *r, PyObject *object)
 {
     items all;
@@ -81,7 +81,7 @@ static int times_of(records *r, PyObject *object)
     return is_near(r->tail, r->least, now) && is_near(r->tail, r->most, now);
 }
 
-/* How many headers all records have, -1 where one has no list, tuple or None, or they are too many. */
+/* The number of headers of all records; -1 if a record's headers are no list, tuple or None, or they are too many. */
 static int64_t count_headers(const records *r, const items *all)
 {
     int64_t count = 0;
@@ -94,7 +94,7 @@ static int64_t count_headers(const records *r, const items *all)
     return count;
 }
 
-/* The headers of all records; whether they are of exact types, and small. */
+/* Read the headers of all records; returns whether they are of exact types, and small. */
 static int headers_of(records *r, PyObject *object)
 {
     items all, one;
@@ -128,7 +128,7 @@ static int headers_of(records *r, PyObject *object)
     return 1;
 }
 
-/* Whether so many records may be small, as far as the first one tells: a list of like items is not walked in vain. */
+/* Whether so many records may be small, judged by the first one: a list of large records is not walked in vain. */
 static int may_fit(const records *r, PyObject *values)
 {
     items all;
@@ -138,11 +138,11 @@ static int may_fit(const records *r, PyObject *values)
         r->n <= ROOM / (NUMBERS + (len < 0 ? 0 : len));
 }
 
-/* Whether these are records that one call appends. */
+/* Read the arguments; returns whether one call can append these records. */
 static int take(records *r, PyObject *const *arguments)
 {
     const seg_tail *t = r->tail;
-    if (!t->here[0] || !__atomic_load_n(&t->open, __ATOMIC_RELAXED) || !t->plain || !may_fit(r, arguments[VALUES]))
+    if (!t->owner[0] || !__atomic_load_n(&t->open, __ATOMIC_RELAXED) || !t->plain || !may_fit(r, arguments[VALUES]))
         return 0;
     r->bytes = r->n * NUMBERS;
     r->spans = PyMem_Malloc((size_t)(2 * r->n) * sizeof(seg_span));
@@ -156,7 +156,7 @@ static int64_t write_out(const records *r, uint8_t *out, int64_t size, seg_batch
 {
     seg_tail *t = r->tail;
     int64_t first;
-    if (size <= KEPT && !is_apart(t)) {
+    if (size <= KEPT && !releases_gil(t)) {
         int64_t began = clock_ns();
         first = seg_write(t, out, size, batches, n, r->expected, r->now, 0);
         note_time(t, clock_ns() - began);
@@ -168,7 +168,7 @@ static int64_t write_out(const records *r, uint8_t *out, int64_t size, seg_batch
     return first;
 }
 
-/* Encode into batches as encode.py does, of up to batch_bytes, and append these. */
+/* Encode the records into batches of up to batch_bytes, as encode.py does, and append these. */
 static int64_t encode_and_write(const records *r)
 {
     static const seg_template plain = {
@@ -177,7 +177,7 @@ static int64_t encode_and_write(const records *r)
     int64_t cap = r->batch_bytes < largest ? r->batch_bytes : largest;
     if (cap <= 0)
         return SEG_SLOW;
-    /* Two neighbours are larger than the cap together, but for the last one. */
+    /* Two neighbours are together larger than the cap, except the last pair. */
     int64_t most = 4 * r->bytes / cap + 2, room;
     most = most < r->n ? most : r->n;
     room = r->bytes + most * HEADER;
@@ -188,7 +188,7 @@ static int64_t encode_and_write(const records *r)
     int64_t size = seg_encode_list(&r->keys, &r->values, r->offsets ? &r->headers : NULL, r->times, r->time, NULL, 0, r->n,
                                    cap, &plain, out, room, batches, most, &made, &taken);
     for (int64_t i = 0; size > 0 && i < made; i++)
-        if (batches[i].size > largest) /* of one record, which is too large */
+        if (batches[i].size > largest) /* a batch of one record, which is too large */
             size = 0;
     if (size > 0 && taken == r->n)
         first = write_out(r, out, size, batches, made);

@@ -1,13 +1,14 @@
-/* The members of a store: who lives, and what they ask of its host (rules L2, V1 to V3 of docs/shared.md).
+/* The members of a store: their liveness, and their requests to its host (rules L2, V1 to V3 of docs/shared.md).
  *
- * A member holds an open-file-description lock on the byte of its slot in `.segstore/members`. The kernel lets go of it
- * when the last thread of the process is gone. It knows no numbers of processes, so members may live in several pid
- * namespaces; a stopped member lives.
+ * A member holds an open-file-description lock on the byte of its slot in `.segstore/members`. The kernel releases the
+ * lock when the last thread of the process is gone. No pids are used, so members may live in several pid namespaces; a
+ * stopped member counts as living.
  *
- * A request lies in its member's slot. Its number lies beside its state, so that the answer to an earlier request, or to
- * an earlier process in that slot, is not taken for this one's.
+ * A request lies in its member's slot. Its number is stored with its state, so that the answer to an earlier request,
+ * or to an earlier process in that slot, is not taken for the answer to this request.
  *
- * Thread contract: of one member one thread at a time joins, and one at a time asks; one thread of a host answers.
+ * Thread contract: of one member one thread at a time joins, and one at a time posts requests; one thread of a host
+ * answers.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -23,7 +24,7 @@
 
 enum { STATES = 3 };        /* the bits of a request's state */
 
-/* Where each part lies, members of all versions agree on by SEG_SHARED_FORMAT. */
+/* Members of all versions know the place of each part by SEG_SHARED_FORMAT. */
 _Static_assert(sizeof(seg_shared_header) <= SEG_SHARED_MEMBERS_AT, "the header reaches into the members");
 _Static_assert(sizeof(seg_shared_member) == 256, "a member");
 _Static_assert(SEG_SHARED_MEMBERS_AT + SEG_MEMBERS * sizeof(seg_shared_member) <= SEG_SHARED_LOGS, "the members");
@@ -46,10 +47,11 @@ int64_t seg_member_is_dead(const seg_member *m, int32_t slot, uint32_t incarnati
     struct flock asked = byte_of(F_WRLCK, slot);
     struct stat file;
     if (slot < 0 || slot >= SEG_MEMBERS || __atomic_load_n(&member_of(m, slot)->incarnation, __ATOMIC_ACQUIRE) != incarnation)
-        return 1; /* another process took the slot, which it could not before the owner's end */
+        return 1; /* another process has taken the slot, so its earlier owner is dead */
     if (slot == m->slot || fcntl(m->members_fd, F_OFD_GETLK, &asked) || asked.l_type != F_UNLCK)
         return 0;
-    /* Nobody has a lock on a file that got the descriptor's number after a foreign close (closerange). */
+    /* If the descriptor's number belongs to another file after a foreign close (closerange), this process has no
+     * lock. */
     return fstat(m->members_fd, &file) == 0 && file.st_dev == m->members_device && file.st_ino == m->members_inode;
 }
 
@@ -70,7 +72,7 @@ int64_t seg_member_join(seg_member *m, int32_t most)
         seg_shared_member *s = member_of(m, slot);
         m->slot = slot;
         m->incarnation = __atomic_load_n(&s->incarnation, __ATOMIC_ACQUIRE) + 1;
-        /* The number goes on: the answer to a request of the slot's last process is none of ours. */
+        /* The number continues: an answer to the slot's last process must not fit our request. */
         uint32_t number = __atomic_load_n(&s->request, __ATOMIC_ACQUIRE) & ~(uint32_t)STATES;
         __atomic_store_n(&s->request, number | SEG_EMPTY, __ATOMIC_RELEASE);
         __atomic_store_n(&s->incarnation, m->incarnation, __ATOMIC_RELEASE);
@@ -120,7 +122,7 @@ int64_t seg_request_post(seg_member *m, int32_t asks)
 int64_t seg_request_await(seg_member *m, int64_t number, int64_t timeout_ms)
 {
     const uint32_t *request = &member_of(m, m->slot)->request;
-    /* The host's note that it has taken the request ends a wait, too. */
+    /* The wait also wakes when the host notes that it has taken the request. */
     for (int64_t now = clock_ms(), end = now + timeout_ms;; now = clock_ms()) {
         uint32_t seen = __atomic_load_n(request, __ATOMIC_ACQUIRE);
         if (seen == ((uint32_t)number | SEG_DONE))
@@ -142,7 +144,7 @@ int64_t seg_request_next(seg_member *m, int32_t from, uint32_t *number)
     for (int32_t slot = from; slot < SEG_MEMBERS; slot++) {
         uint32_t *request = &member_of(m, slot)->request, now = __atomic_load_n(request, __ATOMIC_ACQUIRE);
         uint32_t taken = (now & ~(uint32_t)STATES) | SEG_TAKEN;
-        /* Taken: by a host that died, since there is one host. */
+        /* SEG_TAKEN: by a dead host, because there is only one host. */
         if (now == taken ||
             ((now & STATES) == SEG_ASKED && __atomic_compare_exchange_n(request, &now, taken, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))) {
             *number = taken;

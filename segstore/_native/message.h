@@ -2,8 +2,8 @@
  * AbstractLegacyRecordBatch): offset int64, size int32, and the message: CRC-32 of all that follows it, magic int8,
  * attributes int8, timestamp int64 (magic 1 only), key length int32 (-1: null), key, value length int32, value.
  *
- * A wrapper has a codec and, as its value, compressed entries; its offset is that of the last one. All others are
- * plain. A plain message and a wrapper alike are what a batch is in magic 2.
+ * A wrapper has a codec and, as its value, compressed entries; its offset is the last entry's. A message without a
+ * codec is plain. Plain messages and wrappers correspond to batches of magic 2.
  */
 #ifndef SEG_MESSAGE_H
 #define SEG_MESSAGE_H
@@ -17,17 +17,17 @@ enum {
     MESSAGE_AT_ATTRIBUTES = 17,
     MESSAGE_AT_TIMESTAMP = 18,  /* magic 1 */
     MESSAGE_LEAST = 26,         /* bytes of the smallest entry; it holds all fields before the key of a larger one */
-    UNKNOWN = -2                /* the last offset of what lies before an entry */
+    UNKNOWN = -2                /* the last offset before an entry is not known */
 };
 
-/* Where an entry's key length lies. */
+/* The position of an entry's key length. */
 INLINE int64_t message_key_at(int magic)
 {
     return magic == 0 ? 18 : 26;
 }
 
-/* SEG_BAD_*, or 0, for the first `there` bytes of an entry of any magic but 2, as far as they tell; its magic is there.
- * The length of the key tells a message from a record batch whose magic is damaged, where no CRC is looked at. */
+/* SEG_BAD_*, or 0, for the first `there` bytes of an entry of another magic than 2, at least up to its magic. If no CRC
+ * is checked, the length of the key distinguishes a message from a record batch with a damaged magic. */
 static inline int32_t message_verdict(const uint8_t *h, int64_t there, int64_t previous)
 {
     if (h[AT_MAGIC] > 1)
@@ -44,15 +44,15 @@ static inline int32_t message_verdict(const uint8_t *h, int64_t there, int64_t p
     return key_len < -1 || key_len > most ? SEG_BAD_LENGTH : 0;
 }
 
-/* The least offset that an entry may have in it. A wrapper does not say where it begins: behind `before`, at the
- * earliest, or at any offset where that is UNKNOWN; its own is given then. */
+/* The least offset that an entry may hold. A wrapper's header has only its last offset: its first is after `before` at
+ * the earliest; if `before` is UNKNOWN, the last offset is returned. */
 static inline int64_t message_base(const uint8_t *h, int64_t before)
 {
     int64_t offset = get64(h);
     return h[MESSAGE_AT_ATTRIBUTES] & CODEC_MASK && before > UNKNOWN && before < offset ? before + 1 : offset;
 }
 
-/* What an entry says that has MESSAGE_LEAST bytes at least. Bits that magic 0 and 1 don't know are left out. A
+/* The fields of an entry with MESSAGE_LEAST bytes at least. Attribute bits unknown to magic 0 and 1 are cleared. A
  * wrapper counts as one record. */
 static inline void parse_message(const uint8_t *h, int64_t position, int64_t before, seg_batch *b)
 {
@@ -88,7 +88,7 @@ typedef struct message {
     int magic, attributes;
 } message;
 
-/* The whole entry of `size` bytes at h: 1, or 0 where its lengths don't fill it. */
+/* Read the whole entry of `size` bytes at h: 1, or 0 if its lengths don't fill it. */
 INLINE int read_message(const uint8_t *h, int64_t size, message *m)
 {
     m->magic = h[AT_MAGIC];

@@ -1,7 +1,6 @@
-/* What Python's objects of exact types hold, and Python.h as all of our modules include it.
+/* The content of Python's objects of exact types; and Python.h as all of our modules include it.
  *
- * Thread contract: the interpreter's lock is held. What is pointed to lives as long as its object.
- */
+ * Thread contract: the interpreter's lock is held. A pointer is valid as long as its object lives. */
 #ifndef SEG_OBJECTS_H
 #define SEG_OBJECTS_H
 
@@ -12,7 +11,7 @@
 #include <Python.h>
 #include <stdint.h>
 
-/* The memory of bytes, NULL and -1 of None or of no object; whether it is one of these. */
+/* The memory of bytes; NULL and -1 for None or no object. Returns whether the object is one of these. */
 static inline int bytes_of(PyObject *object, const uint8_t **data, int64_t *len)
 {
     *data = NULL;
@@ -26,7 +25,7 @@ static inline int bytes_of(PyObject *object, const uint8_t **data, int64_t *len)
     return 1;
 }
 
-/* An int from 0 to the largest int64, or None, which stands for `none`; whether it is one of these. */
+/* An int from 0 to the largest int64, or `none` for None. Returns whether the object is one of these. */
 static inline int whole_of(PyObject *object, int64_t none, int64_t *number)
 {
     int overflow = 0;
@@ -46,7 +45,7 @@ typedef struct {
     int is_list;
 } items;
 
-/* The items of a list or a tuple, none of None; whether it is one of these. */
+/* The items of a list or a tuple; no items for None. Returns whether the object is one of these. */
 static inline int items_of(PyObject *object, items *of)
 {
     *of = (items){object, 0, PyList_CheckExact(object)};
@@ -64,7 +63,8 @@ static inline PyObject *item(const items *of, Py_ssize_t i)
     return of->is_list ? PyList_GetItem(of->object, i) : PyTuple_GetItem(of->object, i);
 }
 
-/* Name and value of a header: a tuple of a str, in characters that UTF-8 has, and of bytes or None; whether it is one. */
+/* Name and value of a header: a tuple of a str that UTF-8 can encode, and of bytes or None. Returns whether the object
+ * is one. */
 static inline int header_of(PyObject *object, const uint8_t **name, int64_t *name_len, const uint8_t **value,
                             int64_t *value_len)
 {

@@ -1,8 +1,8 @@
 /* Reads single records by offset: finds the batch, reads it, checks its CRC, and finds the record.
  *
- * This is the short way of what storage/log/read.py does, for whole, plain batches of magic 2. It knows no errors: whatever
- * is not as it is nearly always is left to Python, which looks anew and says what is wrong. An index entry, or
- * what is remembered of an earlier read, is a hint, which the batch must confirm.
+ * This is the fast path of storage/log/read.py for whole, plain batches of magic 2. It raises no errors: Python reads
+ * other batches again, and finds damage. An index entry, or a remembered batch, is a hint, which the batch must
+ * confirm.
  *
  * Thread contract: no state; a seg_point belongs to one caller at a time.
  */
@@ -16,19 +16,19 @@
 
 enum {
     NOT_PLAIN = CODEC_MASK | 0x20, /* a codec, or a control batch */
-    MOST_READS = 64,        /* the index is far behind: Python's way is no slower then */
-    FIRST_GUESS = 8192,     /* bytes to read where nothing is known of the size of batches */
+    MOST_READS = 64,        /* the index lacks many entries: Python is not slower then */
+    FIRST_GUESS = 8192,     /* bytes to read if the size of batches is not known */
     SLACK = 256,            /* bytes */
     NOWHERE = -2,
     ROWS = 7                /* of seg_points */
 };
 
-/* A search of a batch: one begins at `from`, where `want` bytes are to be read. */
+/* A search for a batch: a batch begins at `from`, and `want` bytes are to be read there. */
 typedef struct search {
     int64_t from, want;
     int64_t previous;       /* last offset of the batch before; -1: not known */
-    int64_t confirms;       /* last offset that the batch has by the index; -1: any */
-    int64_t fallback;       /* index entry to begin at if the batch lies behind the wanted one; or NOWHERE */
+    int64_t confirms;       /* last offset of the batch by the index; -1: any */
+    int64_t fallback;       /* the index entry to try if this batch lies after the wanted one; or NOWHERE */
 } search;
 
 static int64_t least(int64_t a, int64_t b)
@@ -38,7 +38,7 @@ static int64_t least(int64_t a, int64_t b)
 
 /* --- the batch ---------------------------------------------------------------- */
 
-/* From an entry that can't be right there is nothing to read. */
+/* An entry outside the segment leads to no read. */
 static search from_entry(const seg_segment *s, int64_t slot, int64_t want)
 {
     if (slot < 0)
@@ -49,35 +49,35 @@ static search from_entry(const seg_segment *s, int64_t slot, int64_t want)
     return (search){position_of(s, slot), want, -1, s->base_offset + relative, NOWHERE};
 }
 
-/* Bytes for a batch: somewhat more than one that was read before has, since others are not much larger. */
+/* The bytes to read for a batch: somewhat more than those of an earlier batch, because sizes are similar. */
 static int64_t guess(const seg_batch *usual)
 {
     return usual->size ? usual->size + (usual->size >> 2) + SLACK : FIRST_GUESS;
 }
 
-/* The same for a batch that lies behind others. */
+/* The bytes to read if the batch lies after others. */
 static int64_t guess_ahead(const seg_batch *usual)
 {
     return 2 * guess(usual) > FIRST_GUESS ? 2 * guess(usual) : FIRST_GUESS;
 }
 
-/* From a batch that ends below `offset`, or holds it: that of the index entry, or the one behind a batch that is
- * remembered. *there: the first offset that may be in the wanted batch, less the segment's base offset. */
+/* Start from a batch that ends below `offset`, or holds it: the batch of the index entry, or the batch after a
+ * remembered one. *there: the first offset that may be in the wanted batch, less the segment's base offset. */
 static search from_before(const seg_segment *s, int64_t slot, int64_t offset, const seg_point *p, int64_t *there)
 {
     const seg_batch *last = &p->batch;
     search at = from_entry(s, slot, 0);
-    int64_t behind = last->position + last->size;
+    int64_t next = last->position + last->size;
     *there = slot < 0 ? 0 : relative_of(s, slot) + 1;
-    if (p->of_batch != s->number || last->last_offset >= offset || behind < at.from || behind >= s->end)
+    if (p->of_batch != s->number || last->last_offset >= offset || next < at.from || next >= s->end)
         return at;
     *there = last->last_offset + 1 - s->base_offset;
-    return (search){behind, 0, last->last_offset, -1, NOWHERE};
+    return (search){next, 0, last->last_offset, -1, NOWHERE};
 }
 
-/* An entry has the last offset of its batch: the wanted batch lies behind that of the last entry below
- * `offset`, up to that of the next entry, which is read alone where `offset` seems to lie in it: it may have as
- * many offsets as the batch that was read before. Where that is doubtful, all up to it is read. */
+/* Start a search by the index. An entry has the last offset of its batch, so the wanted batch lies after the batch of
+ * the last entry below `offset`, up to the batch of the next entry. If that batch, with as many offsets as the batch
+ * read before, would hold `offset`, it is read alone; else all bytes up to it are read. */
 static search by_index(const seg_segment *s, int64_t offset, const seg_point *p)
 {
     int64_t slot = seg_offset_slot(s->index, s->entries, offset - s->base_offset), there;
@@ -108,11 +108,11 @@ static search begin(const seg_segment *s, int64_t offset, const seg_point *p)
     return by_index(s, offset, p);
 }
 
-/* What a walk over headers has come to. */
+/* The results of a walk over headers. */
 enum { WRONG, TOO_SHORT, THERE };
 
-/* Go over the headers in the buffer, which has `got` bytes, to the first batch that ends at `offset` or later.
- * THERE: its header is *b. TOO_SHORT: it lies further on, at->from has moved. */
+/* Walk over the headers in the buffer, which has `got` bytes, to the first batch that ends at `offset` or later. THERE:
+ * its header is *b. TOO_SHORT: it lies further on, and at->from has moved. */
 static int walk(const seg_segment *s, int64_t offset, const uint8_t *buffer, int64_t got, search *at, seg_batch *b)
 {
     int64_t start = at->from;
@@ -131,7 +131,7 @@ static int walk(const seg_segment *s, int64_t offset, const uint8_t *buffer, int
     return TOO_SHORT;
 }
 
-/* The batch that holds `offset`, whole in the buffer; NULL where the long way must be taken. */
+/* Read the batch that holds `offset` whole into the buffer; NULL if the slow path must be taken. */
 static const uint8_t *read_batch(int fd, const seg_segment *s, int64_t offset, seg_point *p, seg_batch *b)
 {
     int64_t slot = NOWHERE;
@@ -165,7 +165,7 @@ static const uint8_t *read_batch(int fd, const seg_segment *s, int64_t offset, s
     return NULL;
 }
 
-/* As read_batch, where the batch is plain and its CRC holds; it is remembered then. */
+/* Read a batch as read_batch, if it is plain and its CRC holds; it is remembered then. */
 static const uint8_t *sound_batch(int fd, const seg_segment *s, int64_t offset, seg_point *p, seg_batch *b)
 {
     const uint8_t *batch = read_batch(fd, s, offset, p, b);
@@ -179,13 +179,13 @@ static const uint8_t *sound_batch(int fd, const seg_segment *s, int64_t offset, 
 
 /* --- the record --------------------------------------------------------------- */
 
-/* A record's place among those of a batch. */
+/* A position among the records of a batch. */
 typedef struct cursor {
     const uint8_t *p, *end;
     int64_t number;
 } cursor;
 
-/* The length of the record at *p, which moves behind the length; -1. */
+/* The length of the record at *p, which moves to the byte after the length; -1. */
 INLINE int64_t length_at(const uint8_t **p, const uint8_t *end)
 {
     int64_t len;
@@ -194,7 +194,7 @@ INLINE int64_t length_at(const uint8_t **p, const uint8_t *end)
     return len < RECORD_MIN - 1 || len > end - *p ? -1 : len;
 }
 
-/* Go over n records by their lengths: 1, or 0. */
+/* Skip n records by their lengths: 1, or 0. */
 static int skip(cursor *c, int64_t n)
 {
     c->number += n;
@@ -205,7 +205,7 @@ static int skip(cursor *c, int64_t n)
             return 0;
         c->p += len;
         n--;
-        /* Records are often of one length: a guess at the next one needs no wait for the one before. */
+        /* Records often have one length: a guess at the next record needs no wait for this one's length. */
         int64_t size = c->p - start;
         for (; n > 0 && size <= c->end - c->p && c->p[0] == start[0] && c->p[1] == start[1] && start[1] < 0x80; n--)
             c->p += size;
@@ -213,12 +213,12 @@ static int skip(cursor *c, int64_t n)
     return 1;
 }
 
-/* Move to the first record whose offset is that of the batch and `delta`, or more: 1, or 0 where there is none,
- * or the batch is not what its header says. The cursor is at no later record before. */
+/* Move to the first record whose offset is the batch's base offset and `delta`, or more: 1, or 0 if there is none, or
+ * the batch does not match its header. The search only goes forward. */
 static int find_record(cursor *c, const seg_batch *b, int64_t delta, fields *f)
 {
     int64_t most = b->last_offset - b->base_offset;
-    int all = b->count == most + 1; /* then a record's number is its delta */
+    int all = b->count == most + 1; /* if so, a record's number is its delta */
     if (all && !skip(c, delta - c->number))
         return 0;
     for (int64_t previous = c->number - 1; c->number < b->count; c->number++) {
@@ -269,7 +269,7 @@ int64_t seg_read_one(int fd, const seg_segment *s, int64_t offset, seg_point *p)
     return 1;
 }
 
-/* Put what follows a record's timestamp and offset into the arena, and its row: 1; 0 where there is no room. */
+/* Copy a record's bytes after its timestamp and offset into the arena, and fill its row: 1; 0 without room. */
 static int put(const seg_batch *b, const fields *f, seg_points *out)
 {
     int64_t size = f->next - f->key, stride = out->stride, *row = out->rows + out->records;
@@ -289,7 +289,7 @@ static int put(const seg_batch *b, const fields *f, seg_points *out)
     return 1;
 }
 
-/* A row as the one before: 1. */
+/* Copy the last row once more: 1. */
 static int put_again(seg_points *out)
 {
     int64_t *row = out->rows + out->records++;
@@ -298,7 +298,7 @@ static int put_again(seg_points *out)
     return 1;
 }
 
-/* The records of n rising offsets, all from one batch, as far as they are there and have room: how many. */
+/* Copy the records of n rising offsets, all of one batch, while they exist and have room. Returns their number. */
 static int64_t put_records(const uint8_t *batch, const seg_batch *b, const int64_t *offsets, int64_t n,
                            seg_points *out)
 {

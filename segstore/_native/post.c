@@ -1,12 +1,12 @@
-/* The short way of a producer's sender: it sleeps here, and appends a record that is alone in its queue, in one call for
- * as many as come so. Behind its sleep nothing of Python's lies in a cache, and each function costs some us.
+/* The fast path of a producer's sender: it sleeps here, and appends a record that is alone in its queue, many such
+ * records in one call. After its sleep Python's code is in no cache, and each function costs some us.
  *
- * All else is left to the sender's Python: more than one record, headers, callbacks, retries, byte rates, transactions,
- * and whatever the log's tail does not take. Nothing is done then.
+ * The sender's Python code appends in these cases, and nothing is done here: more than one record, headers, callbacks,
+ * retries, byte rates, transactions, and records that the log's tail refuses.
  *
- * Thread contract: the sender calls, with the interpreter's lock, which is let go in its sleep alone. A record leaves its
- * queue, is in the log, counted and done in one step: no thread sees anything in between. The producer's lock is held
- * for that step, and must be free.
+ * Thread contract: the sender calls, with the interpreter's lock, which is released only for its sleep. A record leaves
+ * its queue, is in the log, counted and done in one step, as other threads see it. The producer's lock is held for that
+ * step, and must be free.
  */
 #include "producer.h"
 
@@ -17,19 +17,19 @@
 #include "contract/log.h"
 #include "keep_lock.h"
 
-enum { MOST = 32 }; /* records, until the sender's Python has another look */
+enum { MOST = 32 }; /* the most records of one call */
 
 typedef int64_t (*append_function)(seg_tail *, const seg_record *, int64_t, int64_t, seg_batch *);
 
-/* seg_tail_append, which lies in cffi's module; set once, as the package is imported. */
+/* seg_tail_append of cffi's module; set once, when the package is imported. */
 static append_function seg_append;
 
 PyTypeObject *seg_written_type;
 
-/* --- what has become of a record ---------------------------------------------------------------- */
+/* --- the outcome of a record ---------------------------------------------------------------------- */
 
-/* See batch.py: the holder of a record that was appended here, which the garbage collector does not know, either: it is
- * in no reference cycle. Sizes are -1 for None. */
+/* The holder of a record that was appended here (batch.py). The garbage collector does not know it, either: it is in no
+ * reference cycle. Sizes are -1 for None. */
 typedef struct {
     PyObject_HEAD
     PyObject *lock, *topic_partition;
@@ -67,10 +67,10 @@ PyType_Spec seg_written_spec = {
     .slots = written_slots,
 };
 
-/* --- the way of a queue's records --------------------------------------------------------------- */
+/* --- a queue's way to the log --------------------------------------------------------------------- */
 
-/* See delivery.py. `tail` is the log's native tail, `partition` has its acks, `context` is closed with the store; `sequences` are
- * None without idempotence. */
+/* The way of a queue's records to the log (delivery.py). `tail` is the log's native tail, `partition` has its acks,
+ * `context` is closed with the store; `sequences` are None without idempotence. */
 typedef struct {
     PyObject_HEAD
     PyObject *topic_partition, *tail, *partition, *context, *sequences;
@@ -107,11 +107,11 @@ PyType_Spec seg_lane_spec = {
     .slots = lane_slots,
 };
 
-/* --- the sender's ----------------------------------------------------------------------------------- */
+/* --- the sender's state ----------------------------------------------------------------------------- */
 
-/* `pool`, `full`, `open`, `refused`, `gate`, `time`: as in Sending. `sealed`, `backing_off`: see Schedule. `told`: which
- * failures were told of; `throttle`: the client's byte rate; `noted`: of ProducerMetrics, None where nothing is measured.
- * `linger` and `timeout` are in seconds. */
+/* The sender's state. `pool`, `full`, `open`, `refused`, `gate`, `time`: as in Sending. `sealed`, `backing_off`: as in
+ * Schedule. `told`: the failures that were reported; `throttle`: the client's byte rate; `noted`: entries for
+ * ProducerMetrics, None without metrics. `linger` and `timeout` are in seconds. */
 typedef struct {
     PyObject_HEAD
     PyObject *lock, *pool, *full, *open, *refused, *gate, *time, *sealed, *backing_off, *told, *throttle, *noted;
@@ -173,23 +173,23 @@ static double monotonic(Post *p)
     return now;
 }
 
-/* The tail of the log, a new reference; NULL where C may not append now, or may take longer than the interpreter's lock
- * is to be kept. */
+/* The tail of the log, a new reference; NULL if C may not append now, or an append may be too long to keep the
+ * interpreter's lock. */
 static PyObject *tail_of(Lane *l, seg_tail **t)
 {
     PyObject *closed = PyObject_GetAttrString(l->context, "closed");
     int usable = closed == Py_False && is_none(l->partition, "acks");
     Py_XDECREF(closed);
     PyObject *tail = l->tail;
-    if (usable && is_none(tail, "due") && is_none(tail, "late") && is_none(tail, "clock")) {
+    if (usable && is_none(tail, "on_append") && is_none(tail, "flush_left") && is_none(tail, "clock")) {
         *t = (seg_tail *)(uintptr_t)number_of(tail, "address");
-        if (!PyErr_Occurred() && is_plain_write(*t) && __atomic_load_n(&(*t)->apart, __ATOMIC_RELAXED) <= 0)
+        if (!PyErr_Occurred() && is_plain_write(*t) && __atomic_load_n(&(*t)->release_gil_for, __ATOMIC_RELAXED) <= 0)
             return Py_NewRef(tail);
     }
     return NULL;
 }
 
-/* Whether the queue has one record, in an open batch that is due, and nobody wants to be called for it. */
+/* Whether the queue has one record, in an open batch that is due, without a callback. */
 static int is_single(Post *p, Queue *q, double now)
 {
     return !q->held && !q->n_cuts && q->left >= 0 && q->block == ((Pool *)p->pool)->block_size &&
@@ -197,7 +197,7 @@ static int is_single(Post *p, Queue *q, double now)
         q->created + p->linger <= now && q->created + p->timeout > now;
 }
 
-/* What is needed for one record. The objects are made before it is appended: nothing fails behind that. */
+/* The objects for one record. They are made before it is appended: no later step fails. */
 typedef struct {
     Queue *q;
     Lane *l;
@@ -220,8 +220,8 @@ static Written *written_of(Post *p, Lane *l)
     return made;
 }
 
-/* An entry of ProducerMetrics: (topic, [(bytes, records, when it was made)], bytes on disk, begin, end), whose last
- * three items are set later. */
+/* An entry of ProducerMetrics: (topic, [(bytes, records, time of creation)], bytes on disk, begin, end); the last three
+ * items are set later. */
 static PyObject *entry_of(Post *p, Letter *m)
 {
     if (p->noted == Py_None)
@@ -230,7 +230,7 @@ static PyObject *entry_of(Post *p, Letter *m)
                          m->q->created, Py_None, Py_None, Py_None);
 }
 
-/* Whether C appends this record; then all that it needs is there. */
+/* Whether C appends this record; if so, all objects for it are made. */
 static int prepare(Post *p, Letter *m)
 {
     Lane *l = m->l;
@@ -257,7 +257,7 @@ static int prepare(Post *p, Letter *m)
 static void set_item(PyObject *tuple, Py_ssize_t at, PyObject *item)
 {
     if (item != NULL)
-        PyTuple_SetItem(tuple, at, item); /* of a tuple that nobody else has */
+        PyTuple_SetItem(tuple, at, item); /* the tuple has no other reference */
 }
 
 static void count(Post *p, Letter *m, double ended)
@@ -269,18 +269,18 @@ static void count(Post *p, Letter *m, double ended)
     set_item(m->entry, 4, PyFloat_FromDouble(ended));
     PyObject *added = PyErr_Occurred() ? NULL : PyObject_CallMethod(p->noted, "append", "(O)", m->entry);
     Py_XDECREF(added);
-    PyErr_Clear(); /* no memory, nothing counted */
+    PyErr_Clear(); /* no memory: nothing is counted */
 }
 
 static void next_sequence(Lane *l, int32_t sequence)
 {
     PyObject *next = PyLong_FromLong((long)(((int64_t)sequence + 1) & INT32_MAX));
     if (next == NULL || PyObject_SetAttrString(l->sequences, "next", next) < 0)
-        PyErr_WriteUnraisable(l->topic_partition); /* no memory: the log will tell that a sequence is wrong */
+        PyErr_WriteUnraisable(l->topic_partition); /* no memory: the log will refuse the wrong sequence */
     Py_XDECREF(next);
 }
 
-/* The record is in the log: count it, give it its outcome, and empty the queue. Returns the latch of those who wait. */
+/* Count a record that is in the log, set its outcome, and empty the queue. Returns the latch of its waiters. */
 static PyObject *settle(Post *p, Letter *m, int64_t offset, double ended)
 {
     Queue *q = m->q;
@@ -309,7 +309,7 @@ static PyObject *settle(Post *p, Letter *m, int64_t offset, double ended)
     return latch;
 }
 
-/* Append the record, with the producer's lock; whether it is in the log. */
+/* Append the record, with the producer's lock; returns whether it is in the log. */
 static int append(Post *p, Letter *m)
 {
     PyObject *free = PyObject_CallMethod(p->lock, "acquire", "O", Py_False), *latch = NULL;
@@ -317,7 +317,7 @@ static int append(Post *p, Letter *m)
     Py_XDECREF(free);
     if (free != Py_True)
         return 0;
-    /* The garbage collector may have run until here, and anything with it; from here on it does not. */
+    /* Other Python code may have run before, in the garbage collector; from here on none runs. */
     if (is_single(p, m->q, m->began) && is_none(m->l->partition, "acks") && PyList_GetItem(m->q->records, 0) == (PyObject *)m->record)
         offset = seg_append(m->t, &m->r, -1, SEG_NOW, &m->b);
     if (offset >= 0) {
@@ -333,7 +333,7 @@ static int append(Post *p, Letter *m)
     return offset >= 0;
 }
 
-/* Append the only record of a queue; whether that was done. */
+/* Append the only record of a queue; returns whether that was done. */
 static int post_one(Post *p, Queue *q)
 {
     if (q->lane == NULL || q->lane == Py_None)
@@ -348,7 +348,7 @@ static int post_one(Post *p, Queue *q)
     return done;
 }
 
-/* Whether there is nothing to do but for open batches. */
+/* Whether there are only open batches to append. */
 static int is_quiet(Post *p)
 {
     return PyList_Size(p->refused) == 0 && PyList_Size(p->full) == 0 && PyDict_Size(p->sealed) == 0 &&
@@ -356,8 +356,8 @@ static int is_quiet(Post *p)
         PyDict_Size(p->told) == 0 && (p->noted == Py_None || PyObject_Size(p->noted) < p->most_noted);
 }
 
-/* Sleep until somebody wakes the sender; whether that came so. Nothing waits; a thread that has the producer's lock may
- * be about to change that, and wakes the sender then. */
+/* Sleep until a thread wakes the sender; returns whether that was so. No batch is due; a thread with the producer's
+ * lock may be about to change that, and then wakes the sender. */
 static int sleep_on(Post *p)
 {
     Gate *gate = (Gate *)p->gate;
@@ -390,7 +390,7 @@ static PyObject *run(PyObject *object, PyObject *nothing)
 
 static PyMethodDef post_methods[] = {
     {"run", run, METH_NOARGS,
-     "Append single records, and sleep, until there is something that is left to Python."},
+     "Append single records, and sleep, until Python must append or report."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,5 +1,5 @@
-/* On which processor a thread of Python runs, and how it leaves that. Thread contract: any thread; each speaks of
- * itself.
+/* The processor of a Python thread, and the move to another. Thread contract: any thread; each call is for its own
+ * thread.
  */
 #define _GNU_SOURCE
 #include "bytes.h"

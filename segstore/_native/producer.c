@@ -1,9 +1,9 @@
-/* The short way of a producer's `send`, in one call; and the module that has it, and the types that it works on:
- * futures (future.c), queues, memory and the sender's gate (queue.c), and the short way of the sender (post.c).
+/* The fast path of a producer's `send`, in one call; and the module `_producer`, with the types of futures (future.c),
+ * queues, memory and the sender's gate (queue.c), and the fast path of the sender (post.c).
  *
- * Thread contract: the interpreter's lock is held in every call, and no other code of Python's runs within one, except
- * in the calls that `send` ends with, and before it looks at a queue. So a record is appended as a whole or not at all,
- * also where an interrupt comes. The producer's lock is not taken.
+ * Thread contract: the interpreter's lock is held in every call, and no other Python code runs within one, except in
+ * the calls at the end of `send`, and before it reads a queue. So a record is queued as a whole or not at all, even if
+ * an interrupt comes. The producer's lock is not taken.
  */
 #include "producer.h"
 
@@ -21,11 +21,11 @@ static int64_t wall_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* `sticky`, `by_key`: see Routing. `now`: returns ms, None where it is the machine's clock; `time` has the monotonic
- * one. `room`: bytes of records in a batch of the usual size. `full`: queues get in with their first cut. `open`: see
- * Schedule. `refused` is empty as long as records are taken. `at_once`: the sender is woken for each batch that is
- * opened, else for the first. `take` is called with the arguments of all that does not go the short way, and
- * `take_next` with topic, value and ms where the queue has no room for a record without key and headers. */
+/* The state of `send`. `sticky`, `by_key`: as in Routing. `now`: returns ms, None for the machine's clock; `time` has
+ * the monotonic one. `room`: bytes of records in a batch of the usual size. `full`: queues are added at their first
+ * cut. `open`: as in Schedule. `refused` is empty as long as records are accepted. `at_once`: the sender is woken for
+ * each opened batch, else for the first. `take` is called with the arguments of each record that is not for the fast
+ * path, and `take_next` with topic, value and ms if the queue has no room for a record without key and headers. */
 typedef struct {
     PyObject_HEAD
     PyObject *sticky, *by_key, *now, *pool, *full, *open, *refused, *gate, *time, *take, *take_next;
@@ -60,7 +60,7 @@ static void free_sending(PyObject *object)
     free_object(object);
 }
 
-/* The queue of a record, borrowed; NULL where no record has looked it up yet. */
+/* The queue of a record, borrowed; NULL if it was never looked up. */
 static Queue *queue_of(Sending *s, PyObject *topic, PyObject *key)
 {
     PyObject *found;
@@ -87,14 +87,14 @@ static int now_ms(Sending *s, long long *ms)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* What `send` was called with, where the short way takes it: bytes or None, a key likewise, headers, the time in ms.
- * `value` is a new tuple of value and headers where there are headers. */
+/* The arguments of `send` that the fast path takes: bytes or None, a key likewise, headers, the time in ms. With
+ * headers `value` is a new tuple of value and headers. */
 typedef struct {
     PyObject *topic, *value, *key;
     long long ms, size;
 } Given;
 
-/* The bytes of a header, -1 where it is not a tuple of a str that UTF-8 has and of bytes or None. */
+/* The bytes of a header; -1 if it is not a tuple of a str that UTF-8 can encode and of bytes or None. */
 static Py_ssize_t header_size(PyObject *pair)
 {
     Py_ssize_t size;
@@ -110,7 +110,7 @@ static Py_ssize_t header_size(PyObject *pair)
     return size + 2 + (value == Py_None ? 0 : PyBytes_Size(value));
 }
 
-/* Join value and headers; whether the short way takes the headers. */
+/* Join value and headers; returns whether the fast path takes the headers. */
 static int take_headers(Given *g, PyObject *headers)
 {
     int is_list = PyList_CheckExact(headers);
@@ -131,7 +131,7 @@ static int take_headers(Given *g, PyObject *headers)
     return 1;
 }
 
-/* The time of a record: the clock's, or the one that is given; whether the short way takes it. */
+/* The time of a record: the clock's, or the given one; returns whether the fast path takes it. */
 static int take_time(Sending *s, Given *g, PyObject *given)
 {
     int overflow = 0;
@@ -146,7 +146,7 @@ static int is_bytes(PyObject *object)
     return object == Py_None || PyBytes_CheckExact(object);
 }
 
-/* Whether the short way takes these; `value` is a new reference then. */
+/* Whether the fast path takes these arguments; if so, `value` is a new reference. */
 static int take_given(Sending *s, PyObject *const *a, Given *g)
 {
     *g = (Given){a[0], a[1], a[2], 0, OVERHEAD};
@@ -161,8 +161,8 @@ static int take_given(Sending *s, PyObject *const *a, Given *g)
     return 0;
 }
 
-/* Whether the record has room in the open batch, or in a new one, which C begins here if it may: then `news` is the
- * list or dict that gets the queue, where the sender is to look at it. */
+/* Whether the record has room in the open batch, or in a new one, which C begins if it may. `news` is then the list or
+ * dict to which the queue is added, if the sender must look at it. */
 static int has_room(Sending *s, Queue *q, const Given *g, PyObject **news)
 {
     if (q->left >= g->size)
@@ -201,7 +201,7 @@ static PyObject *append(Queue *q, const Given *g)
     return (PyObject *)made;
 }
 
-/* Have the sender look at the queue. The record is taken, whatever comes of this. */
+/* Have the sender look at the queue. The record stays queued even if this fails. */
 static int tell(Sending *s, PyObject *queue, PyObject *news)
 {
     int failed = news == s->full ? PyList_Append(news, queue) : PyDict_SetItem(news, queue, Py_None);
@@ -212,7 +212,7 @@ static int tell(Sending *s, PyObject *queue, PyObject *news)
     return woken ? 0 : -1;
 }
 
-/* The future of a record for this queue. */
+/* Queue a record; returns its future. */
 static PyObject *send_to(Sending *s, Queue *q, const Given *g, PyObject *const *a)
 {
     PyObject *news = NULL;
@@ -254,7 +254,7 @@ static PyObject *send(PyObject *object, PyObject *const *a, Py_ssize_t n)
 
 static PyMethodDef sending_methods[] = {
     {"send", (PyCFunction)(void (*)(void))send, METH_FASTCALL,
-     "The future of a record: (topic, value, key, headers, partition, timestamp_ms)."},
+     "Queue a record, and return its future: (topic, value, key, headers, partition, timestamp_ms)."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,4 @@
-/* What the files of the module `_producer` share: producer.c says what they are for, and who may call them. */
+/* Declarations for the files of the module `_producer`; producer.c has its purpose and thread contract. */
 #ifndef SEG_PRODUCER_H
 #define SEG_PRODUCER_H
 
@@ -7,37 +7,38 @@
 #include <stddef.h>
 #include <structmember.h>
 
-/* `number` is the record's time, ms, while the holder is a queue, and its place in the batch afterwards. */
+/* A future (future.py). `number` is the record's time in ms while the holder is a queue, and the record's number in the
+ * batch afterwards. */
 typedef struct {
     PyObject_HEAD
     PyObject *holder, *value, *key;
     long long number;
 } Future;
 
-/* See buffer_pool.py. */
+/* The free memory for batches (buffer_pool.py). */
 typedef struct {
     PyObject_HEAD
     PyObject *waiters;
     long long block_size, unpooled, free, made, reused;
 } Pool;
 
-/* See accumulator.py. `gate` is the lock that the sender waits for. */
+/* The sender's sleep (accumulator.py). `gate` is the lock that the sender waits for. */
 typedef struct {
     PyObject_HEAD
     PyObject *gate;
     char asleep;
 } Gate;
 
-/* A full batch, whose records lie before those of later ones. */
+/* A full batch; its records lie before those of later batches. */
 typedef struct {
     Py_ssize_t n;
     long long size, block;
     double created;
 } Cut;
 
-/* See batch.py. `in_cuts`: how many records lie in full batches. `closed`: bytes of the open batch, once it takes no
- * more. `held`: a thread that has the producer's lock
- * opens or seals a batch; an interrupt may leave it set until the next one. `lane`: see post.c; None: there is none. */
+/* A queue of records (batch.py). `in_cuts`: the records in full batches. `closed`: bytes of the open batch, once it
+ * takes no more records. `held`: a thread with the producer's lock opens or seals a batch; an interrupt may leave it
+ * set until the next time. `lane`: the queue's way to the log (post.c), or None. */
 typedef struct {
     PyObject_HEAD
     PyObject *records, *batches, *latch, *callbacks, *lane;
@@ -49,10 +50,10 @@ typedef struct {
 } Queue;
 
 extern PyType_Spec seg_future_spec, seg_pool_spec, seg_gate_spec, seg_queue_spec;
-extern PyTypeObject *seg_written_type; /* set once, as the module is made */
+extern PyTypeObject *seg_written_type; /* set once, when the module is made */
 extern PyType_Spec seg_written_spec, seg_lane_spec, seg_post_spec;
 
-/* Let a field refer to another object, or to none. */
+/* Set a field to another object, or to NULL. */
 static inline void put(PyObject **field, PyObject *value)
 {
     Py_XINCREF(value);
@@ -70,16 +71,16 @@ static inline void free_object(PyObject *object)
     Py_DECREF(type);
 }
 
-/* End the open batch, and open another one of `room` bytes in its place; whether that was done. */
+/* End the open batch, and open another one of `room` bytes; returns whether that was done. */
 int seg_cut(Queue *q, Pool *pool, long long room, double now);
 
-/* Open a batch in a queue that is empty; whether that was done. */
+/* Open a batch in an empty queue; returns whether that was done. */
 int seg_open_batch(Queue *q, Pool *pool, long long room, double now);
 
-/* Take the address of seg_tail_append, for the sender. */
+/* Set the address of seg_tail_append, for the sender. */
 PyObject *seg_bind_append(PyObject *module, PyObject *address);
 
-/* Wake the sender; whoever finds it asleep, and nobody else, opens the gate. */
+/* Wake the sender; only the first thread that finds it asleep opens the gate. */
 PyObject *seg_wake_sender(PyObject *gate, PyObject *nothing);
 
 #endif

@@ -1,11 +1,11 @@
-/* The table of a partition's producers: what the log says of them, batch by batch (Kafka: ProducerStateManager).
+/* The table of a partition's producers: their state by the log, batch by batch (Kafka: ProducerStateManager).
  *
- * No batch is refused here: what is in the log happened. claim.h judges the batches that C appends, and
- * storage/producers/append_info.py all others. A batch that was appended is taken in by the function that also replays
- * the log, so both leave the same state.
+ * No batch of the log is refused here. claim.h judges the batches that C appends, and storage/producers/append_info.py
+ * the batches that Python appends. The same function applies appended and replayed batches, so both leave the same
+ * state.
  *
  * Thread contract: the holder of the partition's append token, with the log's tail paused. While the tail is open, C
- * takes in batches of known producers (claim.h), under the tail's lock: that never makes the table grow. A table that
+ * applies batches of known producers (claim.h), under the tail's lock: that never makes the table grow. A table that
  * is read from files belongs to one thread.
  */
 #include <errno.h>
@@ -26,8 +26,8 @@ static int64_t max(int64_t a, int64_t b)
 
 /* --- slots ----------------------------------------------------------------------- */
 
-/* Where a producer belongs. Clients choose ids, and do not know the seed: so they can't choose ids that lie together
- * (the mixing is that of SplitMix64; Steele, Lea and Flood, OOPSLA 2014). */
+/* The number of a producer's own slot. Clients choose ids, and do not know the seed: so they can't choose ids that
+ * collide (the mixing is that of SplitMix64; Steele, Lea and Flood, OOPSLA 2014). */
 static int64_t home_of(uint64_t seed, int64_t producer_id, int64_t room)
 {
     uint64_t x = (uint64_t)producer_id ^ seed;
@@ -36,7 +36,7 @@ static int64_t home_of(uint64_t seed, int64_t producer_id, int64_t room)
     return (int64_t)((x ^ (x >> 31)) & (uint64_t)(room - 1));
 }
 
-/* The slot of a producer, or the free one where it belongs. */
+/* The slot of a producer, or the free slot for it. */
 static seg_producer *slot_of(uint64_t seed, seg_producer *slots, int64_t room, int64_t producer_id)
 {
     int64_t at = home_of(seed, producer_id, room);
@@ -75,7 +75,7 @@ static int64_t grow(seg_producers *p)
     return 0;
 }
 
-/* The entry of a producer, a new one if it is not known; NULL without memory. */
+/* The entry of a producer, a new one for an unknown producer; NULL without memory. */
 static seg_producer *entry_of(seg_producers *p, int64_t producer_id)
 {
     seg_producer *e = seg_find_producer(p, producer_id);
@@ -91,14 +91,14 @@ static seg_producer *entry_of(seg_producers *p, int64_t producer_id)
     return e;
 }
 
-/* Free a slot: each entry behind it that could not lie there moves up, so no search ends too soon. */
+/* Free a slot: each later entry that can use it moves up, so no search ends too soon. */
 static void free_slot(seg_producers *p, seg_producer *e)
 {
     int64_t mask = p->room - 1, hole = e - p->slots;
     for (int64_t at = (hole + 1) & mask; p->slots[at].producer_id >= 0; at = (at + 1) & mask) {
         int64_t home = home_of(p->seed, p->slots[at].producer_id, p->room);
         if (((at - home) & mask) < ((at - hole) & mask))
-            continue; /* it would lie in front of its own slot */
+            continue; /* it must not lie before its own slot */
         p->slots[hole] = p->slots[at];
         hole = at;
     }
@@ -192,7 +192,7 @@ int64_t seg_producers_end(seg_producers *p, const seg_batch *marker, int32_t coo
     int64_t first_offset = e->txn_first_offset;
     begin_epoch(e, marker->producer_epoch);
     e->coordinator_epoch = coordinator_epoch;
-    e->last_timestamp = marker->max_timestamp; /* a marker is alone in its batch, so the stamp is its own */
+    e->last_timestamp = marker->max_timestamp; /* a marker is alone in its batch, which has the marker's timestamp */
     close_txn(p, e);
     note_clock(e, now);
     return first_offset;
@@ -250,7 +250,7 @@ int64_t seg_producers_expire(seg_producers *p, int64_t before)
     for (int64_t i = 0; i < p->room;) {
         seg_producer *e = p->slots + i;
         if (e->producer_id >= 0 && e->txn_first_offset < 0 && max(e->last_timestamp, e->appended_ms) <= before)
-            free_slot(p, e); /* another entry may lie here then */
+            free_slot(p, e); /* another entry may have moved here */
         else
             i++;
     }

@@ -1,19 +1,19 @@
-/* Queues of records that wait in a producer, the memory that their batches take, and where the sender sleeps.
+/* Queues of records that wait in a producer, the memory of their batches, and the sender's sleep.
  *
- * The records of a queue are its futures, in a list. Those of full batches lie before those of the open batch: a *cut*
- * says how many of them a full batch has. A full batch becomes a ProducerBatch later, by `parts` and `settle`, so that
- * the thread that sends has nothing to do with it.
+ * The records of a queue are its futures, in a list. The records of full batches lie before those of the open batch: a
+ * *cut* is the number of records of a full batch. A full batch becomes a ProducerBatch later, by `parts` and `settle`,
+ * so that this takes no time of the thread that sends.
  *
- * Thread contract: the interpreter's lock is held in every call. No other code of Python's runs within one, except
- * where `parts` makes objects: so batches are begun, or settled, as a whole or not at all, also where an interrupt comes.
- * `parts` and `settle` need the producer's lock besides.
+ * Thread contract: the interpreter's lock is held in every call. No other Python code runs within one, except while
+ * `parts` makes objects: so batches are begun, or settled, as a whole or not at all, even if an interrupt comes.
+ * `parts` and `settle` also need the producer's lock.
  */
 #include "producer.h"
 
 enum { NO_BLOCK = -1 }; /* no batch is open */
 enum { AHEAD = 8 };     /* records */
 
-/* --- the memory that batches take ---------------------------------------------------------- */
+/* --- the memory of batches ----------------------------------------------------------------- */
 
 static PyMemberDef pool_members[] = {
     {"waiters", T_OBJECT_EX, offsetof(Pool, waiters), 0, NULL},
@@ -61,7 +61,7 @@ static int take_block(Pool *pool)
     return 1;
 }
 
-/* --- where the sender sleeps ----------------------------------------------------------------- */
+/* --- the sender's sleep ---------------------------------------------------------------------- */
 
 static PyMemberDef gate_members[] = {
     {"gate", T_OBJECT_EX, offsetof(Gate, gate), 0, NULL},
@@ -86,7 +86,7 @@ PyObject *seg_wake_sender(PyObject *object, PyObject *nothing)
 
 static PyMethodDef gate_methods[] = {
     {"wake", seg_wake_sender, METH_NOARGS,
-     "Wake the sender, if it sleeps. For any thread, also without the producer's lock."},
+     "Wake the sender, if it sleeps. Any thread may call this, also without the producer's lock."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -174,7 +174,7 @@ int seg_open_batch(Queue *q, Pool *pool, long long room, double now)
     return 1;
 }
 
-/* Have the records and values that come next brought into the cache: they lie all over the memory. */
+/* Prefetch the next records and values, which are scattered in memory. */
 static void look_ahead(PyObject *records, Py_ssize_t at, Py_ssize_t end)
 {
     if (at + 2 * AHEAD < end)
@@ -183,16 +183,17 @@ static void look_ahead(PyObject *records, Py_ssize_t at, Py_ssize_t end)
         __builtin_prefetch(((Future *)PyList_GetItem(records, at + AHEAD))->value);
 }
 
-/* The garbage collector may run as objects are made here, and other threads with it: they append records, and cut.
+/* The part of a batch with the records from `first` on: values, keys or None, times (int64, ms) and sizes of values
+ * (int32, -1 for None), both as bytes; bytes in all, and the time when the batch was opened. With keys, sizes are None.
  *
- * The records from `first` on: values, keys or None, times (int64, ms) and sizes of values (int32, -1 for None), both
- * as bytes; bytes in all, and when the batch was opened. Sizes are None where there are keys. The collector would look
- * at each value of each batch again and again, where bytes and None are no part of any cycle: a tuple that leads to
- * nothing else is hidden from it, as it hides one itself. */
+ * The collector would visit each value of each batch again and again, although bytes and None are part of no cycle: so
+ * a tuple of only bytes and None is untracked here, as the collector itself does later.
+ *
+ * The garbage collector may run when objects are made here, and other threads with it: they append records, and cut. */
 static PyObject *part_of(Queue *q, Py_ssize_t first, Cut c)
 {
     Py_ssize_t n = c.n, end = PyList_Size(q->records);
-    int rich = q->rich, hidden = n > 0; /* of all these records; one that comes meanwhile may change it */
+    int rich = q->rich, hidden = n > 0; /* for all these records; a record that is queued now may change it */
     PyObject *values = PyTuple_New(n), *keys = rich ? PyList_New(n) : Py_NewRef(Py_None);
     PyObject *times = PyBytes_FromStringAndSize(NULL, n * (Py_ssize_t)sizeof(int64_t));
     PyObject *sizes = rich ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize(NULL, n * (Py_ssize_t)sizeof(int32_t));
@@ -225,7 +226,7 @@ static PyObject *part_of(Queue *q, Py_ssize_t first, Cut c)
     return part;
 }
 
-/* `c` is a copy: the array of cuts may move meanwhile. */
+/* `c` is a copy: the array of cuts may move during this call. */
 static int add_part(PyObject *parts, Queue *q, Py_ssize_t first, Cut c)
 {
     PyObject *part = part_of(q, first, c);
@@ -254,7 +255,7 @@ static PyObject *parts(PyObject *object, PyObject *whole)
     return made;
 }
 
-/* Put the next records of the queue into a batch. */
+/* Move the next records of the queue into a batch. */
 static int place(Queue *q, PyObject *batch, Py_ssize_t first, Py_ssize_t n)
 {
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -275,7 +276,7 @@ static int set_number(PyObject *batch, const char *name, long long number)
     return failed ? -1 : 0;
 }
 
-/* Whoever waits for a record of this queue looks again when the first batch is done. */
+/* Give the queue's latch to the batch: waiters of a record look again when the first batch is done. */
 static int hand_on(Queue *q, PyObject *batch)
 {
     if (q->latch && q->latch != Py_None && PyObject_SetAttrString(batch, "latch", q->latch) < 0)
@@ -328,11 +329,11 @@ static PyObject *settle(PyObject *object, PyObject *arguments)
 
 static PyMethodDef queue_methods[] = {
     {"parts", parts, METH_O,
-     "The full batches, and with True the records of the open one, which takes no more: a list of (values, keys, "
-     "times, sizes, bytes, when it was opened)."},
+     "Return the full batches, and with True also the open one, which is closed: a list of (values, keys, times, sizes, "
+     "bytes, time of opening)."},
     {"settle", settle, METH_VARARGS,
-     "Put the records of as many of these parts as there are batches into the batches, and return whether full batches "
-     "are left: (batches, all that are incomplete, queues with sealed batches)."},
+     "Move the records of the first parts, one for each batch, into the batches: (batches, all incomplete batches, queues "
+     "with sealed batches). Return whether the queue still has full batches."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,10 +1,9 @@
 /* Reads many records from an offset on: finds their batches, reads them, checks their CRCs and decodes them, in one
  * call.
  *
- * This is the short way of what storage/log/read.py and records/decode.py do, for plain batches of magic 2 where as
- * many bytes are there as may be read. It knows no errors: whatever is not as it is nearly always is left to Python,
- * which looks anew and says what is wrong. An index entry, or what is remembered of an earlier read, is a hint, which
- * the batch must confirm.
+ * This is the fast path of storage/log/read.py and records/decode.py, for plain batches of magic 2, if the segment has
+ * as many bytes as may be read. It raises no errors: Python reads other batches again, and finds damage. An index
+ * entry, or the remembered end of an earlier read, is a hint, which the batch must confirm.
  *
  * Thread contract: no state; a seg_range belongs to one caller at a time.
  */
@@ -15,17 +14,16 @@
 #include "contract/segment.h"
 
 enum {
-    WINDOW = 1 << 19        /* bytes that are read, checked and decoded at a time: they stay in a core's cache */
+    WINDOW = 1 << 19        /* bytes read, checked and decoded at a time: they stay in a core's cache */
 };
 
-/* What take() says of the bytes that are there: all whole batches are taken; those that are wanted are taken; the long
- * way must be taken. */
+/* The results of take(): all whole batches are taken; all wanted batches are taken; the slow path must be taken. */
 enum { MORE, DONE, SLOW };
 
-/* A read that goes on: its arguments, and how much it has done. */
+/* A read under way: its arguments and its progress. */
 typedef struct reading {
     uint8_t *bytes;
-    int64_t size, taken;    /* taken: bytes whose batches are taken */
+    int64_t size, taken;    /* taken: bytes of the batches taken */
     const seg_segment *segment;
     int64_t offset, limit, last; /* last: the last offset taken */
     int64_t *rows, stride;
@@ -33,7 +31,7 @@ typedef struct reading {
     seg_range *r;
 } reading;
 
-/* Where the batch begins that holds `offset`, by what is remembered, or by the index; -1: not known. */
+/* The position of the batch that holds `offset`, by the end of the last read, or by the index; -1: not known. */
 static int64_t find(int fd, const seg_segment *s, int64_t offset, int remembered, const seg_range *r)
 {
     if (remembered && r->of_segment == s->number && r->next_offset == offset)
@@ -43,7 +41,8 @@ static int64_t find(int fd, const seg_segment *s, int64_t offset, int remembered
     return found ? first.position : -1;
 }
 
-/* The columns of a batch, where there is room for them: 1, or 0 where its records are damaged. All are counted. */
+/* Decode the columns of a batch, if there is room for them: 1, or 0 if its records are damaged. All records are
+ * counted. */
 static int decode(reading *d, const seg_batch *b)
 {
     int64_t at = d->taken + HEADER, len = b->size - HEADER, stride = d->stride, *row = d->rows + d->r->records;
@@ -57,7 +56,7 @@ static int decode(reading *d, const seg_batch *b)
     return done == b->count;
 }
 
-/* Leave the segment to the long way from now on. */
+/* Leave the segment to the slow path from now on. */
 static int leave(const reading *d)
 {
     d->r->left = d->segment->number;

@@ -1,4 +1,4 @@
-/* Reads varints and byte strings whose every byte is compared with an end first. */
+/* Reads varints and byte strings; every byte is compared with an end first. */
 #ifndef SEG_READER_H
 #define SEG_READER_H
 
@@ -6,7 +6,7 @@
 #include "contract/answers.h"
 
 enum {
-    CUT = -1,               /* a varint runs out of its bytes; what that means is the caller's */
+    CUT = -1,               /* the bytes end within a varint; the caller decides what that means */
     INT_MOST = 5,           /* bytes of the longest varint */
     LONG_MOST = 10
 };
@@ -28,13 +28,13 @@ static inline int64_t careful_varint(const uint8_t **p, const uint8_t *end, int 
     return SEG_E_VARINT;
 }
 
-/* Within a record, whose length is known, bytes that run out are its length's fault. */
+/* Within a record of known length, CUT means that the length is wrong. */
 static inline int64_t within(int64_t result)
 {
     return result == CUT ? SEG_E_RECORD : result;
 }
 
-/* A length and as many bytes; -1 is null where `nullable`. */
+/* A length and as many bytes; with `nullable` -1 is null. */
 static inline int64_t careful_bytes(const uint8_t **p, const uint8_t *end, int nullable,
                                     const uint8_t **bytes, int64_t *len)
 {
@@ -56,7 +56,7 @@ INLINE uint64_t join_sevens(uint64_t v)
     return (v & 0x000000000fffffff) | (v & 0x0fffffff00000000) >> 4;
 }
 
-/* A varint of up to eight bytes, of which eight are readable. Returns its bytes, or 0. */
+/* A varint of up to eight bytes; eight bytes are readable. Returns its length, or 0. */
 INLINE int64_t quick_varint(const uint8_t *p, uint64_t *value)
 {
     if (LIKELY(p[0] < 0x80)) {
@@ -74,8 +74,8 @@ INLINE int64_t quick_varint(const uint8_t *p, uint64_t *value)
     return (__builtin_ctzll(stop) >> 3) + 1;
 }
 
-/* The same of an int32. Branches, and no arithmetic, say where the next one begins: the CPU
- * foretells them, and reads on before this one is known. */
+/* The same for an int32. Branches, not arithmetic, find the next varint's position: the CPU predicts them, and reads on
+ * before this varint is known. */
 INLINE int quick_int(const uint8_t **p, int64_t *value)
 {
     const uint8_t *at = *p;

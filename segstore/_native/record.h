@@ -1,6 +1,5 @@
-/* Reads one record of a plain batch (org.apache.kafka.common.record.DefaultRecord), all of whose bytes are compared
- * with the end of the batch first.
- */
+/* Reads one record of a plain batch (org.apache.kafka.common.record.DefaultRecord); all bytes are compared with the end
+ * of the batch first. */
 #ifndef SEG_RECORD_H
 #define SEG_RECORD_H
 
@@ -8,7 +7,7 @@
 #include "reader.h"
 
 enum {
-    QUICK_ROOM = 40,        /* the quick reader's loads before the key reach no further */
+    QUICK_ROOM = 40,        /* the quick reader's loads before the key end within these bytes */
     QUICK_LOAD = 8
 };
 
@@ -18,10 +17,10 @@ typedef struct fields {
     const uint8_t *key, *value, *headers, *next;
 } fields;
 
-/* Rarely called: where it is inlined, the quick reader becomes slower. */
+/* Rarely called: inlined, it would slow down the quick reader. */
 #define RARE static __attribute__((noinline, unused))
 
-/* From the header count on: all headers of a record, which end at `end`. */
+/* Read all headers of a record from their count on; they must end at `end`. */
 RARE int64_t careful_headers(const uint8_t *p, const uint8_t *end, int64_t *count)
 {
     int64_t len, r = within(careful_varint(&p, end, INT_MOST, count));
@@ -56,8 +55,8 @@ RARE int64_t careful_record(const uint8_t *p, const uint8_t *end, fields *f)
     return careful_headers(p, next, &f->header_count);
 }
 
-/* 1 where the record is good. All loads lie below end; positions only grow, so that
- * ending exactly at f->next means that nothing was taken from behind it. */
+/* 1 if the record is good. All loads lie below end; positions only grow, so if the record ends exactly at f->next,
+ * nothing after it was used. */
 INLINE int quick_record(const uint8_t *p, const uint8_t *end, fields *f)
 {
     int64_t len, n;
@@ -87,8 +86,8 @@ INLINE int quick_record(const uint8_t *p, const uint8_t *end, fields *f)
     return LIKELY(*p == 0 && next - p == 1) || careful_headers(p, next, &f->header_count) == 0;
 }
 
-/* 0 or SEG_E_*. The quick reader handles records that have room behind them and nothing unusual; whatever it
- * refuses goes to the careful one, whose verdict counts. */
+/* Read a record: 0 or SEG_E_*. The quick reader reads plain records with room after them. If it refuses a record, the
+ * careful reader decides. */
 INLINE int64_t read_record(const uint8_t *p, const uint8_t *end, fields *f)
 {
     return LIKELY(quick_record(p, end, f)) ? 0 : careful_record(p, end, f);

@@ -1,7 +1,7 @@
-/* Walks the headers of record batches and checks their CRCs; finds the next whole batch behind damage.
+/* Walks the headers of record batches and checks their CRCs; finds the next whole batch after damage.
  *
- * Thread contract: no state. What a header says is compared with the bytes that are
- * there before it is used.
+ * Thread contract: no state. The fields of a header are compared with the available
+ * bytes before they are used.
  */
 #include "batch.h"
 #include "contract/batch.h"
@@ -16,7 +16,7 @@ int32_t seg_sound(const uint8_t *batch, int64_t len, const seg_batch *h, int32_t
            b.crc == h->crc && (!check_crc || crc_holds(batch, len));
 }
 
-/* The least offset of the entry at h, of which its attributes are there. */
+/* The least offset of the entry at h, whose bytes up to the attributes are available. */
 static int64_t begins_at(const uint8_t *h, int64_t before)
 {
     return h[AT_MAGIC] == MAGIC ? get64(h) : message_base(h, before);
@@ -33,7 +33,7 @@ int64_t seg_scan(const uint8_t *buf, int64_t len, int64_t position, int64_t leas
     while (at < len) {
         const uint8_t *h = buf + at;
         int64_t there = len - at;
-        /* What lies behind the last wanted offset may be half written: it is not looked at. */
+        /* Bytes after the last wanted offset may be half written: they are not read. */
         status = SEG_STOP;
         if (end_offset <= 0 || end->last_offset >= end_offset - 1)
             break;
@@ -73,8 +73,8 @@ int64_t seg_scan(const uint8_t *buf, int64_t len, int64_t position, int64_t leas
     return n;
 }
 
-/* Whether a whole entry begins at h. That the lengths within a message fill it is asked before its CRC is computed:
- * small numbers look like the front of one, and there are many. */
+/* Whether a whole entry begins at h. The lengths within a message are checked before its CRC is computed: many small
+ * numbers look like the front of a message. */
 static int is_whole(const uint8_t *h, int64_t there, int64_t least_offset, int64_t most_offset)
 {
     message m;

@@ -48,7 +48,7 @@ int64_t seg_seal(uint8_t *batch, int64_t len, seg_batch *h)
     return h->size;
 }
 
-/* The batch at p is the one that b describes. */
+/* Whether the batch at p has the header b. */
 static int matches(const uint8_t *p, int64_t there, const seg_batch *b)
 {
     return b->size >= HEADER && b->size <= there && offsets_fit(b) && p[AT_MAGIC] == MAGIC &&
@@ -62,7 +62,7 @@ int64_t seg_assign(uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int
     int64_t at = 0, next = base_offset;
     if (base_offset < 0)
         return SEG_E_COLUMN;
-    /* All is compared before anything is changed. */
+    /* All batches are compared before the first is changed. */
     for (int64_t i = 0; i < n; i++) {
         if (!matches(buf + at, len - at, &batches[i]))
             return SEG_E_COLUMN;

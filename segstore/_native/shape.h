@@ -1,8 +1,8 @@
-/* Reads runs of like records: one that has the length, the lengths of key and value and the bytes of each varint of the
- * record before it, and no headers, has each of its fields at the same place.
+/* Reads runs of records of one shape: if a record has no headers, and the same length, lengths of key and value and
+ * widths of varints as the record before it, then each of its fields is at the same place.
  *
- * What read_record has found of one record is compared, in three words and a byte, with the bytes of the next: where
- * they agree, read_record would find the same, but for the two deltas, which are read.
+ * Three words and a byte of the next record are compared with a record that read_record has read: if they agree,
+ * read_record would find the same fields, except the two deltas, which are read.
  */
 #ifndef SEG_SHAPE_H
 #define SEG_SHAPE_H
@@ -10,20 +10,20 @@
 #include "record.h"
 
 enum {
-    SHAPE_BEGIN = 16        /* bytes that are compared from a record's first one on: up to the length of its key */
+    SHAPE_BEGIN = 16        /* bytes compared from a record's first one on: up to the length of its key */
 };
 
-/* Places are counted from a record's first byte. */
+/* Positions are counted from a record's first byte. */
 typedef struct shape {
     uint64_t begin[2], begin_mask[2], value_len_word, value_len_mask;
     uint64_t deltas_mask;   /* the bits of both deltas in the word at deltas_at */
     int64_t deltas_at, timestamp_bits;
     int64_t key_at, value_len_at, value_at;
     int64_t key_len, value_len;
-    int64_t size, room;     /* bytes of a record; bytes that must lie before the batch's end, of the last word too */
+    int64_t size, room;     /* bytes of a record; bytes that must lie before the batch's end, for the last word */
 } shape;
 
-/* Bytes of a varint that was read already. */
+/* The bytes of a varint that was read already. */
 INLINE int64_t varint_width(const uint8_t *p)
 {
     int64_t n = 1;
@@ -32,20 +32,20 @@ INLINE int64_t varint_width(const uint8_t *p)
     return n;
 }
 
-/* The lowest n bytes of a word of eight. */
+/* A mask of the lowest n bytes of eight. */
 INLINE uint64_t low_bytes(int64_t n)
 {
     return n >= 8 ? ~(uint64_t)0 : ((uint64_t)1 << (8 * n)) - 1;
 }
 
-/* Let bytes [at, at + n) of the beginning be compared by `bits` of each. */
+/* Have `bits` of each byte in [at, at + n) of the beginning compared. */
 INLINE void compare_bits(shape *s, int64_t at, int64_t n, uint64_t bits)
 {
     for (int64_t i = at; i < at + n; i++)
         s->begin_mask[i >> 3] |= bits << (8 * (i & 7));
 }
 
-/* The shape of a record that read_record found good, before `end`: 1, or 0 where it has none. */
+/* Find the shape of a record that read_record found good, before `end`: 1, or 0 if it has none. */
 RARE int shape_of(const uint8_t *p, const uint8_t *end, const fields *f, shape *s)
 {
     int64_t deltas_at = varint_width(p) + 1, offset_at = deltas_at + varint_width(p + deltas_at);
@@ -55,7 +55,7 @@ RARE int shape_of(const uint8_t *p, const uint8_t *end, const fields *f, shape *
         room = size;
     if (room < value_len_at + QUICK_LOAD)
         room = value_len_at + QUICK_LOAD;
-    /* An offset's bits above an int32 are dropped, which four bytes don't have. */
+    /* Bits of an offset above an int32 are dropped; a varint of four bytes has none. */
     if (f->header_count || key_at > SHAPE_BEGIN || room > end - p || key_len_at - deltas_at > QUICK_LOAD ||
         key_len_at - offset_at > 4)
         return 0;

@@ -1,20 +1,24 @@
-/* Appends to a log that several processes append to: its end (rules E1 to E5, L3 and L4 of docs/shared.md). A living owner
- * that does not go on is in share_fence.c, the host in share_host.c.
+/* Appends to a log that several processes append to: its end (rules E1 to E5, L3 and L4 of docs/shared.md). Stopped
+ * owners of the lock are in share_fence.c, the host's calls in share_host.c.
  *
- * The end is one record, which the word `current` names. Who appends fills a record of its own that is not current, and
- * swaps the word: so a process that dies has changed nothing or all, and one whose lock was taken away changes nothing.
+ * The end is one record, which the word `current` names. An appending process fills a record of its own that is not
+ * current, and swaps the word: so a process that dies has changed all or nothing, and a process whose lock was taken
+ * away changes nothing.
  *
  * Invariants:
- * 1. Who fills a record holds the log's lock, or had it taken away and has a sealed end; or it is the host, and the log is
- *    closed. So a seat may be given to another one if it is not current and its owner has no sealed end.
- * 2. While a log is closed the host alone moves its end. Who holds the lock then, took it behind the close, and leaves.
- *    A log is closed under its lock only, or once that was taken away.
- * 3. `torn` is set before anything else if the lock came from a dead owner, and taken back behind the cut, unless it was set
- *    anew since: it counts. A closed log is cut by nobody but the host, which knows what it has written and not shown.
- * 4. What is done to a file by the record that was loaded is done behind one more look that the lock is ours: file and
- *    position belong together then, also where the lock is taken away later [E4].
+ * 1. A process that fills a record holds the log's lock, or had it taken away and has a sealed end; or it is the host,
+ *    and the log is closed. So a seat may be given to another tail if it is not current and its owner has no sealed
+ *    end.
+ * 2. While a log is closed only the host moves its end. A process that holds the lock then took it after the close, and
+ *    leaves it. A log is closed only under its lock, or after the lock was taken away.
+ * 3. `torn` is set as the first step if the lock came from a dead owner, and reset after the cut, unless it was set
+ *    again since: it is a counter. Only the host cuts a closed log: it alone knows its written records that are not
+ *    shown yet.
+ * 4. Before a file is changed by the loaded record, the lock is checked once more: if it is ours, file and position
+ *    belong together, even if the lock is taken away later [E4].
  *
- * Thread contract: the holder of the tail's lock; seg_share_show and its like: one thread of the host, the log is closed.
+ * Thread contract: the holder of the tail's lock; for seg_share_show and seg_share_show_together one thread of the
+ * host, with the log closed.
  */
 #define _GNU_SOURCE
 #include "share.h"
@@ -37,7 +41,7 @@ static int32_t is_mine(const seg_share *s)
     return (int32_t)seg_lock_is_mine(s->member, &s->log->lock, s->who);
 }
 
-/* Take the record that is current for the tail's own end, unless it is: 0; SEG_SLOW where the tail has other files, or the
+/* Load the current record into the tail's end, unless it is loaded: 0; SEG_SLOW if the tail has other files, or the
  * lock is no longer ours. */
 static int64_t load(seg_tail *t, seg_share *s)
 {
@@ -80,7 +84,7 @@ static int64_t look(seg_tail *t, seg_share *s)
     if (__atomic_load_n(&log->aways, __ATOMIC_ACQUIRE) != s->aways || !__atomic_load_n(&log->open, __ATOMIC_ACQUIRE) ||
         __atomic_load_n(&log->failed, __ATOMIC_ACQUIRE) || __atomic_load_n(&log->key, __ATOMIC_ACQUIRE) != s->key ||
         load(t, s))
-        return SEG_SLOW; /* also behind a sync that failed [S2] */
+        return SEG_SLOW; /* also after a failed sync [S2] */
     return seg_record_mend(log, torn, t->fd, t->active->end->position);
 }
 

@@ -1,8 +1,8 @@
-/* The lock of a shared log that a living process keeps: it is waited for, and taken by the host from one that does not go on
+/* The lock of a shared log that a living process keeps: the wait for it, and the host's fence against a stopped owner
  * (rules A1 to A5 of docs/shared.md).
  *
- * The host notes the owner, takes the lock, and publishes the log's end as a sealed one: the owner can't move it then, and
- * what it writes later lies behind the end of a segment that has ended. Being hasty costs a short segment, and no record.
+ * The host notes the owner, takes the lock, and publishes the log's end as a sealed one: the owner can't move it then,
+ * and its later writes lie beyond the end of a sealed segment. A hasty fence costs a short segment, and no record.
  *
  * Thread contract: that of share.c.
  */
@@ -39,11 +39,11 @@ int64_t seg_share_take(seg_share *s, int32_t who, int32_t brief, int64_t patienc
     if (s->waits_for != owner)
         s->waits_since = began;
     s->waits_for = owner;
-    int is_dead = (int)seg_lock_is_dead(s->member, *seen); /* a host, which the next one is to end */
+    int is_dead = (int)seg_lock_is_dead(s->member, *seen); /* a dead host: the next one finishes its work */
     return !is_dead && clock_ms() - s->waits_since < patience_ms ? SEG_BUSY : code;
 }
 
-/* Take those off the list that a dead host has noted, and not taken the lock from: a living guest has it. */
+/* Remove entries from the list that a dead host has noted without taking the lock: a living guest has it. */
 static void drop_begun(seg_shared_log *log)
 {
     for (int i = 0; i < SEG_SEALED; i++)
@@ -51,7 +51,7 @@ static void drop_begun(seg_shared_log *log)
             __atomic_store_n(&log->sealed[i].owner, 0, __ATOMIC_RELEASE);
 }
 
-/* The place on the list for an owner's sealed end; NULL: the list is full. */
+/* A free place on the list for an owner's sealed end; NULL: the list is full. */
 static seg_sealed *place_for(seg_shared_log *log)
 {
     for (int i = 0; i < SEG_SEALED; i++)
@@ -60,8 +60,8 @@ static seg_sealed *place_for(seg_shared_log *log)
     return NULL;
 }
 
-/* Publish the end that the log has as a sealed one, of the next generation: its owner can't move it any more. The owner may
- * do so once meanwhile: then again from there [A2]. */
+/* Publish the log's end as sealed, in the next generation: its owner can't move it any more. If the owner moves the end
+ * once before that, the new end is sealed [A2]. */
 static void seal(seg_share *s, seg_sealed *note)
 {
     seg_shared_log *log = s->log;
@@ -86,8 +86,8 @@ static void seal(seg_share *s, seg_sealed *note)
     __atomic_fetch_add(&log->aways, 1, __ATOMIC_ACQ_REL);
 }
 
-/* Take the lock from the living owner that its word tells, and seal the segment: 1; 0: it has gone on meanwhile, or the
- * list is full. The note comes first: a host that comes after this one must know of it. */
+/* Take the lock from the living owner named by `word`, and seal the segment: 1; 0: the owner has gone on, or the list
+ * is full. The note comes first: the next host must know of it. */
 static int fence(seg_share *s, uint64_t word)
 {
     seg_shared_log *log = s->log;
@@ -119,7 +119,7 @@ void seg_fence_finish(seg_share *s, int was_taken)
             continue;
         if (!was_taken)
             __atomic_store_n(&note->owner, 0, __ATOMIC_RELEASE);
-        else if (record_of(log, current_of(log))->is_sealed) /* that was done, and not noted; who takes over counts it */
+        else if (record_of(log, current_of(log))->is_sealed) /* sealed, but not noted; the next host counts it */
             __atomic_store_n(&note->generation, record_of(log, current_of(log))->generation - 1, __ATOMIC_RELEASE);
         else
             seal(s, note);
@@ -140,7 +140,7 @@ int64_t seg_fence_take(seg_share *s)
         if (code == 1)
             seg_record_tear(s->log);
         if (code == -ETIMEDOUT && !fence(s, seen))
-            return -EINTR; /* it has gone on, or as many are stopped as the list has places: the caller comes again */
+            return -EINTR; /* it has gone on, or the list is full of stopped owners: the caller tries again */
         s->waited_for = 0;
         return code == 1 && seg_lock_who(seen) == SEG_OF_HOST;
     }
@@ -158,7 +158,7 @@ int64_t seg_share_sealed(const seg_share *s, int64_t from, int32_t dead, seg_sea
         *out = log->sealed[i];
         out->generation = generation;
         if (generation == INT64_MAX || record_of((seg_shared_log *)log, current_of(log))->generation <= out->generation + 1)
-            return dead ? -1 : -EAGAIN; /* the next segment is not there yet */
+            return dead ? -1 : -EAGAIN; /* the next segment does not exist yet */
         return i;
     }
     return -1;

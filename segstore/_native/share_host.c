@@ -1,7 +1,8 @@
-/* What the host does with a shared log: it closes the log, shows what it has appended, and opens it again; and it takes over
- * what another host has left (docs/shared.md; share.c has the invariants).
+/* The host's calls for a shared log: it closes the log, publishes its own appends, opens the log again, and takes over
+ * from another host (docs/shared.md; share.c has the invariants).
  *
- * Thread contract: the holder of the tail's lock; seg_share_show and its like: one thread of the host, the log is closed.
+ * Thread contract: the holder of the tail's lock; for seg_share_show and seg_share_show_together one thread of the
+ * host, with the log closed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -45,13 +46,13 @@ int64_t seg_share_close(seg_tail *t)
     return 0;
 }
 
-/* Store what `end` says, with another generation if it is of other files, in a record: the word that names it. */
+/* Store `end` in a record, with a new generation if its files have changed; returns the word that names the record. */
 static uint64_t prepare(seg_share *s, const seg_marks *marks, seg_shared_end *end)
 {
     uint64_t current = current_of(s->log), next = seg_record_next(s, current);
     if (current)
         *end = *record_of(s->log, current);
-    /* A sealed segment stays one until the log goes on in another: a host that comes must know. */
+    /* A segment stays marked as sealed until the log has a next one: a new host must know. */
     if (end->end.base_offset != marks->base_offset || s->log->key != s->key) {
         end->generation++;
         end->is_sealed = 0;
@@ -70,7 +71,8 @@ static uint64_t prepare(seg_share *s, const seg_marks *marks, seg_shared_end *en
 static void go_on(seg_share *s, uint64_t next)
 {
     __atomic_store_n(&s->log->current, next, __ATOMIC_RELEASE); /* invariant 2 */
-    __atomic_store_n(&s->log->key, s->key, __ATOMIC_RELEASE);   /* nobody sees another partition's end under this key */
+    __atomic_store_n(&s->log->key, s->key, __ATOMIC_RELEASE);   /* no reader sees another partition's end under this
+                                                                   key */
     s->current = next;
 }
 
@@ -111,7 +113,7 @@ void seg_share_show_together(seg_share *const *shares, const seg_marks *marks, i
         __atomic_store_n(&log->pending_of, number, __ATOMIC_RELEASE);
     }
     SEG_STEP(TOGETHER);
-    __atomic_store_n(&header->together, number, __ATOMIC_SEQ_CST); /* from here on readers see all of them */
+    __atomic_store_n(&header->together, number, __ATOMIC_SEQ_CST); /* from here on readers see all the new ends */
     SEG_STEP(TOGETHER_BEGUN);
     make_odd(ends);
     for (int64_t i = 0; i < n; i++)
@@ -142,7 +144,7 @@ int64_t seg_share_finish_together(seg_member *m, int64_t logs, uint8_t *ends)
     return found;
 }
 
-/* Whether members have other things to bind than when the log was opened last. */
+/* Whether members must bind other files or settings than at the log's last opening. */
 static int is_changed(const seg_tail *t, seg_share *s)
 {
     const seg_end *e = t->active->end;
@@ -184,7 +186,7 @@ int64_t seg_share_take_over(seg_share *s, seg_shared_end *out)
     seg_shared_log *log = s->log;
     if (log->key != s->key || !current_of(log))
         return 0;
-    /* A log that is closed has nobody within an append (invariant 2); who dies with its lock, or stops, is in no way. */
+    /* A closed log has no append under way (invariant 2): a dead or stopped owner of its lock does no harm. */
     int was_open = (int)__atomic_load_n(&log->open, __ATOMIC_ACQUIRE);
     int64_t taken = was_open ? seg_fence_take(s) : 0;
     if (taken < 0)
@@ -192,7 +194,7 @@ int64_t seg_share_take_over(seg_share *s, seg_shared_end *out)
     SEG_STEP(TAKING_OVER);
     if (was_open)
         seg_fence_finish(s, (int)taken);
-    if (taken) /* the dead host may not have come to count: one too many costs a look */
+    if (taken) /* the dead host may not have counted: one too many costs only a check */
         __atomic_fetch_add(&log->aways, 1, __ATOMIC_ACQ_REL);
     __atomic_store_n(&log->open, 0, __ATOMIC_RELEASE);
     s->current = current_of(log);
@@ -214,7 +216,7 @@ int64_t seg_share_end(seg_share *s)
     if (error < 0)
         return error;
     __atomic_store_n(&s->log->open, 0, __ATOMIC_RELEASE);
-    /* The next partition that has this slot has other files: of a sealed end it keeps the seat alone. */
+    /* The next partition in this slot has other files: a sealed end then only keeps its seat taken. */
     for (int i = 0; i < SEG_SEALED; i++)
         __atomic_store_n(&s->log->sealed[i].is_replaced, 1, __ATOMIC_RELEASE);
     __atomic_store_n(&s->log->key, 0, __ATOMIC_RELEASE);

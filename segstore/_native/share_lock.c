@@ -1,9 +1,9 @@
-/* The lock of a shared log: a word that is compared and swapped, and that only a dead owner loses (rules L1, L2, L5 and L7
- * of docs/shared.md).
+/* The lock of a shared log: a word that is compared and swapped, and that only a dead owner loses (rules L1, L2, L5 and
+ * L7 of docs/shared.md).
  *
- * No time-out, no pid and no heartbeat decides that an owner is dead: its byte lock does, which the kernel lets go of when
- * the last thread of the process is gone, behind any write that one of them was within. The lock of what a host's Python
- * does is taken by a host only, since only a host can end what was begun.
+ * No time-out, no pid and no heartbeat decides that an owner is dead: its byte lock does, which the kernel releases
+ * when the last thread of the process is gone, after any write of such a thread. A lock taken by a host's Python code
+ * is taken over only by a host, because only a host can finish that code's work.
  *
  * Thread contract: one thread at a time for each `who` of a member (a tail's lock sees to that).
  */
@@ -57,7 +57,7 @@ int64_t seg_lock_is_mine(const seg_member *m, const uint64_t *lock, int32_t who)
     return (__atomic_load_n(lock, __ATOMIC_ACQUIRE) & ~(uint64_t)SEG_WAITED) == seg_lock_word(m, who);
 }
 
-/* Take a free lock; whether it was free. */
+/* Take a free lock; returns whether it was free. */
 static int try_take(const seg_member *m, uint64_t *lock, int32_t who)
 {
     uint64_t mine = seg_lock_word(m, who);
@@ -75,7 +75,7 @@ int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t 
         return 0;
     if (brief)
         return SEG_BUSY;
-    /* Whoever has slept leaves the bit: others may sleep behind it. */
+    /* After a sleep the bit stays set: others may sleep at the lock, too. */
     uint64_t mine = seg_lock_word(m, who) | SEG_WAITED;
     struct timespec look = {.tv_sec = m->look_ms / 1000, .tv_nsec = (long)(m->look_ms % 1000) * NS_OF_MS};
     uint64_t owner = 0;
@@ -92,7 +92,7 @@ int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t 
             word |= SEG_WAITED;
             owner = 0;
         }
-        /* An owner that lets go of the lock, and has it again, does not keep it: its patience begins anew. */
+        /* An owner that has released the lock and taken it again does not keep it: the patience begins anew. */
         if (word != owner) {
             owner = word;
             since = clock_ns();
@@ -107,7 +107,7 @@ int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t 
             continue;
         *seen = word;
         if (seg_lock_is_dead(m, word)) {
-            /* What a host has begun, only a host can end; a thread of the next host that appends, as a guest still, can't. */
+            /* Only a host can finish a host's work; a thread of the next host that still appends as a guest can't. */
             if (seg_lock_who(word) == SEG_OF_HOST && !(m->is_host && who == SEG_OF_HOST))
                 return -ETIMEDOUT;
             if (swap(lock, &word, mine, __ATOMIC_ACQUIRE))

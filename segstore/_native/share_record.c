@@ -1,4 +1,4 @@
-/* Records of a shared log and their seats, and what a dead owner has left behind the end.
+/* Records of a shared log and their seats, and the cut of bytes that a dead owner has left beyond the end.
  *
  * Thread contract: that of share.c.
  */

@@ -1,20 +1,21 @@
-/* Group commit of a shared log: one thread of one member syncs it for all that wait (rules S1 to S3 of docs/shared.md).
+/* Group commit of a shared log: one thread of one member, the leader, syncs it for all that wait (rules S1 to S3 of
+ * docs/shared.md).
  *
- * `sync_lock` is the leader's, as `lock` is an appender's, but who waits sleeps at `sync_word`: that changes with the end
- * of each sync. All are woken then, since a member that is stopped must not keep the others from it; in one process only
- * one thread waits here (commit.c). What commit.c says of threads that append again at once holds for members, too.
+ * The leader owns `sync_lock` as an appender owns `lock`, but waiters sleep at `sync_word`, which changes at the end of
+ * each sync. All waiters are woken then, because a stopped member must not delay the others; in one process only one
+ * thread waits here (commit.c). As in commit.c, a sync waits for members that the last one has served.
  *
- * The leader notes in `sync_from` up to where it syncs, before it does, and what came of it before it takes the note away
- * and lets go. A note without a leader is of one that has died: the kernel may have told that one of a failed write, and
- * a descriptor that was opened later is told nothing. So whoever syncs next writes again what is not durable; then the
- * pages are dirty, and the next sync has an answer of its own. Bytes below the log's end are changed and cut by nobody:
- * they are written again without the log's lock.
+ * Before a sync the leader notes its end offset in `sync_from`; after it, the result, and then it removes the note and
+ * releases the lock. A note without a leader means that the leader has died: the kernel may have reported a failed
+ * write to that process alone, since it reports nothing to a descriptor that was opened later. So the next leader first
+ * writes the bytes above the recovery point again: then the pages are dirty, and the next sync reports their errors.
+ * Bytes below the log's end are never changed or cut, so they are written again without the log's lock.
  *
- * The host waits for no turn: it leaves SEG_WAITED in the leader's word, which the leader leaves behind alone. Members
- * leave such a word to the host for as long as they wait for a dead one.
+ * The host does not wait for its turn: it sets SEG_WAITED in the leader's word, and the leader then leaves only this
+ * bit. Members leave such a word to the host, for as long as they would wait for a dead host.
  *
- * Thread contract: any thread of the member's process; of a host one at a time is between begin and end. In a child that
- * was forked from that process no call changes anything.
+ * Thread contract: any thread of the member's process; in a host, one thread at a time is between begin and end. In a
+ * forked child of that process no call changes anything.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -40,8 +41,8 @@ enum { NOT_ENDED = -1 };
 #define LOAD(word) __atomic_load_n(&(word), __ATOMIC_SEQ_CST)
 #define STORE(word, value) __atomic_store_n(&(word), value, __ATOMIC_SEQ_CST)
 
-/* Whether a sync of this tail's file makes all durable below the log's end, which is *now. The end is read first: what
- * else is to be synced is told before the end moves behind that (seg_share_sync_more). */
+/* Whether a sync of this tail's file makes the log durable up to its end, *now. The end is read first: a change of
+ * other files is noted before the end moves beyond it (seg_share_sync_more). */
 static int is_ours(const seg_share *s, seg_shared_end *now)
 {
     return LOAD(s->log->key) == s->key && seg_shared_now(s->log, now) && now->generation == s->generation &&
@@ -55,16 +56,16 @@ int64_t seg_share_is_due(const seg_share *s, int64_t end, int64_t messages)
 
 /* --- the word ------------------------------------------------------------------- */
 
-/* Whether the word may be taken from its owner. `in_vain` is the word that was waited for, 0: none was. */
+/* Whether the word may be taken from its owner. `in_vain` is the word after a wait in vain, or 0. */
 static int is_free(const seg_share *s, int32_t who, uint64_t word, uint64_t in_vain)
 {
     uint64_t owner = word & ~(uint64_t)SEG_WAITED;
     if (word == 0)
         return 1;
     if (owner == 0)
-        return who == SEG_OF_HOST || word == in_vain; /* it is kept for the host */
+        return who == SEG_OF_HOST || word == in_vain; /* the word is kept for the host */
     if (who == SEG_OF_HOST && owner == seg_lock_word(s->member, who))
-        return 1; /* an interrupt left it */
+        return 1; /* an interrupt has left the word */
     if (owner != (in_vain & ~(uint64_t)SEG_WAITED) || (seg_lock_who(owner) == SEG_OF_HOST && who != SEG_OF_HOST))
         return 0;
     return (int)seg_lock_is_dead(s->member, owner);
@@ -77,7 +78,7 @@ static int take(const seg_share *s, int32_t who, uint64_t in_vain)
         __atomic_compare_exchange_n(&s->log->sync_lock, &word, seg_lock_word(s->member, who), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-/* Whether only the next host can go on. */
+/* Whether the owner is a dead host, so that only the next host can take the word. */
 static int is_dead_host(const seg_share *s, uint64_t word)
 {
     return word && (word & ~(uint64_t)SEG_WAITED) && seg_lock_who(word) == SEG_OF_HOST && seg_lock_is_dead(s->member, word);
@@ -90,8 +91,8 @@ static int64_t clock_ns(void)
     return (int64_t)now.tv_sec * SECOND + now.tv_nsec;
 }
 
-/* Wait for the end of a sync, by a call that has `begun`: 0, and *in_vain is the word of its leader, if that was waited
- * for in vain; -EINTR for a signal, and behind a second, since a signal may have come between two waits. */
+/* Wait for the end of a sync; the call began at `begun`: 0, and *in_vain is the word of its leader after a wait in
+ * vain; -EINTR for a signal, and also after a second, because a signal may have come between two waits. */
 static int64_t await(const seg_share *s, uint32_t seen, int64_t begun, uint64_t *in_vain)
 {
     seg_shared_log *l = s->log;
@@ -99,7 +100,7 @@ static int64_t await(const seg_share *s, uint32_t seen, int64_t begun, uint64_t 
     uint64_t word = LOAD(l->sync_lock);
     int64_t failed;
     *in_vain = 0;
-    __atomic_fetch_add(&l->sync_waiting, 1, __ATOMIC_RELAXED); /* `tell` takes back all that wait */
+    __atomic_fetch_add(&l->sync_waiting, 1, __ATOMIC_RELAXED); /* `tell` resets the count */
     do
         failed = futex_wait(&l->sync_word, seen, &look, SEG_OF_PROCESSES);
     while (!failed && LOAD(l->sync_word) == seen);
@@ -113,7 +114,7 @@ static int64_t await(const seg_share *s, uint32_t seen, int64_t begun, uint64_t 
     return 0;
 }
 
-/* Let go of the word, and tell of the end of a sync. */
+/* Release the word, and report the end of a sync. */
 static void tell(const seg_share *s, int32_t who)
 {
     seg_shared_log *l = s->log;
@@ -126,10 +127,10 @@ static void tell(const seg_share *s, int32_t who)
     futex_wake(&l->sync_word, INT_MAX, SEG_OF_PROCESSES);
 }
 
-/* --- behind a leader that has died ------------------------------------------------- */
+/* --- after a leader that has died -------------------------------------------------- */
 
-/* Write whole batches again that lie at a position, as many as the bytes have: how many bytes; 0: the first batch needs
- * *room bytes; -errno. */
+/* Write whole batches from a position on again, as many as `bytes` has room for. Returns their bytes; 0: the first
+ * batch needs *room bytes; -errno. */
 static int64_t write_some(int32_t fd, uint8_t *bytes, int64_t *room, int64_t position, int64_t end)
 {
     seg_batch headers[HEADERS];
@@ -176,7 +177,8 @@ int64_t seg_write_again(int32_t fd, int64_t offset, int64_t position, int64_t en
 
 /* --- syncs ------------------------------------------------------------------------ */
 
-/* Wait until as many members wait for this sync as for the last one, as `gather` of commit.c does; whether they do. */
+/* Wait until as many members wait for this sync as for the last one, as `gather` of commit.c; returns whether they
+ * do. */
 static int gather(seg_shared_log *l)
 {
     int32_t seen = 0, wanted = (int32_t)__atomic_load_n(&l->sync_served, __ATOMIC_RELAXED);
@@ -194,7 +196,7 @@ static int gather(seg_shared_log *l)
     return seen >= wanted;
 }
 
-/* Where the first byte lies that may not be durable; -1: not known. */
+/* The position of the first byte that may not be durable; -1: not known. */
 static int64_t unsynced_from(const seg_shared_log *l, const seg_shared_end *now)
 {
     if (LOAD(l->synced) <= now->end.base_offset)
@@ -202,7 +204,7 @@ static int64_t unsynced_from(const seg_shared_log *l, const seg_shared_end *now)
     return LOAD(l->synced_offset) == LOAD(l->synced) ? LOAD(l->synced_position) : -1;
 }
 
-/* Note that all below the end of a record is durable. A death in between leaves a position that is not believed. */
+/* Note that the log is durable up to a record's end. A death in between leaves a position that is ignored. */
 static void note(seg_shared_log *l, const seg_shared_end *now)
 {
     STORE(l->synced_offset, -1);
@@ -218,7 +220,7 @@ static void note_failed(seg_shared_log *l, int64_t error)
     STORE(l->sync_from, NOT_ENDED);
 }
 
-/* Sync the log up to its end, by the owner of the word: 0: look again; SEG_SLOW: the host must do it. */
+/* Sync the log up to its end, by the owner of the word: 0: check again; SEG_SLOW: the host must sync. */
 static int64_t sync_log(const seg_share *s, int32_t fd, seg_syncer sync, int64_t upto)
 {
     seg_shared_log *l = s->log;
@@ -328,7 +330,7 @@ void seg_share_sync_end(const seg_share *s, int64_t synced, int32_t failed)
 int64_t seg_share_sync_less(const seg_share *s, int64_t changes, int64_t generation)
 {
     int64_t seen = LOAD(s->log->by_log_only);
-    if (generation < 0) /* the log was not opened yet; its opening does it */
+    if (generation < 0) /* the log was not opened yet; its opening allows this */
         return 0;
     return (seen >= 0 || seen == -1 - changes) &&
         __atomic_compare_exchange_n(&s->log->by_log_only, &seen, generation, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);

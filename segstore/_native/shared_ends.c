@@ -1,15 +1,15 @@
 /* The ends of shared logs, for readers (rule E5 of docs/shared.md).
  *
- * One word of a log, `current`, names the record that is its end. A record that is current is never changed: who has found
- * the same word before and behind a copy of the record has one end, of one moment. Turns never come again, so the same word
- * is the same end. No writer that dies leaves a state in which a reader must wait.
+ * One word of a log, `current`, names the record of its end. A current record is never changed: a reader that loads the
+ * same word before and after its copy of the record has one end, of one moment. Turns never repeat, so the same word
+ * means the same end. No dead writer leaves a state in which a reader must wait.
  *
- * A host swaps the ends of several logs as one: it writes each next word (`pending`) down, then tells their number in the
- * header (`together`), which decides it: nobody else may swap these logs until that is done, and the next host ends what a
- * dead one has begun. So from that store on, the next word is the one that counts.
+ * A host swaps the ends of several logs as one: it writes each next word (`pending`), then stores their number in the
+ * header (`together`), which decides the swap. No other process may swap these logs until the swap is done, and the
+ * next host finishes a dead host's swap. So from that store on, the next word counts.
  *
- * Thread contract: any threads of any processes; the mapping is only read, but by seg_shared_count. Loads acquire, and who
- * fills a record stores release: who sees a word of a record that is filled anew finds another `current`.
+ * Thread contract: any threads of any processes; only seg_shared_count writes to the mapping. Loads acquire, and stores
+ * to a record release: a reader that sees a word of a record that is being filled again finds another `current`.
  */
 #include <errno.h>
 #include <string.h>
@@ -28,14 +28,14 @@ static int64_t load(const int64_t *word)
     return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
-/* The word that counts as current; `header` may be NULL, if nobody swaps several logs. */
+/* The word that counts as current; `header` may be NULL if no process swaps several logs. */
 static uint64_t word_of(const seg_shared_header *header, const seg_shared_log *log, uint64_t current)
 {
     int64_t together = header ? load(&header->together) : 0;
     if (!together || load(&log->pending_of) != together)
         return current;
     uint64_t pending = __atomic_load_n(&log->pending, __ATOMIC_ACQUIRE);
-    /* The word is of that number only as long as the number stands. Once it is gone, or about to go, the log was swapped. */
+    /* `pending` belongs to that number only as long as the number stands. After that the log was swapped. */
     return load(&header->together) == together && pending >> TURN > current >> TURN ? pending : current;
 }
 
@@ -63,7 +63,7 @@ int64_t seg_shared_now(const seg_shared_log *log, seg_shared_end *out)
     return now(NULL, log, out);
 }
 
-/* The log with this number, if it is one of that partition; else NULL. */
+/* The log with this number, if it belongs to that partition; else NULL. */
 static const seg_shared_log *log_of(const uint8_t *shared, int64_t len, int64_t slot, int64_t key)
 {
     const seg_shared_header *header = (const seg_shared_header *)shared;
@@ -78,7 +78,7 @@ int64_t seg_shared_ends(const uint8_t *shared, int64_t len, int64_t slot, int64_
     const seg_shared_log *log = log_of(shared, len, slot, values[0]);
     if (!log)
         return 0;
-    /* The recovery point first: it is never above the end. */
+    /* The recovery point is read first, so that it is not above the end. */
     int64_t synced = load(&log->synced);
     seg_shared_end end;
     if (!now((const seg_shared_header *)shared, log, &end) || load(&log->key) != values[0])
@@ -92,7 +92,7 @@ int64_t seg_shared_ends(const uint8_t *shared, int64_t len, int64_t slot, int64_
     return 1;
 }
 
-/* A sealed end of one moment: whether it is one that counts. */
+/* Copy a sealed end of one moment; returns whether it is final and its file still has its name. */
 static int sealed_end(const seg_sealed *s, int64_t *found)
 {
     for (;;) {

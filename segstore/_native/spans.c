@@ -1,22 +1,22 @@
-/* Columns that C encodes from (column.h), made of Python's objects in one pass: the memory of many bytes objects, without
- * a copy of it; and the span of their times.
+/* Columns for C's encoder (column.h), made of Python's objects in one pass: the memory of many bytes objects, without a
+ * copy; and the range of their times.
  *
- * cffi and numpy let go of the interpreter's lock, here as elsewhere. A thread that does so beside one that runs Python
- * waits up to 5 ms for the lock, which is more than these functions take for a million records.
+ * cffi and numpy release the interpreter's lock. A thread that does so while another runs Python waits up to 5 ms for
+ * the lock, which is more than these functions take for a million records.
  *
- * Thread contract: that of any object of Python's; the interpreter's lock is held. The caller keeps the objects for as
- * long as the column is read; bytes don't change.
+ * Thread contract: that of any Python object; the interpreter's lock is held. The caller keeps the objects for as long
+ * as the column is read; bytes don't change.
  */
 #include "objects.h"
 
 #include "contract/column.h"
 
-/* What is known of all items. */
+/* The measures of all items. */
 typedef struct {
     int64_t size, longest, nulls;
 } measures;
 
-/* The span of one item; whether it is bytes or None. */
+/* The span of one item; returns whether it is bytes or None. */
 static int span_of(PyObject *object, seg_span *span, measures *m)
 {
     if (!bytes_of(object, &span->data, &span->len))
@@ -61,10 +61,10 @@ static PyObject *seg_stamps(PyObject *module, PyObject *times)
 
 static PyMethodDef functions[] = {
     {"seg_spans", seg_spans, METH_O,
-     "Of a tuple of bytes or None: a seg_span for each, as bytes; the sum of their lengths, the largest length, and "
-     "how many are None. None where one is of another type."},
+     "Return for a tuple of bytes or None: a seg_span for each, as bytes; the sum of their lengths, the largest length, "
+     "and the number of None. Return None if an item has another type."},
     {"seg_stamps", seg_stamps, METH_O,
-     "The least and the most of some int64, as bytes."},
+     "Return the least and the largest of int64 numbers in bytes."},
     {NULL, NULL, 0, NULL},
 };
 

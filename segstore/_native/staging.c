@@ -1,6 +1,6 @@
-/* Staged appends: batches get their offsets where they lie in a file, a directory is watched, and sealers wait.
+/* Staged appends: batches get their offsets in their file, a directory is watched, and sealers wait.
  *
- * Thread contract: no state; a staged file belongs to who adopts it. A watch is an inotify descriptor with
+ * Thread contract: no state; a staged file belongs to the thread that adopts it. A watch is an inotify descriptor with
  * one directory: one thread waits, any may stop it. Any number of sealers wait, in any process.
  */
 #define _GNU_SOURCE
@@ -21,7 +21,7 @@
 enum {
     LENGTH_LEAST = HEADER - LOG_OVERHEAD,
     FRONT = AT_LAST_DELTA + 4, /* bytes of a header up to its last offset delta */
-    STAMPED = AT_EPOCH + 4     /* bytes of it up to the leader epoch: what is written */
+    STAMPED = AT_EPOCH + 4     /* bytes of a header up to the leader epoch: only these are written */
 };
 
 int64_t seg_restamp(int fd, int64_t end, int64_t base_offset, int32_t leader_epoch)
@@ -66,7 +66,7 @@ int64_t seg_watch_stop(int fd)
     return stop_watching(fd) < 0 ? -errno : 0;
 }
 
-/* Where sealers wait in the header of the published ends: at the format, which publications don't change. */
+/* The word of the published ends at which sealers wait: the format, which publications don't change. */
 static const uint32_t *sealers(const uint8_t *map, int64_t len)
 {
     return ((uintptr_t)map & 3) || len < SEG_ENDS_HEADER ? NULL : (const uint32_t *)(map + 12);

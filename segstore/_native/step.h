@@ -1,6 +1,6 @@
-/* Steps of a shared log's appends, repairs, takeovers and fences, at which a storm pauses, kills or stops the process, and
- * bugs that it plants (storm.c, tests/processes/shared_storm). Only a build with SEGSTORE_STORM=1 has them: in all others
- * these words are nothing. */
+/* Steps of a shared log's appends, repairs, takeovers and fences, at which a storm pauses, kills or stops the
+ * process, and bugs that it plants (storm.c, tests/processes/shared_storm). Only a build with SEGSTORE_STORM=1 has
+ * them: in other builds these macros do nothing. */
 #ifndef SEG_STEP_H
 #define SEG_STEP_H
 
@@ -11,7 +11,7 @@
 /* The names are those of tests/processes/shared_storm/steps.py, in the same order. */
 enum seg_steps {
     SEG_AT_LOCKED,           /* an append has the log's lock */
-    SEG_AT_FROM_DEAD,        /* so it has, and its last owner was dead */
+    SEG_AT_FROM_DEAD,        /* an append has the log's lock, and its last owner was dead */
     SEG_AT_BEFORE_WRITE,
     SEG_AT_HALF_WRITE,
     SEG_AT_WRITTEN,
@@ -50,9 +50,9 @@ enum seg_steps {
 enum seg_bugs { SEG_BUG_NONE, SEG_BUG_HASTY, SEG_BUG_END_FIRST, SEG_BUG_WORDS, SEG_BUG_NO_CUT, SEG_BUG_NO_SWAP };
 
 void seg_step(int step);
-/* Write a part of what is to be written, by chance. */
+/* Write only a part of the bytes, by chance. */
 void seg_step_tear(int32_t fd, const uint8_t *const *bufs, const int64_t *lens, int64_t n, int64_t position);
-/* The bug that is planted (SEGSTORE_STORM_BUG). */
+/* The planted bug ( */
 int seg_step_bug(void);
 
 #define SEG_STEP(step) seg_step(SEG_AT_##step)

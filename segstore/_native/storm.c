@@ -1,9 +1,10 @@
-/* What a storm does at the steps of a shared log (step.h): by chance it pauses, kills or stops the process there, or tears
- * a write in two. Built only with SEGSTORE_STORM=1 (build.py), for tests/processes/shared_storm.
+/* The storm at the steps of a shared log (step.h): by chance it pauses, kills or stops the process there, or tears a
+ * write in two. Built only with SEGSTORE_STORM=1 (build.py), for tests/processes/shared_storm.
  *
- * The environment says how likely each is (SEGSTORE_STORM_PAUSE, _DIE, _STOP, _TEAR: 0 to 1), how long a pause is at most
- * (SEGSTORE_STORM_US), at which steps it dies (_AT: a bit for each), the seed (_SEED), the planted bug (_BUG), and a file of counts (_COUNTS): how often each step was
- * met, died at, and stopped at. It is read at the first step of a process, which must not fork behind it.
+ * The environment has the probability of each (SEGSTORE_STORM_PAUSE, _DIE, _STOP, _TEAR: 0 to 1), the longest pause
+ * (SEGSTORE_STORM_US), the steps at which the process may die (_AT: a bit for each), the seed (_SEED), the planted bug
+ * (_BUG), and a file of counts (_COUNTS): how often each step was met, died at, and stopped at. It is read at the first
+ * step of a process, which must not fork afterwards.
  *
  * Thread contract: any thread.
  */

@@ -1,8 +1,8 @@
-/* The log cleaner's way over plain batches: a long stretch of a file at a call, through a window.
+/* The log cleaner's walk over plain batches: a long stretch of a file at a call, through a window.
  *
- * Each call that ends costs a thread which appends its turn at the interpreter, so there are to be few.
- * Plain is: whole, its CRC holds, magic 2, no codec, no transaction, no marker. What is not is left to the caller,
- * with all that lies behind it.
+ * The end of each call takes the interpreter's lock from appending threads, so there should be few calls. A batch is
+ * plain if it is whole, its CRC holds, it has magic 2, no codec, no transaction, and is no marker. The first other
+ * batch is left to the caller, with all batches after it.
  *
  * Thread contract: no state; a stretch belongs to one caller at a time.
  */
@@ -15,16 +15,16 @@
 #include "contract/file.h"
 #include "contract/records.h"
 
-enum { NOT_PLAIN = CODEC_MASK | 0x10 | 0x20 }; /* the flags: of a transaction, a marker */
+enum { NOT_PLAIN = CODEC_MASK | 0x10 | 0x20 }; /* the flags of a transaction and of a marker */
 
 typedef struct window {
     int64_t len;            /* bytes of the file in stretch.raw, from stretch.position on */
-    int64_t n;              /* plain batches at their front, decoded */
+    int64_t n;              /* plain batches at the front of these bytes, decoded */
     int64_t scanned;        /* batches that are whole */
     seg_columns columns;
 } window;
 
-/* The rows of batch b behind those of w: whether it is plain. */
+/* Decode the rows of batch b after those of w; returns whether it is plain. */
 static int take(const seg_stretch *s, window *w, const seg_batch *b)
 {
     seg_columns *c = &w->columns;
@@ -41,7 +41,7 @@ static int take(const seg_stretch *s, window *w, const seg_batch *b)
     return 1;
 }
 
-/* Read a window at s->position. Batches in it that may be taken, 0 where the first is none; -errno. */
+/* Read a window at s->position. Returns the number of plain batches in it, 0 if the first is not plain; -errno. */
 static int64_t look(const seg_stretch *s, window *w)
 {
     int64_t left = s->end - s->position, stride = s->max_rows;
@@ -90,7 +90,7 @@ int64_t seg_map_stretch(seg_offset_map *m, seg_stretch *s, int64_t from_offset)
         if (done != c->n) {
             if (done < 0)
                 return done;
-            break; /* the map is full within this window: the caller finds out where */
+            break; /* the map becomes full within this window: the caller finds the place */
         }
         pass(s, &w);
         if (w.n < w.scanned)
@@ -99,7 +99,7 @@ int64_t seg_map_stretch(seg_offset_map *m, seg_stretch *s, int64_t from_offset)
     return s->position - start;
 }
 
-/* Whether `offset` is one of n, which rise. */
+/* Whether `offset` is one of n rising offsets. */
 static int is_among(const int64_t *offsets, int64_t n, int64_t offset)
 {
     int64_t low = 0, high = n;
@@ -122,7 +122,7 @@ int64_t seg_compact_stretch(const seg_offset_map *m, int64_t latest, seg_stretch
     seg_cleaning sum = {.now = how->now, .new_horizon = how->new_horizon};
     if (!sound(s))
         return -EINVAL;
-    /* Half of what is behind `used` may be a window, the other half what its records grow by. */
+    /* Half of the bytes after `used` may be a window, the other half is for the growth of its records. */
     while (s->position < s->end && capacity - used >= 2 * s->raw_len) {
         int64_t n = look(s, &w), keyless = 0;
         if (n <= 0) {

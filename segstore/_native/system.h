@@ -26,11 +26,11 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Whether all that wait at a word are of one process. */
+/* Whether all waiters of a word are threads of one process. */
 enum { SEG_OF_PROCESSES = 0, SEG_OF_THREADS = FUTEX_PRIVATE_FLAG };
 
-/* Wait as long as the word is `seen`, and for `timeout` at most, where it is not NULL. 0 after a wake; else -1, and
- * errno is EAGAIN (the word is another one), EINTR or ETIMEDOUT. */
+/* Wait as long as the word is `seen`, at most for `timeout`, unless it is NULL. 0 after a wake; else -1, and errno is
+ * EAGAIN (the word differs), EINTR or ETIMEDOUT. */
 static inline int64_t futex_wait(const void *word, uint32_t seen, const struct timespec *timeout, int sharing)
 {
     return syscall(SYS_futex, word, FUTEX_WAIT | sharing, seen, timeout, NULL, 0);
@@ -42,7 +42,7 @@ static inline int64_t futex_wait_until(const void *word, uint32_t seen, const st
     return syscall(SYS_futex, word, FUTEX_WAIT_BITSET | sharing, seen, end, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
-/* How many of those that wait were woken, `most` at most; -1 and errno where the word is none. */
+/* Wake `most` waiters at most; returns their number; -1 and errno for a bad address. */
 static inline int64_t futex_wake(const void *word, int most, int sharing)
 {
     return syscall(SYS_futex, word, FUTEX_WAKE | sharing, most, NULL, NULL, 0);
@@ -64,8 +64,8 @@ static inline int processor(void)
     return sched_getcpu();
 }
 
-/* Have the kernel move this thread to another processor that it may use, and leave it the same choice as before: 0;
- * -1 where there is no other, or the kernel refuses. */
+/* Have the kernel move this thread to another processor that it may use, and then allow all of them again: 0; -1 if
+ * there is no other, or the kernel refuses. */
 static inline int leave_processor(int number)
 {
     cpu_set_t allowed, others;
@@ -89,7 +89,7 @@ static inline int sync_data(int fd)
     return fdatasync(fd);
 }
 
-/* Begin to write a range to the disk, and do not wait. */
+/* Begin to write a range to the disk, without waiting. */
 static inline int start_sync(int fd, off_t offset, off_t len)
 {
     return sync_file_range(fd, offset, len, SYNC_FILE_RANGE_WRITE);
@@ -101,8 +101,8 @@ static inline int allocate(int fd, off_t offset, off_t len)
     return posix_fallocate(fd, offset, len);
 }
 
-/* When a file was made; *born stays as it is where the file system does not tell. Headers of Linux have statx(2) since
- * 4.11, and glibc since 2.28. */
+/* The time of a file's birth; *born stays as it is if the file system does not know. Headers of Linux have statx(2)
+ * since 4.11, and glibc since 2.28. */
 static inline void birth_of(const char *path, const struct stat *found, struct timespec *born)
 {
 #if defined(STATX_BTIME) && defined(SYS_statx)
@@ -122,7 +122,7 @@ static inline int64_t file_system(const char *path)
     return statfs(path, &found) < 0 ? -errno : (int64_t)(uint32_t)found.f_type;
 }
 
-/* Only btrfs knows it, and takes it for an empty file: 0, -errno. */
+/* Set the flag against copy-on-write, which only btrfs has, and only for an empty file: 0, -errno. */
 static inline int64_t no_copy_on_write(int fd)
 {
     int flags = 0;
@@ -160,7 +160,7 @@ static inline int socket_option(int fd, int name)
     return getsockopt(fd, SOL_SOCKET, name, &value, &len) < 0 ? -1 : value;
 }
 
-/* AF_INET and the like, and IPPROTO_TCP and the like; -1 where there is none. */
+/* AF_INET and the like, and IPPROTO_TCP and the like; -1 for none. */
 static inline int domain_of(int fd)
 {
     return socket_option(fd, SO_DOMAIN);
@@ -171,7 +171,7 @@ static inline int protocol_of(int fd)
     return socket_option(fd, SO_PROTOCOL);
 }
 
-/* Return a descriptor that can be read when a file was renamed into the directory. */
+/* Return a descriptor that becomes readable when a file is renamed into the directory. */
 static inline int watch_directory(const char *path)
 {
     int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
@@ -184,8 +184,8 @@ static inline int watch_directory(const char *path)
     return fd;
 }
 
-/* Have the descriptor readable. The first watch of an instance is number 1; its removal is itself an event. Where
- * the directory was removed, and the watch with it, another one comes and goes. */
+/* Make the descriptor readable. The first watch of an instance is number 1; its removal is itself an event. If the
+ * directory was removed, and the watch with it, another watch is added and removed. */
 static inline int stop_watching(int fd)
 {
     if (inotify_rm_watch(fd, 1) == 0)

@@ -8,19 +8,19 @@
 #include "shape.h"
 
 enum {
-    AHEAD = 512,            /* bytes between what is written and what is asked for meanwhile: stores wait less */
-    TAIL = 3                /* bytes behind a record's offset, at least: the lengths of key and value, and a count */
+    AHEAD = 512,            /* bytes between a store and its prefetch, so that stores wait less */
+    TAIL = 3                /* the least bytes after a record's offset: the lengths of key and value, and a count */
 };
 
-/* What a batch says of each of its records, and which of them are wanted. */
+/* The fields of a batch that its records share, and the range of wanted records. */
 typedef struct source {
     const uint8_t *arena, *arena_end;
     int64_t base_offset, most, from, end; /* most, from, end: offset deltas, the last one exclusive */
     uint64_t base_timestamp;
-    int64_t append_time;    /* 1: base_timestamp is that of each record */
+    int64_t append_time;    /* 1: each record has base_timestamp */
 } source;
 
-/* As careful_record, no further than the offset. */
+/* As careful_record, but only up to the offset. */
 RARE int64_t careful_front(const uint8_t *p, const uint8_t *end, fields *f)
 {
     int64_t len, r = careful_varint(&p, end, INT_MOST, &len);
@@ -36,13 +36,13 @@ RARE int64_t careful_front(const uint8_t *p, const uint8_t *end, fields *f)
     return f->next - p < TAIL ? SEG_E_RECORD : 0;
 }
 
-/* How a record begins, by which the next one is foretold: records mostly have the length of the one before. */
+/* The first bytes of a record, for a guess at the next: records mostly have the length of the record before. */
 typedef struct front {
     uint64_t word, mask;    /* the varint of its length */
     int64_t width, len;
 } front;
 
-/* Offset and timestamp of a record, and where the next one begins: 0 or SEG_E_*. All loads lie below end. */
+/* Read offset and timestamp of a record, and the position of the next: 0 or SEG_E_*. All loads lie below end. */
 INLINE int64_t read_front(const uint8_t *p, const uint8_t *end, front *before, fields *f)
 {
     const uint8_t *at = p;
@@ -50,12 +50,12 @@ INLINE int64_t read_front(const uint8_t *p, const uint8_t *end, front *before, f
     uint64_t v = 0;
     if (UNLIKELY(end - p < QUICK_ROOM))
         return careful_front(p, end, f);
-    /* A branch, which the CPU foretells, says where the next record begins, and no load. */
+    /* A branch, not a load, finds the next record's position: the CPU predicts it. */
     if (LIKELY(((load64le(p) ^ before->word) & before->mask) == 0)) {
         at += before->width;
     } else {
         if (UNLIKELY(!quick_int(&at, &before->len) || before->len < RECORD_MIN - 1))
-            return careful_front(p, end, f); /* which refuses it, and so the batch ends */
+            return careful_front(p, end, f); /* refuses the record, which ends the batch */
         before->width = at - p;
         before->mask = low_bytes(before->width);
         before->word = load64le(p);
@@ -90,7 +90,7 @@ INLINE int64_t put_string(seg_strings *s, int64_t row, const uint8_t *from, int6
     return 0;
 }
 
-/* `full`, known when compiled: not only offset and timestamp are wanted. */
+/* Add a row. `full`, known when compiled: more columns than offset and timestamp are wanted. */
 INLINE int64_t put_row(seg_table *t, int full, const source *s, const fields *f)
 {
     int64_t row = t->rows, r;
@@ -117,8 +117,8 @@ INLINE int64_t put_row(seg_table *t, int full, const source *s, const fields *f)
     return 0;
 }
 
-/* Put the records behind one that began at p, as long as they are like it, at most `most`: how many. *f is the last one
- * then. SEG_E_ROOM without room for one. */
+/* Add at most `most` records after the record at p, as long as they have its shape. Returns their number; *f is the
+ * last one then. SEG_E_ROOM without room for one. */
 INLINE int64_t put_alike(seg_table *t, const source *s, const uint8_t *p, const uint8_t *end, int64_t most, fields *f)
 {
     shape like;
@@ -129,7 +129,7 @@ INLINE int64_t put_alike(seg_table *t, const source *s, const uint8_t *p, const 
         uint64_t v = join_sevens(load64le(p + like.deltas_at) & like.deltas_mask);
         int64_t offset_delta = unzigzag(v >> like.timestamp_bits);
         if (UNLIKELY(offset_delta <= f->offset_delta || offset_delta > s->most))
-            break; /* read_record's caller says what is wrong */
+            break; /* read_record's caller finds the error */
         f->offset_delta = offset_delta;
         f->timestamp_delta = unzigzag(v & (((uint64_t)1 << like.timestamp_bits) - 1));
         f->key = p + like.key_at;
@@ -142,11 +142,11 @@ INLINE int64_t put_alike(seg_table *t, const source *s, const uint8_t *p, const 
     return k;
 }
 
-/* The `count` records of one batch, which end at `end`: 0 or SEG_E_*. */
+/* Add the `count` records of one batch, which end at `end`: 0 or SEG_E_*. */
 INLINE int64_t put_records(seg_table *t, int full, const source *s, const uint8_t *p, const uint8_t *end, int64_t count)
 {
     int64_t previous = -1, size = 0, k = 0, r = 0;
-    front before = {.mask = ~(uint64_t)0}; /* no record has this length: the first byte is 0, the others too */
+    front before = {.mask = ~(uint64_t)0}; /* no record has this word: the first byte is 0, the others too */
     while (k < count) {
         fields f;
         if (UNLIKELY(p == end))
@@ -177,7 +177,7 @@ INLINE int64_t put_records(seg_table *t, int full, const source *s, const uint8_
     return r == 0 && p != end ? SEG_E_TRAILING : r;
 }
 
-/* What is wanted of a batch that has its records at `at` in the arena; 0, or SEG_E_* where it can't lie there. */
+/* Find the wanted range of a batch whose records are at `at` in the arena; 0, or SEG_E_* if it can't lie there. */
 static int64_t source_of(const uint8_t *arena, int64_t arena_len, const seg_batch *b, int64_t at, int64_t len,
                          int64_t from_offset, int64_t end_offset, source *s)
 {
@@ -198,7 +198,7 @@ static int64_t source_of(const uint8_t *arena, int64_t arena_len, const seg_batc
     return 0;
 }
 
-/* Take back the rows of a batch that is damaged; the last one may have been begun only. */
+/* Remove the rows of a damaged batch; the last one may be incomplete. */
 static void take_back(seg_table *made, const seg_table *before)
 {
     seg_strings *both[2] = {&made->keys, &made->values};
@@ -214,7 +214,7 @@ int64_t seg_fill_table(const uint8_t *arena, int64_t arena_len, const seg_batch 
                        const int64_t *lens, int64_t n, int64_t from_offset, int64_t end_offset, seg_table *table)
 {
     int64_t r = 0;
-    seg_table made = *table; /* nobody else has its address: what is stored through its columns can't change it */
+    seg_table made = *table; /* a local copy: stores through its columns can't change it */
     int full = made.headers_at || made.keys.offsets || made.values.offsets;
     if (made.keys.room > INT32_MAX || made.values.room > INT32_MAX)
         return SEG_E_ROOM;

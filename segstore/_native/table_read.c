@@ -1,7 +1,7 @@
 /* Fills the columns of a table from a file: reads, checks and takes whole batches, a window at a time.
  *
- * This is the short way of what storage/log/read.py and records/table.py do, for plain batches of magic 2. It knows no
- * errors: it stops before whatever is not so, and Python looks anew and says what is wrong.
+ * This is the fast path of storage/log/read.py and records/table.py, for plain batches of magic 2. It raises no errors:
+ * it stops before another batch or damage, and Python reads on from there.
  *
  * Thread contract: no state; a seg_table, a window and a seg_table_read belong to one caller at a time.
  */
@@ -11,7 +11,7 @@
 
 enum { TAKE, PASS, STOP };
 
-/* What is to be done with a batch, whose header and bytes are there. */
+/* Judge a batch whose header and bytes are available. */
 static int judged(const seg_batch *b, const uint8_t *bytes, const seg_table_read *r)
 {
     if (b->magic != MAGIC || b->attributes & (CODEC_MASK | r->refused) || b->last_offset >= r->below)
@@ -34,7 +34,7 @@ static int has_room(const seg_table *t, seg_table_read *r, const seg_batch *b)
     return 0;
 }
 
-/* Take the whole batches of a window: the bytes that they have; *more is 0 if nothing behind them is to be taken. */
+/* Take the whole batches of a window. Returns their bytes; *more is 0 if no later batch must be taken. */
 static int64_t take(const uint8_t *window, int64_t len, seg_table *table, seg_table_read *r, int *more)
 {
     int64_t done = 0;
@@ -49,8 +49,9 @@ static int64_t take(const uint8_t *window, int64_t len, seg_table *table, seg_ta
             *more = 1;
             return done;
         }
-        if (b.magic == MAGIC && b.base_offset >= r->end_offset) { /* a wrapper has its last message's offset */
-            r->next_offset = r->end_offset; /* nothing lies between */
+        if (b.magic == MAGIC && b.base_offset >= r->end_offset) { /* a wrapper has its last message's offset, so its
+                                                                     batches may begin below */
+            r->next_offset = r->end_offset; /* there is no record between */
             return done;
         }
         int what = judged(&b, h, r);
@@ -69,7 +70,7 @@ static int64_t take(const uint8_t *window, int64_t len, seg_table *table, seg_ta
 
 int64_t seg_read_table(int fd, int64_t end, uint8_t *window, int64_t room, seg_table *table, seg_table_read *r)
 {
-    int64_t done = 1, kept = 0; /* kept: bytes of the next batch that the window has already */
+    int64_t done = 1, kept = 0; /* kept: bytes of the next batch that are in the window already */
     int more = 1;
     r->need_rows = r->need_bytes = 0;
     while (more && done > 0 && r->position < end) {

@@ -1,15 +1,15 @@
-/* The tail of a log: its end as C knows it, what readers see of the log, and when C may append (docs/engine.md).
- * Appends are in append.c, followers' tails in hand_on.c.
+/* The tail of a log: its end as C knows it, the part that readers see, and the times when C may append
+ * (docs/engine.md). Appends are in append.c, followers' tails in hand_on.c.
  *
- * A log has one tail (`seg_tail`) for as long as its partition is open. C appends while the tail is `open`. A thread that
- * takes the partition's append token pauses the tail first; then the thread may change the tail's fields, and move the
- * log's end. Python and C share these fields, so a pause copies nothing.
+ * A log has one tail (`seg_tail`) for as long as its partition is open. C appends while the tail is `open`. A thread
+ * that takes the partition's append token pauses the tail first; then the thread may change the tail's fields, and move
+ * the log's end. Python and C share these fields, so a pause copies nothing.
  *
- * After a failed write `torn` has the errno and the tail is paused: bytes may lie behind the log's end.
+ * After a failed write `torn` has the errno and the tail is paused: bytes may lie beyond the log's end.
  *
- * Thread contract: any thread, in the process that made the tail. `lock` (tail_lock.h) is held while the tail is opened or
- * paused, and while its end moves. seg_tail_end takes no lock: `sequence` is odd while the ends change. In a child that
- * was forked from that process no call changes a tail.
+ * Thread contract: any thread, in the process that made the tail. `lock` (tail_lock.h) is held while the tail is opened
+ * or paused, and while its end moves. seg_tail_end takes no lock: `sequence` is odd while the ends change. In a child
+ * that was forked from that process no call changes a tail.
  */
 #define _GNU_SOURCE
 #include "active.h"
@@ -26,7 +26,7 @@
 #include "tail.h"
 #include "tail_lock.h"
 
-/* --- what readers see -------------------------------------------------------------- */
+/* --- the visible part -------------------------------------------------------------- */
 
 static void publish(const seg_tail *t)
 {
@@ -41,7 +41,7 @@ static int64_t seen_of(const seg_tail *t, int64_t shown)
     return t->high_watermark < 0 || t->high_watermark > shown ? shown : t->high_watermark;
 }
 
-/* Readers of this process see position and offsets of one moment. */
+/* Store position and offsets so that readers of this process see those of one moment. */
 static void store_ends(seg_tail *t, int64_t position, int64_t shown, int64_t seen, int64_t stable)
 {
     uint64_t odd = t->sequence + 1;
@@ -53,7 +53,7 @@ static void store_ends(seg_tail *t, int64_t position, int64_t shown, int64_t see
     __atomic_store_n(&t->sequence, odd + 1, __ATOMIC_RELEASE);
 }
 
-/* The last stable offset: it stays where a transaction is open, and may begin to. */
+/* The last stable offset: an open transaction pins it. */
 static int64_t stable_of(const seg_tail *t)
 {
     const seg_producers *p = t->producers;
@@ -94,7 +94,7 @@ void seg_share_leave(seg_tail *t)
 int64_t seg_share_catch_up(seg_tail *t)
 {
     const seg_share *s = __atomic_load_n(&t->share, __ATOMIC_ACQUIRE);
-    if (!s || !t->here[0] || __atomic_load_n(&s->log->current, __ATOMIC_ACQUIRE) == s->current || enter(t))
+    if (!s || !t->owner[0] || __atomic_load_n(&s->log->current, __ATOMIC_ACQUIRE) == s->current || enter(t))
         return 0;
     int more = t->open && t->share && seg_share_look(t) && t->active->end->next_offset > t->shown_offset;
     if (more)
@@ -117,16 +117,16 @@ int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen, int64_
             *stable = decided;
             return shown;
         }
-        if (!t->here[0])
-            return SEG_SLOW; /* another thread of the parent was at it, and is not here */
+        if (!t->owner[0])
+            return SEG_SLOW; /* a thread of the parent was changing the ends, and does not exist here */
         relax();
     }
 }
 
 int64_t seg_tail_look(seg_tail *t, int64_t position, int64_t shown, int64_t seen)
 {
-    int64_t error = t->here[0] ? enter(t) : 0;
-    if (error || !t->here[0])
+    int64_t error = t->owner[0] ? enter(t) : 0;
+    if (error || !t->owner[0])
         return error;
     int64_t paused = !t->open;
     if (paused)
@@ -137,7 +137,7 @@ int64_t seg_tail_look(seg_tail *t, int64_t position, int64_t shown, int64_t seen
 
 int64_t seg_tail_show(seg_tail *t, int64_t high_watermark)
 {
-    if (!t->here[0])
+    if (!t->owner[0])
         return 0;
     int64_t error = enter(t);
     if (error)
@@ -156,13 +156,13 @@ int64_t seg_tail_show(seg_tail *t, int64_t high_watermark)
 
 int64_t seg_tail_synced(seg_tail *t, int64_t synced)
 {
-    if (!t->here[0])
+    if (!t->owner[0])
         return 0;
     int64_t error = enter(t);
     if (error)
         return error;
     int64_t open = t->open;
-    if (open && (synced < 0 || synced > t->synced)) { /* a later sync may have told before */
+    if (open && (synced < 0 || synced > t->synced)) { /* a later sync may have published before */
         t->synced = synced;
         publish(t);
     }
@@ -174,7 +174,7 @@ int64_t seg_tail_synced(seg_tail *t, int64_t synced)
 
 int64_t seg_tail_to_sync(seg_tail *t, int32_t *fd, seg_syncer *sync, seg_share *share)
 {
-    if (!t->here[0] || enter(t))
+    if (!t->owner[0] || enter(t))
         return SEG_SLOW;
     int64_t end = t->open && (t->share || t->names == t->synced_names) ? t->shown_offset : SEG_SLOW;
     if (t->share)
@@ -185,7 +185,7 @@ int64_t seg_tail_to_sync(seg_tail *t, int32_t *fd, seg_syncer *sync, seg_share *
     return end;
 }
 
-/* --- where the log ends ------------------------------------------------------------ */
+/* --- the log's end ----------------------------------------------------------------- */
 
 void seg_tail_move_end(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
 {
@@ -205,7 +205,7 @@ void seg_tail_hide_batches(seg_tail *t, int64_t len, const seg_batch *batches, i
     __atomic_store_n(&t->open, 0, __ATOMIC_RELAXED);
 }
 
-/* A write has failed: bytes may lie behind the end. */
+/* Note a failed write: bytes may lie beyond the end. */
 void seg_tail_tear(seg_tail *t, int64_t error)
 {
     if (t->share) {
@@ -224,7 +224,7 @@ static int is_hosted(const seg_tail *t)
     return t->share && t->share->who == SEG_OF_APPENDS;
 }
 
-/* Let no append begin, in other processes too; what they have appended is the log's end here from then on. */
+/* Let no append begin, in other processes too; the log's end, with their appends, is loaded here. */
 static int64_t close_log(seg_tail *t)
 {
     if (t->open && is_hosted(t)) {
@@ -240,8 +240,8 @@ static int64_t close_log(seg_tail *t)
 
 int64_t seg_tail_begin(seg_tail *t)
 {
-    int64_t error = t->here[0] ? enter(t) : 0;
-    if (error || !t->here[0])
+    int64_t error = t->owner[0] ? enter(t) : 0;
+    if (error || !t->owner[0])
         return error;
     t->torn = t->hidden = 0;
     t->appends = 0;
@@ -255,9 +255,9 @@ int64_t seg_tail_begin(seg_tail *t)
 
 int64_t seg_tail_pause(seg_tail *t, int32_t release)
 {
-    if (!t->here[0] && release)
+    if (!t->owner[0] && release)
         t->fd = -1;
-    for (int settled = !t->here[0]; !settled;) {
+    for (int settled = !t->owner[0]; !settled;) {
         int64_t error = enter(t);
         if (error)
             return error;
@@ -268,7 +268,7 @@ int64_t seg_tail_pause(seg_tail *t, int32_t release)
         settled = seg_tail_settle(t);
         if (settled && release)
             t->fd = -1;
-        seg_combine(t); /* refuses all that wait: the settings may be others when the tail is open again */
+        seg_combine(t); /* refuses the waiting appends: the settings may be others when the tail is open again */
         leave(t);
         if (!settled && (error = seg_job_await_end(t->job)))
             return error;
@@ -279,7 +279,7 @@ int64_t seg_tail_pause(seg_tail *t, int32_t release)
 int64_t seg_tail_quit(seg_tail *t)
 {
     int32_t free = FREE;
-    if (!t->here[0]) {
+    if (!t->owner[0]) {
         t->fd = -1;
         return 1;
     }
@@ -290,7 +290,7 @@ int64_t seg_tail_quit(seg_tail *t)
         turn_away(t);
         return 0;
     }
-    __atomic_store_n(&t->open, 0, __ATOMIC_RELAXED); /* seg_tail_begin may have had the lock since */
+    __atomic_store_n(&t->open, 0, __ATOMIC_RELAXED); /* seg_tail_begin may have taken the lock since */
     int settled = seg_tail_settle(t);
     if (settled)
         t->fd = -1;
@@ -301,7 +301,7 @@ int64_t seg_tail_quit(seg_tail *t)
 
 void seg_tail_fence(seg_tail *t, int32_t epoch)
 {
-    if (!t->here[0])
+    if (!t->owner[0])
         return;
     __atomic_store_n(&t->fenced_below, epoch, __ATOMIC_SEQ_CST);
     turn_away(t);

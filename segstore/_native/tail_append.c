@@ -1,17 +1,17 @@
-/* seg_tail_append (append.c) as a function of Python's that mostly keeps the interpreter's lock, and seg_tail_flush
- * (commit.c) as one that lets go of it, and costs less than cffi's: threads that a sync has served come back one
- * after the other, by that lock.
+/* seg_tail_append (append.c) as a Python function that mostly keeps the interpreter's lock, and seg_tail_flush
+ * (commit.c) as one that releases it, and costs less than by cffi: threads that a sync has served need that lock one
+ * after another.
  *
- * cffi lets go of that lock for every call. Where several threads append, each of them then waits for the lock
- * after each record, which costs more than the write itself: 1 to 2 us into the page cache. So the lock is kept
- * where the call does nothing but such a write. It is let go where the call may sync, writes to several files,
- * or writes by a function of the tail's own; and for the next APART appends behind one that took TOO_LONG: the
- * disk is throttled, then, or the file system is remote.
+ * cffi releases that lock for every call. If several threads append, each of them would wait for the lock after each
+ * record, which costs more than the write itself: 1 to 2 us into the page cache. So the lock is kept if the call only
+ * makes such a write. It is released if the call may sync, writes to several files, or writes by a function of the
+ * tail's own; and for the next SLOW_APPENDS appends after an append that took TOO_LONG: then the disk is throttled, or the
+ * file system is remote.
  *
- * Headers are put into bytes first, with the interpreter's lock held: once it is let go, their list may change.
+ * Headers are copied into bytes first, with the interpreter's lock held: once it is released, their list may change.
  *
- * Thread contract: that of seg_tail_append. Who holds the tail's lock needs no lock of the interpreter's to let
- * go of it, as long as it writes by seg_pwrite.
+ * Thread contract: that of seg_tail_append. The holder of the tail's lock does not need the interpreter's lock to
+ * release it, as long as it writes by seg_pwrite.
  */
 #include "tail_append.h"
 
@@ -28,11 +28,11 @@ enum { LENGTHS = 10 };      /* bytes of two lengths as varints, at most */
 typedef int64_t (*append_function)(seg_tail *, const seg_record *, int64_t, int64_t, seg_batch *);
 typedef int64_t (*flush_function)(seg_tail *, int64_t);
 
-/* seg_tail_append and seg_tail_flush, which lie in cffi's module; set once, as the package is imported. */
+/* seg_tail_append and seg_tail_flush of cffi's module; set once, when the package is imported. */
 static append_function seg_append;
 static flush_function seg_flush;
 
-/* What seg_tail_append is called with. */
+/* The arguments of seg_tail_append. */
 typedef struct {
     seg_tail *tail;
     seg_record record;
@@ -52,7 +52,7 @@ static int64_t make_holding_the_lock(const append_call *c)
     return offset;
 }
 
-static int64_t make_apart(const append_call *c)
+static int64_t make_without_gil(const append_call *c)
 {
     int64_t offset;
     Py_BEGIN_ALLOW_THREADS
@@ -61,8 +61,8 @@ static int64_t make_apart(const append_call *c)
     return offset;
 }
 
-/* Put a header at w, where there is room up to `end`; returns what lies behind it. NULL where it is none (objects.h), or
- * has no room. */
+/* Write a header at w, which has room up to `end`; returns the position after it. NULL if it is no header (objects.h),
+ * or has no room. */
 static uint8_t *put_header(PyObject *header, uint8_t *w, const uint8_t *end)
 {
     const uint8_t *name, *value;
@@ -73,8 +73,8 @@ static uint8_t *put_header(PyObject *header, uint8_t *w, const uint8_t *end)
     return put_nullable(put_nullable(w, name, name_len), value, value_len);
 }
 
-/* The headers of a record, put into `room`, which has SEG_ONE_ROOM bytes: a list or a tuple of what put_header takes,
- * or None; whether they are. */
+/* Write the headers of a record into `room`, which has SEG_ONE_ROOM bytes: a list or a tuple of headers, or None.
+ * Returns whether the object is one of these. */
 static int headers_of(PyObject *object, uint8_t *room, seg_record *r)
 {
     items all;
@@ -88,8 +88,8 @@ static int headers_of(PyObject *object, uint8_t *room, seg_record *r)
     return w != NULL;
 }
 
-/* Append to a shared log with the interpreter's lock, if its own lock is free; SEG_BUSY where an append would sleep, or is
- * not plain. */
+/* Append to a shared log with the interpreter's lock, if the log's lock is free; SEG_BUSY if an append would sleep, or
+ * is not plain. */
 static int64_t make_briefly(append_call *c)
 {
     seg_tail *t = c->tail;
@@ -122,13 +122,13 @@ static PyObject *tail_append(PyObject *module, PyObject *const *arguments, Py_ss
     if (PyErr_Occurred())
         return NULL;
     c.record.brief = 0;
-    if (!is_apart(c.tail))
+    if (!releases_gil(c.tail))
         return PyLong_FromLongLong(make_holding_the_lock(&c));
     int64_t offset = make_briefly(&c);
-    return PyLong_FromLongLong(offset == SEG_BUSY ? make_apart(&c) : offset);
+    return PyLong_FromLongLong(offset == SEG_BUSY ? make_without_gil(&c) : offset);
 }
 
-/* seg_tail_flush, which goes on behind a signal whose handler has raised nothing. */
+/* seg_tail_flush, repeated after a signal whose handler has raised nothing. */
 static PyObject *tail_flush(PyObject *module, PyObject *const *arguments, Py_ssize_t n)
 {
     int64_t code;
@@ -142,7 +142,7 @@ static PyObject *tail_flush(PyObject *module, PyObject *const *arguments, Py_ssi
         return NULL;
     if (upto < 0)
         upto = __atomic_load_n(&t->shown_offset, __ATOMIC_ACQUIRE);
-    if (upto < 0) /* which Python is changing */
+    if (upto < 0) /* Python is changing the end */
         return PyLong_FromLongLong(SEG_SLOW);
     do {
         Py_BEGIN_ALLOW_THREADS
@@ -172,17 +172,16 @@ static PyObject *bind(PyObject *module, PyObject *const *addresses, Py_ssize_t n
 
 static PyMethodDef functions[] = {
     {"seg_tail_append", (PyCFunction)(void (*)(void))tail_append, METH_FASTCALL,
-     "The offset of a record, or what else seg_tail_append (log.h) answers; SEG_SLOW where value or key are "
-     "neither bytes nor None, the headers no list or tuple of (str, bytes or None), or timestamp or expected "
-     "offset neither None nor an int from 0 to the largest int64. The tail and the seg_batch (0: none) are "
-     "addresses."},
+     "Append a record, and return the answer of seg_tail_append (log.h); SEG_SLOW if value or key are neither "
+     "bytes nor None, the headers no list or tuple of (str, bytes or None), or timestamp or expected offset "
+     "neither None nor an int from 0 to the largest int64. The tail and the seg_batch (0: none) are addresses."},
     {"seg_tail_flush", (PyCFunction)(void (*)(void))tail_flush, METH_FASTCALL,
-     "What seg_tail_flush (log.h) answers, for an offset, or up to the tail's end (-1); never -EINTR. The tail "
-     "is an address."},
+     "Flush up to an offset, or to the tail's end (-1), and return the answer of seg_tail_flush (log.h); never "
+     "-EINTR. The tail is an address."},
     {"seg_list_append", (PyCFunction)(void (*)(void))seg_list_append, METH_FASTCALL,
-     "The first offset of so many records, or what else seg_tail_write (log.h) answers; SEG_SLOW where they are not "
-     "small, where values, keys, timestamps or headers are no list or tuple of as many items of exact types, or where "
-     "the topic's settings refuse them. Keys and headers may be None, timestamps None or one int."},
+     "Append n records, and return the answer of seg_tail_write (log.h); SEG_SLOW if they are not small, if values, "
+     "keys, timestamps or headers are no list or tuple of n items of exact types, or if the topic's settings refuse "
+     "them. Keys and headers may be None, timestamps None or one int."},
     {"bind", (PyCFunction)(void (*)(void))bind, METH_FASTCALL,
      "Take the addresses of seg_tail_append, seg_tail_flush, seg_tail_write and seg_encode of cffi's module."},
     {NULL, NULL, 0, NULL},
@@ -191,7 +190,7 @@ static PyMethodDef functions[] = {
 static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "segstore._native._tail_append",
-    .m_doc = "Appends, with the interpreter's lock kept where that is no harm; seg_tail_flush.",
+    .m_doc = "Appends that mostly keep the interpreter's lock; seg_tail_flush.",
     .m_size = -1,
     .m_methods = functions,
 };

@@ -1,4 +1,4 @@
-/* What the files of the module `_tail_append` share: tail_append.c says what they are for. */
+/* Declarations for the files of the module `_tail_append`; tail_append.c has its purpose. */
 #ifndef SEG_TAIL_APPEND_H
 #define SEG_TAIL_APPEND_H
 
@@ -14,11 +14,11 @@ typedef int64_t (*encode_function)(const seg_column *, const seg_column *, const
                                    int64_t, const int64_t *, int64_t, int64_t, int64_t, const seg_template *, uint8_t *,
                                    int64_t, seg_batch *, int64_t, int64_t *, int64_t *);
 
-/* seg_tail_write and seg_encode, which lie in cffi's module; set once, as the package is imported. */
+/* seg_tail_write and seg_encode of cffi's module; set once, when the package is imported. */
 extern write_function seg_write;
 extern encode_function seg_encode_list;
 
-/* See list_append.c. */
+/* Append a list of records by one call (list_append.c). */
 PyObject *seg_list_append(PyObject *module, PyObject *const *arguments, Py_ssize_t n);
 
 #endif

@@ -1,11 +1,12 @@
 /* The lock of a tail (U. Drepper, "Futexes Are Tricky", mutex 3).
  *
- * Threads whose appends lie in slots sleep at it, too (combine.c). One that was served goes on without the lock, so it
- * wakes nobody: as long as there are such threads, who leaves wakes all that sleep. Who comes to a slot counts in
- * `waiting` before it sleeps, and who leaves looks at `waiting` after it has freed the lock: no sleeper is missed.
+ * Threads whose appends lie in slots sleep at it, too (combine.c). A thread whose append was answered goes on without
+ * the lock, so it wakes no other: while there are such threads, a holder that leaves wakes all sleepers. A thread with
+ * a slot counts in `waiting` before it sleeps, and the holder reads `waiting` after it has freed the lock: no sleeper
+ * is missed.
  *
- * The holder's write may hang with its disk. An append that waits for the lock so waits no longer than the tail takes
- * appends: who stops them changes `open` or `fenced_below`, and calls turn_away.
+ * The holder's write may hang with its disk. So an append waits for the lock only while the tail takes appends: a
+ * thread that stops appends changes `open` or `fenced_below`, and calls turn_away.
  */
 #ifndef SEG_TAIL_LOCK_H
 #define SEG_TAIL_LOCK_H
@@ -25,7 +26,7 @@ static inline int try_enter(seg_tail *t)
     return __atomic_compare_exchange_n(&t->lock, &free, TAKEN, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
-/* Take the lock, or note that it is waited for: whether it is taken. */
+/* Take the lock, or note that it is waited for; returns whether it is taken. */
 static inline int enter_or_note(seg_tail *t)
 {
     return __atomic_exchange_n(&t->lock, WAITED_FOR, __ATOMIC_SEQ_CST) == FREE;
@@ -38,7 +39,7 @@ static inline int takes_appends(const seg_tail *t)
         __atomic_load_n(&t->leader_epoch, __ATOMIC_RELAXED) >= __atomic_load_n(&t->fenced_below, __ATOMIC_SEQ_CST);
 }
 
-/* Sleep until the lock is freed, or for no reason: 0; -EINTR for a signal. */
+/* Sleep until the lock is freed; may wake early: 0; -EINTR for a signal. */
 static inline int64_t sleep_at(seg_tail *t)
 {
     return futex_wait(&t->lock, WAITED_FOR, NULL, SEG_OF_THREADS) < 0 && errno == EINTR ? -EINTR : 0;
@@ -55,7 +56,8 @@ static inline int64_t enter(seg_tail *t)
     return 0;
 }
 
-/* Take the lock to append: 0; -ECANCELED if another thread has it, and the tail takes no appends; -EINTR for a signal. */
+/* Take the lock to append: 0; -ECANCELED if another thread has it, and the tail takes no appends; -EINTR for a
+ * signal. */
 static inline int64_t enter_to_append(seg_tail *t)
 {
     for (int i = 0; i < SPINS; i++, relax())
@@ -70,8 +72,8 @@ static inline int64_t enter_to_append(seg_tail *t)
     return 0;
 }
 
-/* Have all that sleep at the lock look again whether the tail takes appends. The word changes, so that one who has just
- * looked does not fall asleep; whoever still waits notes it again. */
+/* Wake all sleepers, to check again whether the tail takes appends. The word changes, so that a thread just before its
+ * sleep does not sleep; threads that still wait note it again. */
 static inline void turn_away(seg_tail *t)
 {
     int32_t waited = WAITED_FOR;
@@ -88,7 +90,7 @@ static inline void leave(seg_tail *t)
 /* Take the lock of a tail that is open: 1; 0 if it is paused, if a signal comes, or in a child. */
 static inline int enter_if_open(seg_tail *t)
 {
-    if (!t->here[0] || enter_to_append(t))
+    if (!t->owner[0] || enter_to_append(t))
         return 0;
     if (__atomic_load_n(&t->open, __ATOMIC_ACQUIRE))
         return 1;

@@ -1,6 +1,6 @@
-/* Looks for records by when they were stamped: of each no more is read than its length and its timestamp.
+/* Finds batches by the timestamps of their records: of each record only length and timestamp are read.
  *
- * Thread contract: no state. What is no record is for seg_decode to tell: its batch is one that may hold some.
+ * Thread contract: no state. A batch with damaged records counts as found: seg_decode reports the damage.
  */
 #include "contract/answers.h"
 #include "contract/batch.h"
@@ -8,10 +8,10 @@
 #include "reader.h"
 
 enum {
-    QUICK_ROOM = 16         /* the quick loads of a length and a timestamp reach no further */
+    QUICK_ROOM = 16         /* the quick loads of a length and a timestamp end within these bytes */
 };
 
-/* The timestamp delta of the record at *p, which goes on to the next one: 1, or 0 where that is no record. */
+/* Read the timestamp delta of the record at *p, which moves to the next record: 1, or 0 if it is no record. */
 INLINE int next_delta(const uint8_t **p, const uint8_t *end, int64_t *delta)
 {
     const uint8_t *at = *p;

@@ -1,9 +1,9 @@
-/* The system calls that move bytes of a file to a socket, pipe or file; and stretches of batches that were found in
- * a log are remembered, so that one that is sent again needs no look into the file.
+/* The system calls that move bytes of a file to a socket, pipe or file; and a table of found stretches of batches, so
+ * that a stretch that is sent again needs no read of headers.
  *
- * Thread contract: no state but these, which any threads may look up and put in at once; what a mapping needs to be let go of lies with the caller. One call each: they may
- * wait for a sink without end, and -EINTR and short counts go back to the caller, whose signal handlers run
- * before it goes on.
+ * Thread contract: the table is the only state, and any threads may use it at once; the caller owns mappings. A
+ * function makes one system call: it may wait for a sink for ever, and returns -EINTR and short counts to the caller,
+ * whose signal handlers run before the next call.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -72,16 +72,16 @@ int64_t seg_sendfile(int out, int in, int64_t offset, int64_t count)
     return or_errno(send_file(out, in, &from, one_call(count)));
 }
 
-/* --- stretches that were found ------------------------------------------------ */
+/* --- the table of stretches --------------------------------------------------- */
 
-/* Readable batches of a segment never change (`Segment.number`), so what is remembered needs no forgetting: it says
- * where whole batches lie side by side, and is used where all of them are still to be seen. What ends a stretch may
- * change as the log grows: see recall(). A line of the cache each; a new one takes the place of what has its slot. */
+/* Readable batches of a segment never change (`Segment.number`), so an entry is never invalidated: it is a range of
+ * whole batches, and is used if all of them are still visible. The end of a stretch may change as the log grows, see
+ * recall(). An entry is a cache line; a new one replaces the entry in its slot. */
 typedef struct {
-    uint64_t sequence;      /* odd while the rest changes */
+    uint64_t sequence;      /* odd while the other fields change */
     int64_t segment, offset;
     int64_t position, stop, next_offset, first; /* as in seg_found */
-    int64_t asked;          /* max_bytes for which it is final; -1: not known to be */
+    int64_t asked;          /* max_bytes for which the stretch is final; -1: not known */
 } remembered;
 
 enum { REMEMBERED_BITS = 13 };
@@ -96,8 +96,8 @@ static remembered *slot_of(const seg_sendable *s, int64_t offset)
 #define GET(field) __atomic_load_n(&(field), __ATOMIC_ACQUIRE)
 #define PUT(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELEASE)
 
-/* Whether *at is what seg_find_stretch would give: all of it is to be seen, and it ends where the wanted bytes end
- * (they are of its one batch, or were wanted before), or where the log ends. */
+/* Whether *at is the answer of seg_find_stretch: all of it is visible, and it ends at the wanted number of bytes (it is
+ * one batch, or was found for that number), or at the log's end. */
 static int is_answer(const seg_sendable *s, int64_t max_bytes, int64_t asked, const seg_found *at)
 {
     int64_t size = at->stop - at->position;
@@ -135,8 +135,8 @@ static void remember(const seg_sendable *s, int64_t offset, int64_t max_bytes, c
     PUT(r->sequence, before + 2);
 }
 
-/* seg_find_stretch, from where the last stretch ended if this one begins there. Two threads may mix up what they
- * write there: every position is one where a batch begins, and its header says whether it is the right one. */
+/* Find a stretch by seg_find_stretch, from the end of the last one if this one begins there. Two threads may mix up the
+ * fields of that end: each position is the start of a batch, and its header shows whether it is the right one. */
 static int find_from_last(int fd, const seg_sendable *s, int64_t offset, int64_t max_bytes, seg_found *at)
 {
     int64_t last = __atomic_load_n(&s->next_offset, __ATOMIC_RELAXED);
@@ -157,7 +157,7 @@ int64_t seg_send_stretch(int sink, int fd, seg_sendable *s, int64_t offset, int6
     const seg_segment *of = &s->segment;
     seg_found own, *at = found ? found : &own;
     at->reads = 0;
-    if (offset < of->base_offset || offset >= s->below || max_bytes < 0 || (s->here && !s->here[0]))
+    if (offset < of->base_offset || offset >= s->below || max_bytes < 0 || (s->owner && !s->owner[0]))
         return SEG_SLOW;
     if (!recall(s, offset, max_bytes, at)) {
         at->reads = 0;
@@ -167,7 +167,7 @@ int64_t seg_send_stretch(int sink, int fd, seg_sendable *s, int64_t offset, int6
     }
     int64_t count = at->stop - at->position, next = at->next_offset;
     int goes_on = at->stop == of->end && count < max_bytes && s->below < of->end_offset;
-    /* A segment ends where the next one begins, whatever bytes are behind that. */
+    /* A segment ends at the next one's base offset, even if it has more bytes. */
     if (next > s->below || goes_on || count <= 0 || count > INT32_MAX || next <= offset || next - offset > INT32_MAX)
         return SEG_SLOW;
     int64_t sent = seg_sendfile(sink, fd, at->position, count);

@@ -1,12 +1,12 @@
-/* `PartitionLog.transfer` by seg_send_stretch (transfer.c), as one function of Python's.
+/* `PartitionLog.transfer` by seg_send_stretch (transfer.c), as one Python function.
  *
- * The functions of Python that lead to that call took as long as sendfile(2) of a small batch. So this looks at the
- * partition's view itself, and sends where a transfer from that view has left what it found out about the segment (a
- * `Sendable`) and nothing has changed since. All else is left to Python, with nothing done.
+ * The Python functions around that call took as long as sendfile(2) of a small batch. So this reads the partition's
+ * view itself, and sends if an earlier transfer from that view has left a `Sendable`, and the view has not changed
+ * since. Otherwise nothing is done, and Python makes the transfer.
  *
- * Thread contract: any threads, which hold the interpreter's lock. What it says of the view is of one moment, for no
- * code of Python's runs in between: only attributes of plain objects are looked up. The lock is let go for
- * seg_send_stretch, which may wait for the sink or the disk; references keep the memory, and the file open, meanwhile.
+ * Thread contract: any threads, which hold the interpreter's lock. The state of the view is of one moment, because no
+ * Python code runs in between: only attributes of plain objects are read. The lock is released for seg_send_stretch,
+ * which may wait for the sink or the disk; references keep the memory alive, and the file open, during the call.
  */
 #include "objects.h"
 
@@ -23,30 +23,29 @@
 
 typedef int64_t (*send_function)(int, int, seg_sendable *, int64_t, int64_t, seg_found *);
 
-/* A segment as seg_send_stretch takes it, for offsets from `first` on that are less than `below`. The log is not held
- * open. */
+/* A segment for seg_send_stretch, for offsets from `first` on and below `below`. It does not keep the log open. */
 typedef struct {
     PyObject_HEAD
-    PyObject *handle;       /* a weak reference to the log's */
+    PyObject *handle;       /* a weak reference to the log's handle */
     PyObject *segment;      /* cffi's seg_sendable *, whose memory `c` is */
     PyObject *memory;       /* the owners of memory that `c` points to */
     PyObject *tail;         /* cffi's seg_tail * of the log, or None */
-    long long first, below; /* `below` as in `c`, whose end_offset is where the view ended */
-    char spent;             /* it was of no use, and is to be made anew */
-    char offered;           /* it was given to seg_transfer, if that could take it */
+    long long first, below; /* `below` as in `c`, whose end_offset is the view's end */
+    char spent;             /* it was of no use, and must be made again */
+    char offered;           /* it was passed to seg_transfer, if that could use it */
     seg_sendable *c;
     const seg_tail *tail_c;
 } Sendable;
 
 enum { VIEWS, CONTEXT, SINK, OFFSET, MAX_BYTES, METHOD, ARGUMENTS };
 
-/* Set once, as the module is made, and as the package is imported. */
+/* Set once, when the module is made, and when the package is imported. */
 static PyTypeObject *sendable_type;
 static send_function send_stretch;
 static PyObject *current_name, *at_once_name, *closed_name, *fd_name;
 static PyObject *sendfile_method, *getsignal, *sigpipe, *ignored;
 
-/* --- what is known of a segment ----------------------------------------------- */
+/* --- a Sendable ---------------------------------------------------------------- */
 
 static PyMemberDef sendable_members[] = {
     {"handle", T_OBJECT_EX, offsetof(Sendable, handle), READONLY, NULL},
@@ -103,8 +102,8 @@ static PyType_Slot sendable_slots[] = {
     {0, NULL},
 };
 
-/* No Py_TPFLAGS_HAVE_GC: it refers to cffi's memory, a weak reference, and owners of memory, none of which leads back to
- * a view. */
+/* No Py_TPFLAGS_HAVE_GC: it refers to cffi's memory, a weak reference, and owners of memory; none of them refers to a
+ * view. */
 static PyType_Spec sendable_spec = {
     .name = "segstore._native._transfer.Sendable",
     .basicsize = sizeof(Sendable),
@@ -112,16 +111,17 @@ static PyType_Spec sendable_spec = {
     .slots = sendable_slots,
 };
 
-/* --- whether it still is as it was -------------------------------------------- */
+/* --- whether a Sendable is still valid ------------------------------------------ */
 
-/* Whether the partition's `Visible` shows its current view up to where it did, whatever C appends. */
+/* Whether the partition's `Visible` still shows its view up to the same end. */
 static int ends_alike(const Sendable *known)
 {
     return known->tail_c != NULL &&
         __atomic_load_n(&known->tail_c->seen_offset, __ATOMIC_ACQUIRE) == known->c->segment.end_offset;
 }
 
-/* What the partition's view knows of the segment that holds `offset`, a new reference; NULL where Python has to look. */
+/* The Sendable of the partition's view for the segment that holds `offset`, a new reference; NULL if Python must look
+ * it up. */
 static Sendable *known_of(PyObject *views, int64_t offset)
 {
     if (views == Py_None)
@@ -145,7 +145,7 @@ static int is_closed(PyObject *context)
     return closed != Py_False;
 }
 
-/* Whether a sink without a reader is an error and no SIGPIPE. */
+/* Whether a sink without a reader causes an error, not a SIGPIPE. */
 static int ignores_sigpipe(void)
 {
     PyObject *handler = PyObject_CallFunctionObjArgs(getsignal, sigpipe, NULL);
@@ -154,7 +154,7 @@ static int ignores_sigpipe(void)
     return same == 1;
 }
 
-/* An int from 0 to `most`, -1 where it is none. */
+/* An int from 0 to `most`, else -1. */
 static int64_t up_to(PyObject *object, int64_t most)
 {
     int overflow = 0;
@@ -164,7 +164,7 @@ static int64_t up_to(PyObject *object, int64_t most)
     return overflow || number > most ? -1 : number;
 }
 
-/* The descriptor of an open log, -1 where it is closed. */
+/* The descriptor of an open log, -1 if it is closed. */
 static int descriptor_of(PyObject *handle)
 {
     PyObject *number = handle == Py_None ? NULL : PyObject_GetAttr(handle, fd_name);
@@ -227,9 +227,9 @@ static PyObject *bind(PyObject *module, PyObject *address)
 
 static PyMethodDef functions[] = {
     {"seg_transfer", (PyCFunction)(void (*)(void))transfer, METH_FASTCALL,
-     "(bytes sent, next offset) of a transfer by sendfile, for a partition's Visible or None, its Context, sink, "
-     "offset, max_bytes and method. None where Python has to make the call. A list where it was made, and Python has to go "
-     "on: what seg_send_stretch (contract/transfer.h) answered, the Sendable, and the log's Handle."},
+     "Transfer by sendfile, for a partition's Visible or None, its Context, sink, offset, max_bytes and method. Return "
+     "(bytes sent, next offset); None if Python must make the transfer; a list if Python must finish it: the answer of "
+     "seg_send_stretch (contract/transfer.h), the Sendable, and the log's Handle."},
     {"bind", bind, METH_O, "Take the address of seg_send_stretch of cffi's module."},
     {NULL, NULL, 0, NULL},
 };
@@ -251,7 +251,7 @@ static int take_names(void)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if ((*names[i].at = PyUnicode_InternFromString(names[i].text)) == NULL)
             return 0;
-    PyObject *signals = PyImport_ImportModule("_signal"); /* `signal` makes an enum of what getsignal gives */
+    PyObject *signals = PyImport_ImportModule("_signal"); /* `signal` converts the result of getsignal to an enum */
     if (signals == NULL)
         return 0;
     getsignal = PyObject_GetAttrString(signals, "getsignal");

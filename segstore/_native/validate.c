@@ -1,7 +1,7 @@
-/* What a producer sent, before it is appended as it came (org.apache.kafka.storage.internals.log.LogValidator).
+/* Checks a producer's batch before it is appended without decoding
+ * (org.apache.kafka.storage.internals.log.LogValidator).
  *
- * Thread contract: no state; a batch belongs to its caller until it is written to the log. Nothing is written
- * into it here.
+ * Thread contract: no state; a batch belongs to its caller until it is written to the log. It is only read here.
  */
 #include "batch.h"
 #include "contract/batch.h"
@@ -10,7 +10,7 @@
 
 enum { CODECS = 5 };
 
-/* What the first bytes say, before the CRC is worth computing. */
+/* Check the first bytes, before the CRC is computed. */
 static int64_t look_at_front(const uint8_t *h, int64_t len, const seg_rules *rules)
 {
     if (len < HEADER)
@@ -65,7 +65,7 @@ int64_t seg_check_records(const uint8_t *plain, int64_t len, const seg_rules *ru
             return SEG_CHECK_OFFSETS;
         int64_t timestamp = (int64_t)((uint64_t)b->base_timestamp + (uint64_t)f.timestamp_delta);
         out->max_timestamp = timestamp > out->max_timestamp ? timestamp : out->max_timestamp;
-        /* What is wrong with a record alone is told after what is wrong with the bytes. */
+        /* A fault of a single record is reported only if the bytes have none. */
         if (UNLIKELY(f.key_len < 0 && rules->needs_key))
             status = status ? status : SEG_CHECK_KEY;
         if (UNLIKELY(is_far(rules, timestamp, now)))

@@ -21,8 +21,7 @@ from typing import Any
 
 from segstore._native import crc32c
 from segstore.errors import CorruptArchiveError
-from segstore.storage.meta.framed import compact
-from segstore.storage.meta.small_files import parse_json
+from segstore.storage.meta.framed import compact, parse_json
 
 MAGIC = b"SEGARCH1"
 _PREFIX = struct.Struct(">8sII")

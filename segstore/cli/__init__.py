@@ -1,7 +1,7 @@
 """The `segstore` command: parses arguments, calls the engine, and presents the answer.
 
 On disk: it reads input files that the user names, and writes nothing of its own. Threads: the main thread of
-its own process. Each module has a command or a group of related ones; `app` puts them together.
+its own process. Each module has a command or a group of related commands; `app` has the list of all.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from segstore.cli.command_line import command_of
 from segstore.cli.importing import imports, thawing
 
 INTERRUPTED = 130
-"""The exit status after Ctrl-C: 128 + SIGINT, as shells have it."""
+"""The exit status after Ctrl-C: 128 + SIGINT, as in shells."""
 
 
 def keep_standard_streams() -> None:
-    """Open each of standard input, output and error that is closed as /dev/null. Otherwise the next file that
-    is opened, one of the store's, would get that descriptor, and be written to as if it was the terminal.
+    """Open /dev/null in place of each closed standard stream. Otherwise the next opened file, a file of the
+    store, would get the descriptor, and terminal output would be written to it.
     """
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free, which is `fd`
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free descriptor: `fd`
     if sys.stdin is None:
         sys.stdin = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     if sys.stdout is None:
@@ -36,10 +36,10 @@ def keep_standard_streams() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command with `arguments` (by default those of the process), and return the exit status, or raise
+    """Run a command with `arguments` (by default the process's), and return the exit status, or raise
     SystemExit with it.
 
-    A standard stream that is closed is replaced by /dev/null.
+    A closed standard stream is replaced by /dev/null.
     """
     keep_standard_streams()
     with (
@@ -50,12 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with imports():
             from segstore.cli.app import commands
 
-        commands.main(args=arguments, prog_name="segstore")  # ends by SystemExit
+        commands.main(args=arguments, prog_name="segstore")  # raises SystemExit
     return INTERRUPTED
 
 
 def _signals_of(arguments: Sequence[str]) -> AbstractContextManager[object]:
-    """Return a block for `serve` in which SIGHUP is noted before `serve` is imported, which takes a while."""
+    """Return a block in which SIGHUP is noted, if the command is `serve`: it may come during the long
+    imports.
+    """
     if command_of(arguments) != "serve":
         return nullcontext()
     from segstore.cli.signals import hangups  # no other command needs it

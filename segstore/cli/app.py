@@ -1,7 +1,7 @@
-"""The group of all commands, and how errors end a command. Threads: one.
+"""The group of all commands, and the end of a command with an error. Threads: one.
 
 Every error of the engine is one line on standard error and exit status 1; wrong usage is status 2, Ctrl-C
-130. Where the reader of a pipe has closed it (`| head`), the command ends silently with 141, the status of a
+130. If the reader of a pipe has closed it (`| head`), the command ends silently with 141, the status of a
 process that SIGPIPE ended.
 """
 
@@ -17,7 +17,7 @@ import click
 from segstore.cli.help import WIDEST, colour, dressed, wrong_usage
 from segstore.cli.importing import imports, thawing
 from segstore.cli.place_first import PlaceFirst
-from segstore.cli.places.locked import told
+from segstore.cli.places.locked import locked_text
 from segstore.cli.signals import status
 from segstore.errors import SegstoreError, StoreLockedError
 from segstore.version import VERSION
@@ -187,14 +187,14 @@ COMMANDS = {
         "and flights of an archive; check the store.",
     ),
 }
-"""Where each command is, in order of use, and the first paragraph of its help. A command's module is imported
-when the command is called: the list of commands does not import the engine, and a command does not import
-what only others need (plots, Spark).
+"""By command, in order of use: its module, and the first paragraph of its help. The module is imported when
+the command is called: the list of commands does not import the engine, and a command imports no packages
+that only other commands need (plots, Spark).
 """
 
 
 class ListedCommand(click.Command):
-    """A command as it stands in a list; what is called is the command itself."""
+    """A command's entry in the list of commands; a call imports the real command and calls that."""
 
     def __init__(self, name: str) -> None:
         self._module, text = COMMANDS[name]
@@ -205,15 +205,15 @@ class ListedCommand(click.Command):
 
     def itself(self) -> click.Command:
         """Import the command."""
-        name = "import_" if self.name == "import" else str(self.name).replace("-", "_")  # as Python has names
+        name = "import_" if self.name == "import" else str(self.name).replace("-", "_")  # a Python name
         with imports():
             command: click.Command = getattr(import_module(self._module), name)
         return dressed(command)
 
 
 class Commands(PlaceFirst):
-    """Runs a command; what it returns becomes the exit status, and an exception, of wrong usage too, becomes
-    a line on standard error and an exit status.
+    """The group of all commands. A command's return value is the exit status. An exception, also one of wrong
+    usage, is printed as a line on standard error and becomes an exit status.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -246,7 +246,7 @@ class Commands(PlaceFirst):
         except click.ClickException as error:
             _refuse(error)
         except StoreLockedError as error:
-            click.echo(f"segstore: {told(error)}", err=True)
+            click.echo(f"segstore: {locked_text(error)}", err=True)
             ctx.exit(1)
         except (SegstoreError, OSError) as error:
             click.echo(f"segstore: {one_line(error)}", err=True)
@@ -254,13 +254,13 @@ class Commands(PlaceFirst):
 
 
 def _refuse(error: click.ClickException) -> NoReturn:
-    """Tell of arguments that are wrong, and end the command."""
+    """Print a wrong usage, and end the command."""
     click.echo(wrong_usage(error), err=True)
     raise click.exceptions.Exit(error.exit_code) from None
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's message as one line, with the file first and without the number."""
+    """Return an error's message as one line: of an OSError the file and the reason, without the number."""
     text = str(error)
     if isinstance(error, OSError) and error.errno and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
@@ -268,7 +268,7 @@ def one_line(error: Exception) -> str:
 
 
 def _drop_output() -> None:
-    # The rest of the buffer would fail again, with a message, when the interpreter ends.
+    # Otherwise the interpreter would write the remaining buffer at its end, and print another error.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

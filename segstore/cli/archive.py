@@ -1,6 +1,6 @@
 """`segstore archive`: archives a store until it is interrupted, or once; and checks an archive.
 
-On disk: the store is only read. Threads: the main thread waits; the archive has its own.
+On disk: the store is only read. Threads: the main thread waits; the archive has its own threads.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from segstore.cli.options import (
     in_plain_units,
     json_option,
     no_bootstrap,
+    print_http_address,
     store_given,
-    tell_http,
 )
 from segstore.cli.output import counted, print_json, progress_bar, size_text, status_line
 from segstore.cli.signals import ended_by_signals, stopped_by_signals
@@ -130,7 +130,7 @@ def archive(
 
 
 def _check_only(*allowed: str) -> None:
-    """Raise UsageError for an option that does not go with `verify`."""
+    """Raise UsageError for an option that `verify` does not accept."""
     ctx = get_current_context()
     for param in ctx.command.params:
         given = ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
@@ -179,7 +179,7 @@ def _run(running: Archive, http: str | None) -> None:
     if http is not None:
         from segstore.archiving.archive_http import begin_http
 
-        tell_http(begin_http(http, running))
+        print_http_address(begin_http(http, running))
     running.start()
     with status_line("archive") as line:
         while not running.wait(_LOOK_MS):

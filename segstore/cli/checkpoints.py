@@ -1,5 +1,4 @@
-"""`segstore checkpoints`: lists, prints, restores and compares the checkpoint directories that Spark keeps in
-a topic.
+"""`segstore checkpoints`: lists, prints, restores and compares Spark's checkpoint directories in a topic.
 
 On disk: the store is only read; `restore` writes into the directory that the user names. Threads: one.
 """
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
 
 # --- checkpoints options -----------------------------------------------------------------------
 
-# This part has the options of `segstore checkpoints`, and opens its topic.
+# The options of `segstore checkpoints`, and its topic.
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def topic_option(command: F) -> F:
-    """Add the option --topic NAME, which gives the argument `topic`."""
+    """Add the option --topic NAME, whose value is the argument `topic`."""
     return click.option(
         "--topic",
         "-t",
@@ -43,7 +42,7 @@ def topic_option(command: F) -> F:
 
 
 def at_option(command: F) -> F:
-    """Add the option --at OFFSET, which gives the argument `at`; None stands for the present."""
+    """Add the option --at OFFSET, whose value is the argument `at`; None means the latest offset."""
     return click.option(
         "--at",
         type=click.IntRange(0),
@@ -54,8 +53,8 @@ def at_option(command: F) -> F:
 
 @contextmanager
 def opened(path: str, topic: str) -> Iterator[PartitionLog]:
-    """Open the store to read, and yield the topic's log. Raises StorageError, UnknownTopicOrPartitionError,
-    ConfigError.
+    """Open the store for reading, and yield the topic's log. Raises StorageError,
+    UnknownTopicOrPartitionError, ConfigError.
     """
     from segstore.cli.places.of_store import open_reading
     from segstore.filetree import files_log
@@ -65,8 +64,8 @@ def opened(path: str, topic: str) -> Iterator[PartitionLog]:
 
 
 def seen(log: PartitionLog, at: int | None) -> TreeSnapshot:
-    """Return the tree as of an offset. Raises OffsetOutOfRangeError, whose message says why the tree can't be
-    seen as of it.
+    """Return the file tree as of an offset. Raises OffsetOutOfRangeError, with the reason if compaction has
+    removed that state.
     """
     from segstore.filetree import snapshot
     from segstore.storage.scans.scan import LATEST
@@ -231,7 +230,7 @@ def _by_name(tree: TreeSnapshot, root: str) -> dict[str, Any]:
 
 
 def _lines(before: bytes, after: bytes) -> list[str] | None:
-    """Return the lines in which two files differ; None where a file is not text, or is too long."""
+    """Return the lines that differ in two files; None for a file that is not text, or is too long."""
     if max(len(before), len(after)) > _MOST_TEXT or b"\0" in before + after:
         return None
     try:

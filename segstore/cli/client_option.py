@@ -1,4 +1,4 @@
-"""The options of a command whose client speaks Kafka's protocol: --command-config FILE and --set NAME=VALUE.
+"""The options of a command with a client of Kafka's protocol: --command-config FILE and --set NAME=VALUE.
 
 On disk: reads the properties file that the user names. Threads: one.
 """
@@ -18,8 +18,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def client_option(text: str) -> Callable[[F], F]:
-    """Return what adds both options, which give one argument `config`, a dict, in which --set counts more;
-    `text` is the help of --set.
+    """Return a decorator that adds both options, whose values are one argument `config`, a dict in which
+    --set overrides the file; `text` is the help of --set.
     """
 
     def add(command: F) -> F:

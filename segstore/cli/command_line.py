@@ -1,6 +1,6 @@
-"""The order of a command line: --store and --bootstrap may stand in front of a command's name.
+"""The order of a command line: --store and --bootstrap may precede the command's name.
 
-Nothing on disk. Threads: any; no state. Imports nothing, since it is asked before anything is imported.
+Nothing on disk. Threads: any; no state. Imports no other module, since it runs before all imports.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ _PLACES = ("--store", "-s", "--bootstrap", "-b")
 
 
 def command_of(args: Sequence[str]) -> str:
-    """Return the name of the command that is called; another word if none is named."""
+    """Return the name of the called command; without one, another word of the command line."""
     return next(iter(moved(list(args))), "")
 
 
 def moved(args: list[str]) -> list[str]:
-    """Return the arguments with --store and --bootstrap, which stand in front of all others, put behind the
-    name of a command. Where none is named, nothing is moved.
+    """Return the arguments with leading --store and --bootstrap moved after the command's name. Without a
+    command nothing is moved.
     """
     count = 0
     while count < len(args) and (size := place_size(args[count])):
@@ -28,7 +28,9 @@ def moved(args: list[str]) -> list[str]:
 
 
 def place_size(argument: str) -> int:
-    """Return how many arguments an option takes with its value; 0 for any other argument."""
+    """Return the number of arguments of an option --store or --bootstrap with its value; 0 for another
+    argument.
+    """
     if argument in _PLACES:
         return 2
     name, equals, _ = argument.partition("=")

@@ -1,4 +1,4 @@
-"""Completes the names of topics and groups by the Tab key, where the command line names a store by then.
+"""Tab completion of topic and group names, if the command line already has a store.
 
 On disk: only reads. Threads: one.
 """
@@ -15,20 +15,21 @@ from segstore.errors import SegstoreError
 
 
 def topic_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the topics of the store whose names begin so."""
+    """Return the store's topics whose names begin with `incomplete`."""
     return _names(ctx, incomplete, lambda store: store.topics())
 
 
 def group_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the groups of the store whose names begin so."""
+    """Return the store's groups whose names begin with `incomplete`."""
     return _names(ctx, incomplete, lambda store: [each.group_id for each in segstore.Groups(store).list()])
 
 
 def _names(
     ctx: click.Context, incomplete: str, names: Callable[[segstore.Store], Iterable[str]]
 ) -> list[str]:
-    """Nothing is told of errors: a shell would print them amid the line that is typed."""
+    """Return names of the store that begin with `incomplete`."""
     path = ctx.params.get("path")
+    # An error would be printed into the command line that the user types.
     with suppress(SegstoreError, OSError):
         if isinstance(path, str):
             with segstore.open(path, "r") as store:

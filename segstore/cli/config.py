@@ -1,4 +1,4 @@
-"""`segstore config`: judges files of settings. On disk: only reads. Threads: one."""
+"""`segstore config`: checks files of settings. On disk: only reads. Threads: one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check(path: str) -> int:
         return 2
     found = problems(file)
     for each in found:
-        click.echo(file.told(each), err=True)
+        click.echo(file.located(each), err=True)
     if found:
         return 2
     for line in summary(file):

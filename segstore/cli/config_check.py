@@ -1,4 +1,4 @@
-"""Judges a file of settings as a whole, with the files that it names, and sums it up.
+"""Checks a file of settings as a whole, with the files that it names, and summarizes it.
 
 On disk: reads those files. Threads: any; no state.
 """
@@ -26,7 +26,7 @@ from segstore.server.settings import ServerConfig, parted
 
 
 def problems(file: ConfigFile) -> list[Problem]:
-    """Return all that is wrong, in order of the lines."""
+    """Return all problems of the file, in order of the lines."""
     found = [*file.problems, *_of_single_listeners(file)]
     if not found:
         of_store, of_server = parted(file.settings)
@@ -38,7 +38,7 @@ def problems(file: ConfigFile) -> list[Problem]:
 
 
 def _raised(file: ConfigFile, call: Callable[[], object]) -> list[Problem]:
-    """Return what a call raises, as a problem; none if it raises nothing."""
+    """Return the SegstoreError of a call as a problem, in a list; [] if it raises none."""
     try:
         call()
     except SegstoreError as error:
@@ -47,7 +47,7 @@ def _raised(file: ConfigFile, call: Callable[[], object]) -> list[Problem]:
 
 
 def _of_single_listeners(file: ConfigFile) -> Iterator[Problem]:
-    """Yield what is wrong with settings of single listeners."""
+    """Yield the problems of settings for single listeners."""
     for name, value in file.settings.items():
         if name.startswith(OWN_PREFIX):
             for problem in _raised(file, lambda: _judge_own(file, name, value)):  # noqa: B023
@@ -61,7 +61,9 @@ def _judge_own(file: ConfigFile, name: str, value: object) -> None:
 
 
 def _of_files(file: ConfigFile, of_server: dict[str, Any]) -> list[Problem]:
-    """Return what is wrong with files of keys, certificates and users, also those that no listener uses."""
+    """Return the problems of the files with keys, certificates and users, also of files that no listener
+    uses.
+    """
     found: list[Problem] = []
     for config in ServerConfig.parse(of_server).by_listener():
         if config.ssl_keystore_location or config.ssl_keystore_key:
@@ -71,7 +73,7 @@ def _of_files(file: ConfigFile, of_server: dict[str, Any]) -> list[Problem]:
 
 
 def _users_of(source: Any) -> Users:
-    """Return the users. Raises ConfigError, which has the name of the setting, if the file can't be read."""
+    """Return the users. Raises ConfigError with the setting's name if the file can't be read."""
     try:
         return users_of(source)
     except StorageError as error:
@@ -82,7 +84,7 @@ def _users_of(source: Any) -> Users:
 
 
 def summary(file: ConfigFile) -> Iterator[str]:
-    """Yield lines about the server that the file, which has no problem, makes."""
+    """Yield the lines of a summary of the server that a file without problems configures."""
     _, of_server = parted(file.settings)
     config = ServerConfig.parse(of_server)
     yield f"{file.path} is right"
@@ -99,7 +101,7 @@ def summary(file: ConfigFile) -> Iterator[str]:
 
 
 def _places(config: ServerConfig) -> list[list[str]]:
-    """Return the lines of each listener about its address."""
+    """Return for each listener the lines about its address."""
     if not config.specs:
         return [[f"listens for {config.security_protocol}://{HOST}:{PORT}"]]
     return [

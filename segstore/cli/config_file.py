@@ -1,4 +1,4 @@
-"""`ConfigFile`: the settings of a server in a properties file, as Kafka's server.properties has them.
+"""`ConfigFile`: the settings of a server in a properties file, in the form of Kafka's server.properties.
 
 On disk: reads the file that the user names. Threads: any; immutable.
 """
@@ -41,18 +41,18 @@ _REFUSED = dict.fromkeys(
     ("authorizer.class.name", "allow.everyone.if.no.acl.found"),
     "allow and super.users say who may do what",
 )
-"""Settings that would be a hole if they were ignored."""
+"""Security settings, which must not be ignored: they are refused."""
 
 
 class Problem(NamedTuple):
-    """Something wrong in a file; `line` is 0 if it is in no single line. `text` has no secret."""
+    """A problem of a file; `line` is 0 if it concerns no single line. `text` contains no secret."""
 
     line: int
     text: str
 
 
 class Ignored(NamedTuple):
-    """A setting without effect, and what is done in place of it."""
+    """A setting without effect; `reason` says how segstore behaves instead."""
 
     line: int
     name: str
@@ -61,9 +61,9 @@ class Ignored(NamedTuple):
 
 @dataclass
 class ConfigFile:
-    """The settings have underscores for dots, as `segstore.serve` takes them; `lines` says where each is.
-    `directory` is the store's, `http` is where metrics are; `controllers` are names of listeners. Relative
-    paths were those of the file's directory, and are absolute.
+    """The content of one file. `settings` have underscores in place of dots, as arguments of
+    `segstore.serve`; `lines` has their line numbers. `directory` is the store's, `http` the address of the
+    metrics; `controllers` are names of listeners. Relative paths were resolved against the file's directory.
     """
 
     path: str
@@ -75,14 +75,14 @@ class ConfigFile:
     ignored: list[Ignored] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
-    def told(self, problem: Problem) -> str:
+    def located(self, problem: Problem) -> str:
         """Return a problem in one line, with file and line."""
         line = f", line {problem.line}" if problem.line else ""
         return f"{self.path}{line}: {problem.text}"
 
 
 def read_config(path: str) -> ConfigFile:
-    """Return what a file has, with all of its problems that are seen in a single line. Raises OSError."""
+    """Return the content of a file, with the problems of its single lines. Raises OSError."""
     found = ConfigFile(path)
     try:
         text = read_given(path, _MOST_BYTES).decode("utf-8")
@@ -99,7 +99,7 @@ def read_config(path: str) -> ConfigFile:
 
 
 def _check_controllers(file: ConfigFile) -> None:
-    """Refuse listeners that only controllers and brokers should reach: here clients would be served there."""
+    """Refuse the listeners of controllers and brokers: a server of segstore would serve clients there."""
     names = {
         each.partition("://")[0].strip().upper() for each in str(file.settings.get(_LISTENERS, "")).split(",")
     }
@@ -117,7 +117,7 @@ def _take(file: ConfigFile, entry: PropertyEntry) -> None:
     line, name, value = entry
     if value is None:
         raise ConfigError("must be NAME=VALUE")
-    if not _NAME.fullmatch(name):  # perhaps a part of a key or a password, which is not shown
+    if not _NAME.fullmatch(name):  # it may be a part of a key or a password: don't show it
         raise ConfigError("what stands before the = is no name of a setting")
     setting = name.replace(".", "_")
     if name == JAAS or (setting.startswith(OWN_PREFIX) and name.endswith(f".{JAAS}")):
@@ -143,7 +143,7 @@ def _take(file: ConfigFile, entry: PropertyEntry) -> None:
 
 
 def _judged(file: ConfigFile, name: str, value: str) -> str:
-    """Return the value of a setting as `serve` takes it. Raises ConfigError."""
+    """Return the value of a setting as an argument of `serve`. Raises ConfigError."""
     setting = name.replace(".", "_")
     if name in _REFUSED:
         raise ConfigError(f"{name} is refused: {_REFUSED[name]}")
@@ -151,7 +151,7 @@ def _judged(file: ConfigFile, name: str, value: str) -> str:
         value = in_plain_units(name, value)
     except click.BadParameter as error:
         raise ConfigError(error.message) from None
-    if setting.startswith(OWN_PREFIX):  # `ServerConfig` judges these: it knows the listeners
+    if setting.startswith(OWN_PREFIX):  # checked by `ServerConfig`, which knows the listeners
         return _settled(file, setting, value) if setting.endswith(_PATHS) else value
     known = _options()
     if setting not in known:
@@ -163,7 +163,7 @@ def _judged(file: ConfigFile, name: str, value: str) -> str:
 
 
 def _settled(file: ConfigFile, name: str, path: str) -> str:
-    """Return an absolute path. Raises ConfigError for users in place of the path of their file."""
+    """Return an absolute path. Raises ConfigError for users given in place of the path of a file of users."""
     found = os.path.join(os.path.dirname(os.path.abspath(file.path)), path)
     if name.endswith(_USERS):
         try:
@@ -193,7 +193,7 @@ def _directory(file: ConfigFile, name: str, value: str) -> str:
 
 
 def _add_rules(file: ConfigFile, line: int, value: str) -> None:
-    """Add entries of the allow list, which may be repeated. Raises ConfigError."""
+    """Add entries to the allow list; the setting may be repeated. Raises ConfigError."""
     file.lines.setdefault(_ALLOW, line)
     held = file.settings.setdefault(_ALLOW, ())
     try:
@@ -205,7 +205,7 @@ def _add_rules(file: ConfigFile, line: int, value: str) -> None:
 
 
 def _add_users(file: ConfigFile, line: int, name: str, value: str) -> None:
-    """Add the users of `sasl.jaas.config`, which a listener may have for each mechanism. Raises
+    """Add the users of `sasl.jaas.config`, a setting that a listener may have for each mechanism. Raises
     ConfigError.
     """
     prefix, _, _ = name.removesuffix(JAAS).rpartition(".")
@@ -233,9 +233,9 @@ def _options() -> dict[str, list[Option]]:
     return found
 
 
-def problem_of(file: ConfigFile, told: str) -> Problem:
-    """Return an error, which has names with dots, at the line of the first setting in it."""
-    text = " ".join(told.split())
+def problem_of(file: ConfigFile, message: str) -> Problem:
+    """Return an error message as a problem, at the line of the first setting that it names (with dots)."""
+    text = " ".join(message.split())
     lines = {name.replace("_", "."): line for name, line in file.lines.items()}
     named = (lines[each] for each in _WORD.findall(text) if each in lines)
     return Problem(next(named, 0), text)

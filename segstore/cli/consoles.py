@@ -1,5 +1,5 @@
-"""Rich's console and text as the commands want them. Apart from `output`, since rich is imported only by a
-command that prints with it. On disk: nothing. Threads: one.
+"""The commands' subclasses of rich's console and text, in a module of their own: only commands that print
+with rich import rich. On disk: nothing. Threads: one.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ class TerminalConsole(Console):
 
 
 class PipedConsole(TerminalConsole):
-    """Leaves out the blanks at the ends of lines, which fill the columns of tables."""
+    """A console for pipes: without trailing blanks, with which rich fills the columns of tables."""
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """See rich.console.Console."""
+        """Print like rich.console.Console.print, without trailing blanks."""
         with self.capture() as captured:
             super().print(*objects, **how)
         self.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 class WrappedCell(Text):
-    """A text that is broken behind a separator, where a line has one, rather than within a name."""
+    """A cell's text that is broken after a separator, if possible, rather than within a name."""
 
     def wrap(self, console: Console, width: int, **how: Any) -> Lines:
-        """See rich.text.Text."""
+        """Return the lines of the text, at most `width` cells wide."""
         text = Text("\n".join(folded(self.plain, width)), style=self.style)
         return text.wrap(console, width, **how)
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Return lines of at most `width` characters: broken at blanks, else behind one of `,=._-`, else
+    """Return lines of at most `width` characters: broken at blanks, or else after one of `,=._-`, or else
     anywhere.
     """
     lines, width = [], max(width, 1)

@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 # --- formats -----------------------------------------------------------------------------------
 
-# These functions make the output of `consume`.
+# The output formats of `consume`.
 
 
 def ndjson(records: Batch, partition: int) -> bytes:
-    """Return a JSON object for each record, a line each, which `produce` can read. Bytes that are not UTF-8
-    are base64, and a field says so.
+    """Return each record as a line with a JSON object, which `produce` can read. Bytes that are not UTF-8 are
+    base64, and marked by a field.
     """
     return lines(row_of(record, partition) for record in records)
 
 
 def row_of(record: Record | QueueRecord, partition: int) -> dict[str, object]:
-    """Return the fields of a record's object."""
+    """Return a record as the fields of its JSON object."""
     row: dict[str, object] = {
         "partition": partition,
         "offset": record.offset,
@@ -207,7 +207,7 @@ _OF_PARTITIONS = {
 
 
 def _check_options(is_share: bool, wanted: str) -> None:
-    """Raise click.UsageError for options that have no meaning with --share, or without."""
+    """Raise click.UsageError for options that can't be combined with --share, or that need it."""
     context = click.get_current_context()
     given = {
         name
@@ -225,14 +225,14 @@ def _check_options(is_share: bool, wanted: str) -> None:
 def first_offset(
     log: OffsetsLog, offset: int | str | None, since: int | None, last: int | None = None
 ) -> int:
-    """Return the offset at which reading begins: the log end offset where no record is as late as `since`;
-    `last` offsets before that end, where there are so many. Raises OffsetOutOfRangeError.
+    """Return the offset of the first record to read. `since`: the first record at or after this time, or else
+    the log end offset; `last`: so many offsets before the log end offset. Raises OffsetOutOfRangeError.
     """
     if last is not None:
         return max(log.start_offset, log.end_offset - last)
     if since is not None:
-        found = log.offset_for_time(since)
-        return log.end_offset if found is None else found
+        at = log.offset_for_time(since)
+        return log.end_offset if at is None else at
     if offset is None or offset == "earliest":
         return log.start_offset
     if isinstance(offset, str):
@@ -244,23 +244,25 @@ def first_offset(
 
 
 def last_offset(log: OffsetsLog, offset: int | str | None, until: int | None) -> int:
-    """Return the offset before which reading ends: the log end offset if no record is as late as `until`."""
+    """Return the offset after the last record to read; the log end offset if no record is as late
+    as `until`.
+    """
     if until is not None:
-        found = log.offset_for_time(until)
-        return log.end_offset if found is None else found
+        at = log.offset_for_time(until)
+        return log.end_offset if at is None else at
     if isinstance(offset, int):
         return offset
     return log.start_offset if offset == "earliest" else log.end_offset
 
 
 class Printer:
-    """Writes records to standard output, at most `limit` of them."""
+    """A printer of records to standard output, at most `limit` of them."""
 
     def __init__(self, form: Callable[[Batch, int], bytes], limit: int | None) -> None:
         self._form, self._left = form, limit
 
     def print_all(self, batches: Iterator[tuple[int, Batch]]) -> None:
-        """Print records of partitions, until there are no more or enough are printed."""
+        """Print the records of partitions, until the last one, or until `limit` are printed."""
         while self._left != 0:
             number, records = next(batches, (0, None))
             if records is None:
@@ -279,7 +281,7 @@ class Printer:
 
 
 class Printed(list["QueueRecord"]):
-    """Records of a partition, as formats take them."""
+    """Records of a partition in the type that the output formats take."""
 
     @property
     def values(self) -> Sequence[bytes | None]:
@@ -288,15 +290,15 @@ class Printed(list["QueueRecord"]):
 
 
 def counted(records: Any, partition: int) -> bytes:
-    """Do as `ndjson`, with a field that says how often each record was delivered."""
+    """Return each record as a line with a JSON object, with its delivery count."""
     return lines({**row_of(each, partition), "delivery_count": each.delivery_count} for each in records)
 
 
 def print_queue(
     queue: Queue, form: Callable[[Any, int], bytes], timeout_ms: int | None, most: int | None
 ) -> int:
-    """Print and acknowledge records of a share group, until none comes in time or enough are printed; return
-    how many were printed.
+    """Print and acknowledge records of a share group until the time-out, or until `most` are printed; return
+    the number of printed records.
     """
     printed = 0
     while most != 0 and (records := queue.poll(timeout_ms, most)):

@@ -1,7 +1,4 @@
-"""`segstore demote`: the operator's word that a primary has no standby any more. On disk: through the engine.
-
-Threads: one.
-"""
+"""`segstore demote`: removes the standby of a primary. On disk: through the engine. Threads: one."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ def _of_store(path: str) -> bool:
     from segstore.cli.places.of_store import open_reading
     from segstore.storage.store.writer import StoreWriter
 
-    with open_reading(path):  # a directory that is none is not made
+    with open_reading(path):  # raises for a wrong path, which the next line would create
         pass
     with segstore.open(path) as store:
         side = store.engine

@@ -1,5 +1,5 @@
-"""`segstore dump`: shows the batches, records and index entries of files. On disk: it only reads. Threads:
-one.
+"""`segstore dump`: prints the batches, records and index entries of files. On disk: only reads.
+Threads: one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shows the rows of `dump`, as tables for people or one JSON object a line for programs; and makes the rows
+"""Prints the rows of `dump`, as tables for people or one JSON object a line for programs; and makes the rows
 of index files, producer snapshots and checkpoints.
 
 On disk: only reads. Threads: one.
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PAGE = 1000
-"""How many rows get a table with columns that fit: a file may have millions of rows."""
+"""Rows of one table: a file may have millions of rows, and column widths are computed for each table."""
 
 ABSENT: tuple[Any, ...] = (-1, "", None, [])
-"""Values that mean nothing: a column that has only these is left out of a table."""
+"""Values for "none": a column with only these is omitted from a table."""
 
 
 @dataclass(frozen=True)
 class DumpRow:
-    """One thing in a file, such as a batch or an index entry.
+    """A row of the output: an entry of a file, such as a batch or an index entry.
 
-    `cells` has values by name; those whose names contain "timestamp" are in ms. `damage` says what is wrong
-    with this row, or that it stands for something damaged. `brief` is what a table shows in place of the
-    cells, so that it fits a terminal.
+    `cells` has values by name; values whose names contain "timestamp" are in ms. `damage` describes a damage
+    of this entry, or the damage for which the row stands. `brief` has fewer cells, for a table that fits a
+    terminal.
     """
 
     kind: str
@@ -118,19 +118,19 @@ def _where(row: DumpRow) -> str:
 
 # --- dump small --------------------------------------------------------------------------------
 
-# This part makes rows of the entries of indexes, producer snapshots and checkpoints.
+# The rows of indexes, producer snapshots and checkpoints.
 
 LIMIT = 1 << 31
 
 
 def base_offset_of(path: str) -> int:
-    """Return the base offset in a file's name, 0 where it has none."""
+    """Return the base offset in a file's name, or 0."""
     parsed = names.parse_segment_file(os.path.basename(path))
     return 0 if parsed is None else parsed[0]
 
 
 def dump_offset_index(files: Files, path: str) -> Iterator[DumpRow]:
-    """Yield the entries of an offset index: the last offset of a batch, and where the batch begins."""
+    """Yield the entries of an offset index: the last offset of a batch, and the position of that batch."""
     base = base_offset_of(path)
     for entry in _entries(files, path, OffsetIndex, _log_size(files, path)):
         relative, position = entry.fields
@@ -139,9 +139,7 @@ def dump_offset_index(files: Files, path: str) -> Iterator[DumpRow]:
 
 
 def dump_time_index(files: Files, path: str) -> Iterator[DumpRow]:
-    """Yield the entries of a time index: the largest timestamp so far, and the last offset of the batch that
-    has it.
-    """
+    """Yield the entries of a time index: the largest timestamp so far, and the last offset of its batch."""
     base = base_offset_of(path)
     for entry in _entries(files, path, TimeIndex, MOST):
         stamp, relative = entry.fields
@@ -163,8 +161,8 @@ class _Entry(NamedTuple):
 
 
 def _entries(files: Files, path: str, kind: type[SparseIndex], log_size: int) -> Iterator[_Entry]:
-    """Yield the entries before the zeros of allocated room. An entry is valid if it and all before it are
-    possible.
+    """Yield the entries before the preallocated zeros. An entry is valid if it and all entries
+    before it are.
     """
     data = files.read_file(path, LIMIT)
     valid = kind.valid_entries(data, MOST, log_size) if data else 0
@@ -179,7 +177,7 @@ def _used(data: bytes, kind: type[SparseIndex]) -> int:
 
 
 def _behind(files: Files, path: str, kind: type[SparseIndex]) -> Iterator[DumpRow]:
-    """Yield rows for what lies behind the entries: allocated room, or a part of an entry."""
+    """Yield rows for the bytes after the entries: preallocated zeros, or a part of an entry."""
     data = files.read_file(path, LIMIT)
     used = _used(data, kind)
     if used > len(data):

@@ -1,5 +1,5 @@
-"""Makes the rows that `segstore dump` shows of files, each by its name; those of batches and records here. On
-disk: it only reads. Threads: one.
+"""The rows of `segstore dump` for batches and records, and the choice of the rows by a file's name. On disk:
+only reads. Threads: one.
 
 It needs no store: it takes single files, partition directories and whole log directories, damaged ones too.
 """
@@ -35,7 +35,7 @@ from segstore.storage.segment.batch_scan import BAD, ScanStep, walk_past_damage
 
 # --- dump log ----------------------------------------------------------------------------------
 
-# This part shows the batches and records of a `.log` file, or of a snapshot of the metadata.
+# The batches and records of a `.log` file, or of a snapshot of the metadata.
 
 FLAGS = {
     APPEND_TIME_FLAG: "append-time",
@@ -53,7 +53,7 @@ MARKERS = {
 
 
 def dump_log(files: Files, path: str, with_records: bool) -> Iterator[DumpRow]:
-    """Yield a row for each batch, and one for each place where a batch should begin and none does."""
+    """Yield a row for each batch, and for each position at which a batch should begin but does not."""
     with files.open(path) as handle:
         end = min(files.size(handle), MOST)
         for step in walk_past_damage(files, handle, end, check_crcs=True):
@@ -69,14 +69,16 @@ def dump_log(files: Files, path: str, with_records: bool) -> Iterator[DumpRow]:
 
 
 def _is_damage(step: ScanStep, end: int) -> bool:
-    # A batch that ends behind the bytes of this step comes whole in the next step.
+    # A batch that is cut at the end of this step is whole in the next step.
     more = step.position + len(step.data) < end
     cut = step.stop.status == lib.SEG_SHORT
     return step.stop.status in BAD and not (cut and more and step.stop.position + step.stop.need <= end)
 
 
 def _as_known(step: ScanStep, i: int, path: str) -> Any:
-    """Return the header of batch `i`; that of a wrapper tells where it begins, and how many it has."""
+    """Return the header of batch `i`. For a compressed message of magic 0 or 1 it has the base offset and the
+    count of the inner messages.
+    """
     batch = step.batches[i]
     if batch["magic"] == MAGIC or not batch["attributes"] & CODEC_MASK:
         return batch
@@ -84,7 +86,7 @@ def _as_known(step: ScanStep, i: int, path: str) -> Any:
     try:
         _, (made, *_rest) = bring_up(step.data, step.batches[i : i + 1], path, step.position)
     except CorruptRecordError:
-        return batch  # its row is followed by the damage
+        return batch  # the next row is the damage
     batch["base_offset"], batch["count"] = made["base_offset"], made["count"]
     return batch
 
@@ -154,9 +156,9 @@ def _records(step: ScanStep, i: int, path: str) -> Iterator[DumpRow]:
 
 
 def _texts(key: bytes | None, value: bytes | None, states: str | None) -> tuple[_Text, _Text]:
-    """Return key and value as text, and their encodings."""
-    told = state_text(states, key, value) if states else None
-    return (as_text(key), as_text(value)) if told is None else ((told.key, None), (told.value, None))
+    """Return key and value as (text, encoding) each."""
+    state = state_text(states, key, value) if states else None
+    return (as_text(key), as_text(value)) if state is None else ((state.key, None), (state.value, None))
 
 
 def _encodings(key: str | None, value: str | None) -> str:
@@ -164,7 +166,7 @@ def _encodings(key: str | None, value: str | None) -> str:
 
 
 def marker(key: bytes | None) -> str:
-    """Return the type of a control record as text; its key has version int16 and type int16."""
+    """Return the type of a control record as text; its key is version (int16) and type (int16)."""
     if key is None or len(key) < 4:
         return "not a control record"
     kind = int.from_bytes(key[2:4], "big")
@@ -174,7 +176,7 @@ def marker(key: bytes | None) -> str:
 # --- files -----------------------------------------------------------
 
 BATCHES = (names.LOG, names.METADATA_SNAPSHOT)
-"""Suffixes of files that hold record batches."""
+"""Suffixes of files with record batches."""
 WHOLE_NAMES: dict[str, Callable[[Files, str], Iterator[DumpRow]]] = {
     names.LEADER_EPOCHS: dump_epochs,
     names.RECOVERY_POINTS: dump_offsets,
@@ -185,9 +187,7 @@ WHOLE_NAMES: dict[str, Callable[[Files, str], Iterator[DumpRow]]] = {
 
 
 def rows_of(files: Files, path: str, records: bool) -> Iterator[DumpRow]:
-    """Return the rows of one file, whose kind its name tells. Raises UsageError for a name that is not of the
-    store.
-    """
+    """Return the rows of one file by its name. Raises UsageError for a name that no file of a store has."""
     name = os.path.basename(path)
     if name in WHOLE_NAMES:
         return WHOLE_NAMES[name](files, path)
@@ -201,8 +201,8 @@ def rows_of(files: Files, path: str, records: bool) -> Iterator[DumpRow]:
 
 
 def kind_of(name: str) -> str | None:
-    """Return the suffix that tells what a file is, also one that is followed by .deleted, .cleaned, .swap
-    or .part.
+    """Return the suffix of a file's type, also before .deleted, .cleaned, .swap or .part; None for other
+    names.
     """
     for more in (names.DELETED, names.CLEANED, names.SWAP, names.PART):
         name = name.removesuffix(more)
@@ -211,7 +211,7 @@ def kind_of(name: str) -> str | None:
 
 
 def below(files: Files, directory: str) -> Iterator[str]:
-    """Yield the files of a partition in order, or those of all partitions of a store."""
+    """Yield the files of a partition in order, or of all partitions of a store."""
     for name in sorted(files.listdir(directory)):
         path = os.path.join(directory, name)
         if os.path.isdir(path):

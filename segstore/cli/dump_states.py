@@ -1,5 +1,5 @@
-"""Shows records of share groups as JSON, those of `__share_group_state` as Kafka's
-ShareGroupStateMessageFormatter does, those of `__consumer_offsets` as its GroupMetadataMessageFormatter. On
+"""Converts records of share groups to JSON: of `__share_group_state` as Kafka's
+ShareGroupStateMessageFormatter does, of `__consumer_offsets` as its GroupMetadataMessageFormatter does. On
 disk: nothing. Threads: any; functions without state.
 """
 
@@ -25,7 +25,7 @@ _MESSAGES = {
         15: "ShareGroupStatePartitionMetadata",
     },
 }
-"""Kafka's names of the messages, without "Key" and "Value", by topic, and the type that a key begins with."""
+"""Kafka's names of the messages, without "Key" and "Value", by topic and by the type at a key's begin."""
 
 
 class StateText(NamedTuple):
@@ -36,24 +36,24 @@ class StateText(NamedTuple):
 
 
 def topic_of_states(path: str) -> str | None:
-    """Return the topic in the directory of whose partition a file lies, if its records are shown so."""
+    """Return the topic of the partition directory that contains a file, if its records can be converted."""
     parsed = names.parse_partition_dir(os.path.basename(os.path.dirname(os.path.abspath(path))))
     return parsed[0] if parsed is not None and parsed[0] in _MESSAGES else None
 
 
 def state_text(topic: str, key: bytes | None, value: bytes | None) -> StateText | None:
-    """Return a record as text; None for a record of another kind, or of a newer version."""
+    """Return a record as JSON text; None for a record of another type, or of a newer version."""
     try:
         kind = kind_of(key or b"", "a share group")
         name = _MESSAGES[topic].get(kind)
         if name is None:
             return None
-        told = _text("type", kind, _data(f"{name}Key", decode_key(f"{name}Key", key or b""), 0))
+        text = _text("type", kind, _data(f"{name}Key", decode_key(f"{name}Key", key or b""), 0))
         if value is None:
-            return StateText(told, None)
+            return StateText(text, None)
         version = prefix_of(value)
         data = _data(f"{name}Value", decode_value(f"{name}Value", value), version)
-        return StateText(told, _text("version", version, data))
+        return StateText(text, _text("version", version, data))
     except (ValueError, UnsupportedVersionError):
         return None
 
@@ -63,8 +63,8 @@ def _text(name: str, number: int, data: dict[str, Any]) -> str:
 
 
 def _data(name: str, body: Any, version: int) -> dict[str, Any]:
-    """Return the fields of a structure of the message `name`; a tagged field is left out if it has its
-    default (Kafka: JsonConverter).
+    """Return the fields of a structure of message `name`, without tagged fields that have their default
+    (Kafka: JsonConverter).
     """
     found = {}
     for field in message(name).structs[type(body).__name__]:

@@ -1,8 +1,8 @@
 """`segstore export` writes a topic, or a part of it, as Parquet, Arrow IPC or NDJSON; `segstore import`
 appends such a file to a topic.
 
-On disk: `export` reads the store, beside a live writer too, and writes the file that the user names, whole
-or not at all; `import` writes the store through the engine. Threads: one.
+On disk: `export` reads the store, beside a live writer too, and writes the file that the user names, whole or
+not at all; `import` writes the store through the engine. Threads: one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from segstore.cli.inputs import SUFFIXES, of_stream
 from segstore.cli.new_file import check_new, new_file
 from segstore.cli.options import config_option, store_option
 from segstore.cli.output import progress_bar, rate_text
-from segstore.cli.produce import Router, feed, tell
+from segstore.cli.produce import Router, feed, print_summary
 from segstore.cli.ranges import RecordRange, range_options
 from segstore.cli.replicas import open_replicated, stores_option
 from segstore.cli.signals import ended_by_signals
@@ -41,12 +41,11 @@ if TYPE_CHECKING:
 
 # --- export sinks ------------------------------------------------------------------------------
 
-# These are the formats that `export` writes into a stream: Parquet, Arrow IPC (the streaming form) and
-# NDJSON.
+# The formats of `export`: Parquet, Arrow IPC (the streaming form) and NDJSON.
 
 
 class ExportedRecords(NamedTuple):
-    """Records of a partition that were written, up to the offset `end`; `size`: bytes of keys and values."""
+    """A count of written records of a partition, up to the offset `end`; `size`: bytes of keys and values."""
 
     partition: int
     end: int
@@ -55,27 +54,27 @@ class ExportedRecords(NamedTuple):
 
 
 class ExportWriter(Protocol):
-    """Writes records in one format, of these `columns`, by default COLUMNS."""
+    """A writer of records in one format, with some of `_ALL_COLUMNS`, by default COLUMNS."""
 
     def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
-        """Write the records within bounds; yield what was written, read by read."""
+        """Write the records within bounds; yield the count of each read."""
 
     def close(self) -> None:
-        """Write what is held, and what ends the format."""
+        """Write buffered rows, and the end of the format."""
 
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
-"""What is exported by default."""
+"""The columns that are exported by default."""
 
 
 class Ndjson:
-    """Writes a JSON object a line, as `consume` prints them."""
+    """A writer of JSON objects, one a line, like the output of `consume`."""
 
     def __init__(self, stream: BinaryIO, columns: Sequence[str] = COLUMNS) -> None:
         self._stream, self._columns = stream, columns
 
     def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
-        """See `ExportWriter`."""
+        """Write the records within bounds; yield the count of each read."""
         for partition, records in scan.reads(bounds):
             if len(records):
                 self._stream.write(self._lines(scan.topic, partition, records))
@@ -94,12 +93,12 @@ class Ndjson:
         return consume.lines({name: row[name] for name in names if name in row} for row in rows)
 
     def close(self) -> None:
-        """See `ExportWriter`."""
+        """Flush the stream."""
         self._stream.flush()
 
 
 class Tables:
-    """Writes Arrow tables through a pyarrow writer, without a Python object for each record."""
+    """A writer of Arrow tables through a pyarrow writer, without a Python object for each record."""
 
     def __init__(self, make: Callable[[Any, Any], Any], stream: BinaryIO, columns: Sequence[str]) -> None:
         with Needing("pyarrow", "an export to Parquet or Arrow IPC"):
@@ -110,7 +109,7 @@ class Tables:
             self._writer = make(stream, self._schema)
 
     def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
-        """See `ExportWriter`."""
+        """Write the records within bounds; yield the count of each table."""
         import pyarrow
 
         places = [name for name in ("partition", "offset") if name not in self._columns]
@@ -123,7 +122,7 @@ class Tables:
             )
 
     def close(self) -> None:
-        """See `ExportWriter`."""
+        """Close the pyarrow writer."""
         self._writer.close()
 
 
@@ -145,7 +144,7 @@ def parquet(stream: BinaryIO, columns: Sequence[str] = COLUMNS) -> Tables:
 
 
 def arrow(stream: BinaryIO, columns: Sequence[str] = COLUMNS) -> Tables:
-    """Return a writer of Arrow IPC in the streaming form, which can be written to a pipe."""
+    """Return a writer of Arrow IPC in the streaming form, for files and pipes."""
 
     def make(to: Any, schema: Any) -> Any:
         import pyarrow.ipc
@@ -239,8 +238,8 @@ def _form(wanted: str, target: str) -> str:
 
 
 def _run(scan: TopicScan, bounds: Bounds, sink: ExportWriter) -> None:
-    """Write a scan, with a bar that counts offsets: compaction, markers and aborted transactions leave some
-    of them without a record.
+    """Write a scan, with a progress bar of offsets; not each offset has a record, because of compaction,
+    markers and aborted transactions.
     """
     started, count, size, done = time.perf_counter(), 0, 0, 0
     before, total = _places(scan, bounds)
@@ -255,7 +254,9 @@ def _run(scan: TopicScan, bounds: Bounds, sink: ExportWriter) -> None:
 
 
 def _places(scan: TopicScan, bounds: Bounds) -> tuple[dict[int, Callable[[int], int]], int]:
-    """Return how many offsets of a scan lie before an offset, by partition, and how many there are."""
+    """Return for each partition a function that counts the scan's offsets before an offset, and the number of
+    all offsets.
+    """
     found: dict[int, Callable[[int], int]] = {}
     total = 0
     for log, start, end in scan.ranges:
@@ -272,7 +273,7 @@ def _places(scan: TopicScan, bounds: Bounds) -> tuple[dict[int, Callable[[int], 
 
 # --- import  -----------------------------------------------------------------------------------
 
-# `segstore import` appends what `export` wrote to a topic, through the engine. Threads: one.
+# `segstore import` appends the records of an export to a topic, through the engine. Threads: one.
 
 FORMATS = ("parquet", "arrow", "ndjson")
 
@@ -326,7 +327,7 @@ def import_(
         calls = {n: partial(stager.append_batch, topic, n) for n in ids}
         router = Router(topic, ids, BatchAppends(calls), None)
         feed(opened, form, InputOptions(), router)
-    tell(router, started)
+    print_summary(router, started)
 
 
 def _check_topic(store: Store, topic: str) -> None:
@@ -342,7 +343,9 @@ def _check_topic(store: Store, topic: str) -> None:
 def _importing(
     paths: tuple[str, ...], witness: str | None, topic: str, partitions: int | None, config: dict[str, str]
 ) -> Iterator[Importing]:
-    """Import into a store of one directory, which is made where it is missing, or into a replicated one."""
+    """Import into a store with one directory, which is created if it is missing, or into a
+    replicated store.
+    """
     from segstore.cli.places.of_store import open_reading
     from segstore.storage.bulk_import import importing, importing_into
 

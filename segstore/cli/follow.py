@@ -1,5 +1,5 @@
-"""`segstore follow`: keeps a directory as the hot standby of a primary; `segstore promote` lets it take the
-primary's place. On disk: through the engine. Threads: the main thread waits; the standby has its own.
+"""`segstore follow`: keeps a directory as the hot standby of a primary. `segstore promote`: makes the standby
+the primary. On disk: through the engine. Threads: the main thread waits; the standby has its own threads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from segstore.choices import ASYNC, DEAD, REACHABLE, SYNC
 from segstore.cli.client_option import client_option
 from segstore.cli.lifetime import Lifetime
 from segstore.cli.logs import log_options, logged
-from segstore.cli.options import confirmed, http_option, no_bootstrap, tell_http
+from segstore.cli.options import confirmed, http_option, no_bootstrap, print_http_address
 from segstore.cli.output import size_text, status_line
 from segstore.cli.signals import stopped_by_signals
 from segstore.errors import StoreLockedError
@@ -73,13 +73,13 @@ def follow(
     ):
         life.started(f"follows {source} ({mode})")
         click.echo(f"{directory} follows {source} ({mode})")
-        tell_http(running.http)
+        print_http_address(running.http)
         with status_line(f"{directory} follows") as line:
-            told: set[str] = set()
+            printed: set[str] = set()
             while not _is_over(running, once):
                 line.update(line.task_ids[0], description=_shown(running.total_lag(), running.error))
-                _tell_excess(directory, told)
-        _tell_excess(directory, told)
+                _print_excess(directory, printed)
+        _print_excess(directory, printed)
         if running.wait(0):
             click.echo(f"{directory} follows no more: another process has asked for it")
 
@@ -98,15 +98,15 @@ def _is_over(running: segstore.Standby, once: bool) -> bool:
     return running.wait(0 if once else _LOOK_MS)
 
 
-def _tell_excess(directory: str, told: set[str]) -> None:
-    """Print the records that were cut; the copies that are `told` already are left out, and others noted."""
+def _print_excess(directory: str, printed: set[str]) -> None:
+    """Print the records that were cut, of copies that are not in `printed`, and add these copies."""
     from segstore.files import Files
     from segstore.standby.divergent_records import copies, read_copy
 
     for path in copies(Files(), directory):
-        if path in told:
+        if path in printed:
             continue
-        told.add(path)
+        printed.add(path)
         for cut in read_copy(Files(), path):
             click.echo(
                 f"cut: {cut.topic}-{cut.partition} offset {cut.offset} leader epoch {cut.leader_epoch}"

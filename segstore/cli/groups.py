@@ -1,4 +1,4 @@
-"""`segstore groups`: lists and describes consumer and share groups with their lag, resets and deletes their
+"""`segstore groups`: lists and describes consumer and share groups with their lag; resets and deletes their
 offsets.
 
 On disk: through the engine. Threads: one.
@@ -149,15 +149,15 @@ def _title(group: GroupDescription) -> str:
 
 
 def _committed(part: PartitionState) -> str:
-    """Return the committed offset as text, with an asterisk where an open transaction is about to commit
-    another one.
+    """Return the committed offset as text, with an asterisk if an open transaction may commit
+    another offset.
     """
     text = shown(part.committed.offset) if part.committed else "-"
     return f"{text}*" if part.pending else text
 
 
 def _count(part: PartitionState, count: int | None) -> Text:
-    """Return the lag of a partition, or what is unread of it, as text."""
+    """Return the lag of a partition, or its unread offsets, as text."""
     if part.error is not None:
         return styled("?", style="red")
     if count is None:
@@ -278,7 +278,7 @@ _topic_option: Callable[[Any], Any] = click.option(
     help="Take all partitions of this topic, or the ones named; may be repeated.",
 )
 _GOALS = ("to_earliest", "to_latest", "to_current", "to_offset", "shift_by", "to_datetime", "by_duration")
-"""Each is the name of an option, and of a method of `Reset`."""
+"""The names of the options, which are names of methods of `Reset`."""
 
 
 @click.command()

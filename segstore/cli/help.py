@@ -1,5 +1,5 @@
-"""How help and wrong usage are shown: help is plain text, as wide as the terminal and at most WIDEST columns,
-and wrong usage is one line that says what to do. Nothing on disk. Threads: one.
+"""The form of help and of wrong usage: help is plain text, as wide as the terminal and at most WIDEST
+columns; wrong usage is one line with an advice. Nothing on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ import click
 
 WIDEST = 120
 _HYPHEN = "\N{NON-BREAKING HYPHEN}"
-"""Stands for each hyphen while lines are broken: an option is not cut behind one."""
+"""Replaces each hyphen while lines are broken, so that no option is cut after a hyphen."""
 
 
 class Formatter(click.HelpFormatter):
-    """Click's, but that no word is cut at a hyphen; headings are bold on a terminal."""
+    """Click's formatter, except that no word is cut at a hyphen; headings are bold on a terminal."""
 
     def write_heading(self, heading: str) -> None:
-        """See click.HelpFormatter."""
+        """Write a heading in bold."""
         super().write_heading(click.style(heading, bold=True))
 
     def write_text(self, text: str) -> None:
-        """See click.HelpFormatter."""
+        """Write a paragraph without breaks at hyphens."""
         super().write_text(text.replace("-", _HYPHEN))
 
     def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        """See click.HelpFormatter."""
+        """Write a definition list without breaks at hyphens."""
         whole = [(first, second.replace("-", _HYPHEN)) for first, second in rows]
         super().write_dl(whole, col_max, col_spacing)
 
     def getvalue(self) -> str:
-        """See click.HelpFormatter."""
+        """Return the text with ordinary hyphens."""
         return super().getvalue().replace(_HYPHEN, "-")
 
 
 class HelpContext(click.Context):
-    """Has help formatted by `Formatter`."""
+    """A context whose help is formatted by `Formatter`."""
 
     formatter_class = Formatter
 
@@ -64,7 +64,7 @@ def _first_sentence(command: click.Command) -> str:
 
 
 def dressed(command: click.Command) -> click.Command:
-    """Return a command whose help, and that of the commands in it, `Formatter` formats."""
+    """Make `Formatter` format the help of a command, and of the commands in it; return the command."""
     command.context_class = HelpContext
     for inner in command.commands.values() if isinstance(command, click.Group) else ():
         dressed(inner)
@@ -72,7 +72,7 @@ def dressed(command: click.Command) -> click.Command:
 
 
 def colour() -> bool | None:
-    """Return False where a terminal is to get no escape sequences (NO_COLOR, TERM=dumb), else None."""
+    """Return False if a terminal must not get escape sequences (NO_COLOR, TERM=dumb), else None."""
     unwanted = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
     return False if unwanted else None
 
@@ -81,7 +81,7 @@ _EXTRA = re.compile(r"Got unexpected extra arguments? \((\S+).*\)")
 
 
 def wrong_usage(error: click.ClickException) -> str:
-    """Return an error of the arguments as one line, with the command that explains them."""
+    """Return an error of the arguments as one line, with the command that shows the help."""
     message = _no_store(error) or _unknown(error) or " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     if context is None:
@@ -93,7 +93,7 @@ def wrong_usage(error: click.ClickException) -> str:
 
 
 def _no_store(error: click.ClickException) -> str:
-    """Return what to do where no store is named; "" for any other error."""
+    """Return an advice for a missing --store; "" for another error."""
     param = error.param if isinstance(error, click.MissingParameter) else None
     if param is None or "--store" not in param.opts:
         return ""
@@ -104,8 +104,8 @@ _NO_COMMAND = re.compile(r"No such command '(.*)'\.")
 
 
 def _unknown(error: click.ClickException) -> str:
-    """Return the error of an option or command that is none, with those that may have been meant, the
-    nearest first; "" for any other error.
+    """Return the error of an unknown option or command, with similar names, the nearest first; "" for another
+    error.
     """
     context: click.Context | None = getattr(error, "ctx", None)
     if context is None:
@@ -117,7 +117,7 @@ def _unknown(error: click.ClickException) -> str:
         given, kind, known = match[1], "command", context.command.list_commands(context)
     else:
         return ""
-    from segstore.config.options import did_you_mean  # which no correct command needs
+    from segstore.config.options import did_you_mean  # only wrong usage needs it
 
     meant = did_you_mean(given, known)
     return f"No such {kind} {given!r}" + (f": {meant}" if meant else "")
@@ -129,7 +129,9 @@ def _options(command: click.Command) -> set[str]:
 
 
 def _meant(context: click.Context, extra: str) -> str:
-    """Return what may have been meant by an argument that a command does not take."""
+    """Return a guess at the option that an extra argument belongs to, or the arguments that the command
+    takes.
+    """
     options = _options(context.command)
     guesses = {
         f"--{extra}": True,

@@ -1,4 +1,4 @@
-"""Settings of a broker that have no effect on a server of segstore, and are harmless.
+"""A broker's settings without effect on a server of segstore, which are harmless.
 
 Nothing on disk. Threads: any; immutable.
 """
@@ -56,7 +56,7 @@ IGNORED: dict[str, str] = {
     "metadata.log.dir": "the store's metadata are in the store",
     "num.recovery.threads.per.data.dir": "logs are recovered when they are opened",
 }
-"""By name, what is done in place of it."""
+"""By the setting's name: how segstore behaves instead."""
 
 ONLY_TRUE = frozenset({"delete.topic.enable", "log.cleaner.enable"})
-"""Those that are harmless as `true` only."""
+"""Ignored settings that are harmless only with the value `true`."""

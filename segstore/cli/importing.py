@@ -1,4 +1,4 @@
-"""How commands are imported. Threads: the main thread."""
+"""The garbage collector during the imports of a command. Threads: the main thread."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def imports() -> Iterator[None]:
-    """Have the garbage collector rest while modules are imported, and not look at what they define until the
-    command ends: it would do so again and again, for a sixth of the time until a command begins, and find
-    nothing.
+    """Stop the garbage collector in a block of imports, and exempt the imported objects until the command
+    ends. Its repeated scans would find no garbage, and take a sixth of the time until a command begins.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -25,8 +24,8 @@ def imports() -> Iterator[None]:
 
 @contextmanager
 def thawing() -> Iterator[None]:
-    """Have the garbage collector look at what `imports` froze once the command has ended, however it ended: a
-    program that called the command goes on. What the program itself froze before stays frozen.
+    """Undo the freeze of `imports` at the end of a command, however it ends, for a program that called the
+    command. Nothing is undone if the program had frozen objects before.
     """
     theirs = gc.get_freeze_count()
     try:

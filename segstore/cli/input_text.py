@@ -1,4 +1,4 @@
-"""Reads text input of `produce` as columns of records: lines, CSV and NDJSON. Threads: one."""
+"""Text input of `produce` as columns of records: lines, CSV and NDJSON. Threads: one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BLOCK = 1 << 20
 
 
 class InputError(InvalidArgumentError):
-    """The input is not a record; the message names the line, row or column."""
+    """Raised for input that is no record; the message names the line, row or column."""
 
 
 @dataclass(frozen=True)
 class InputOptions:
-    """Names the fields of an object, or columns of a row, that have key, value and timestamp; `separator`
-    stands between key and value of a line.
+    """The fields of an object, or columns of a row, with key, value and timestamp; `separator` is the text
+    between key and value of a line.
     """
 
     key_field: str | None = None
@@ -37,10 +37,10 @@ class InputOptions:
 
 @dataclass
 class Chunk:
-    """Some records as columns: lists, or arrow arrays where the input has such. A column is None where no
-    record has it.
+    """Some records as columns: lists, or arrow arrays if the input has arrow columns. A column is None if no
+    record has a value in it.
 
-    Timestamps are ms since the epoch, None for the present time; `partitions` is None where the key decides.
+    Timestamps are ms since the epoch, None for the present time; `partitions` is None if keys decide.
     """
 
     values: Any
@@ -54,8 +54,8 @@ class Chunk:
 
 
 def line_blocks(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield blocks of lines without their ends, each with as many lines as are available: a pipe is not
-    waited for until a block is full.
+    """Yield blocks of lines without line ends, each with the lines that are available: it does not wait until
+    a pipe has a full block.
     """
     rest = b""
     read = getattr(stream, "read1", stream.read)
@@ -77,7 +77,7 @@ def numbered(blocks: Iterable[list[bytes]]) -> Iterator[list[tuple[int, bytes]]]
 
 # --- input rows --------------------------------------------------------------------------------
 
-# This part reads lines, and rows of CSV.
+# Readers of lines, and of rows of CSV.
 
 ROWS = 5000
 LARGEST = 1 << 30
@@ -85,8 +85,8 @@ LARGEST = 1 << 30
 
 
 def lines(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield a record for each line; with a separator, the text before its first occurrence is the key.
-    Raises InputError, which names the line that lacks it.
+    """Yield a record for each line; the text before the first separator is the key. Raises InputError with
+    the line that has no separator.
     """
     separator, done = (options.separator or "").encode(), 0
     for block in line_blocks(stream):
@@ -145,8 +145,8 @@ def _rows_chunk(names: list[str], rows: list[list[str]], at: list[int | None], l
 
 # --- input json --------------------------------------------------------------------------------
 
-# This part reads NDJSON: objects with key and value, as `consume` prints them, or objects that are the values
-# themselves.
+# The reader of NDJSON: objects with key and value, in the form of `consume`'s output, or objects that are the
+# values themselves.
 
 FIELDS = {
     "key",
@@ -163,7 +163,7 @@ FIELDS = {
 
 
 def ndjson(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield a record for each object. Raises InputError, which names the line."""
+    """Yield a record for each object. Raises InputError with the line."""
     plain = options.plain or options.key_field or options.timestamp_field or options.value_field
     for block in numbered(line_blocks(stream)):
         chunk = Chunk([], [], [], [], [])
@@ -225,8 +225,8 @@ def _headers(headers: Any) -> list[tuple[str, bytes | None]]:
 
 
 def as_bytes(value: Any, encoding: str | None = None) -> bytes | None:
-    """Return text as UTF-8, null as None, anything else as JSON; with `encoding` "base64" the bytes that it
-    encodes. Raises ValueError.
+    """Return text as UTF-8, null as None, another value as JSON; with `encoding` "base64" the decoded bytes.
+    Raises ValueError.
     """
     if value is None:
         return None

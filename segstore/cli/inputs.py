@@ -1,7 +1,6 @@
-"""Reads the input of `produce` as columns, some thousand rows at a time: lines, NDJSON, CSV, Parquet and
-Arrow IPC.
+"""The input of `produce` as columns, some thousand rows at a time: lines, NDJSON, CSV, Parquet and Arrow IPC.
 
-On disk: only the input that the user names is read. Threads: one.
+On disk: only reads the input that the user names. Threads: one.
 """
 
 from __future__ import annotations
@@ -20,16 +19,15 @@ from segstore.errors import Needing
 
 # --- input arrow -------------------------------------------------------------------------------
 
-# Parquet and Arrow IPC have the columns key, value, timestamp, headers and partition, or rows that become
-# JSON.
+# Parquet and Arrow IPC: the columns key, value, timestamp, headers and partition, or rows that become JSON.
 
 ROWS = 50_000
 _FILE_MAGIC = b"ARROW1"
 
 
 def parquet(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield the records of a Parquet file; a pipe can't be read. Raises InputError where the input is not
-    Parquet or lacks a column.
+    """Yield the records of a Parquet file; a pipe can't be read. Raises InputError if the input is not
+    Parquet, or lacks a column.
     """
     pyarrow = _pyarrow("Parquet")
     if not stream.seekable():
@@ -42,8 +40,8 @@ def parquet(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
 
 
 def arrow(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield the records of an Arrow IPC stream, or of an IPC file, which can't be a pipe. Raises what
-    `parquet` raises.
+    """Yield the records of an Arrow IPC stream, or of an IPC file, which can't be a pipe. Raises InputError
+    if the input is not Arrow IPC, or lacks a column.
     """
     pyarrow = _pyarrow("Arrow IPC")
     try:
@@ -106,7 +104,7 @@ def _chunk(batch: Any, columns: dict[str, str | None]) -> Chunk:
 
 
 def _binary(column: Any) -> Any:
-    """Return a binary or text column as it is, any other as text."""
+    """Return a binary or text column unchanged, another column as JSON texts."""
     import pyarrow.types as types
 
     kinds = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
@@ -125,7 +123,7 @@ def _milliseconds(column: Any) -> list[int | None]:
 
 
 def _headers(column: Any) -> Any:
-    """Return headers as `export` writes them; a producer of the file may have other lists, or maps."""
+    """Return headers in the type that `export` writes. Raises InputError for other lists, or maps."""
     import pyarrow
 
     from segstore.records.arrow import HEADER_TYPE
@@ -161,29 +159,27 @@ SUFFIXES = {
 
 @dataclass(frozen=True)
 class Input:
-    """An open input; `size` is in bytes, or None where it is no regular file."""
+    """An open input; `size` is in bytes, None if it is no regular file."""
 
     stream: BinaryIO
     name: str
     size: int | None
 
     def format(self, wanted: str) -> str:
-        """Return the format: the one that is `wanted`, or for "auto" that of the file's suffix, else
-        lines.
-        """
+        """Return the format `wanted`, or for "auto" the format by the file's suffix, or else "lines"."""
         return wanted if wanted != "auto" else SUFFIXES.get(os.path.splitext(self.name)[1].lower(), "lines")
 
     def chunks(self, wanted: str, options: InputOptions) -> Iterator[Chunk]:
-        """Yield the records of the input. Raises InputError, which names the line or column."""
+        """Yield the records of the input. Raises InputError with the line or column."""
         return FORMATS[self.format(wanted)](self.stream, options)
 
     def position(self) -> int:
-        """Return how many bytes of a file were read up to now; 0 for other input."""
+        """Return the number of bytes read from a file; 0 for other input."""
         return 0 if self.size is None else self.stream.tell()
 
 
 def of_stream(stream: Any) -> Input:
-    """Return the input of a file that click has opened, or of standard input ("-")."""
+    """Return the input of a file opened by click, or of standard input ("-")."""
     name = str(getattr(stream, "name", "-"))
     regular = name not in ("-", "<stdin>") and os.path.isfile(name)
     return Input(stream, name, os.path.getsize(name) if regular else None)

@@ -1,4 +1,4 @@
-"""`Lifetime`: the lines of the log that tell how a service (`serve`, `follow`, `mirror`) starts and stops.
+"""`Lifetime`: the log lines for start and stop of a service (`serve`, `follow`, `mirror`, `archive`).
 
 Nothing on disk. Threads: one.
 """
@@ -23,8 +23,8 @@ log: Final = Logger("segstore")
 
 
 class Lifetime:
-    """The life of one service, whose store is at `path`. A context manager that closes nothing: what the
-    service has is closed within its block.
+    """The lifetime of one service with a store at `path`. A context manager that closes nothing: the
+    service's resources are closed within its block.
     """
 
     def __init__(self, path: str) -> None:
@@ -32,7 +32,7 @@ class Lifetime:
         self._began = time.monotonic()
         self._reason: BaseException | None = None
         self.is_closed: Callable[[], bool] = lambda: False
-        """Whether the store is closed, though another signal has interrupted its close."""
+        """Whether the store is closed, even if another signal has interrupted the close."""
 
     def started(self, what: str) -> None:
         """Log that the service runs; `what` is a sentence without its subject."""
@@ -40,8 +40,8 @@ class Lifetime:
 
     @contextmanager
     def until_stopped(self) -> Iterator[None]:
-        """Run the service's block. The signal that ends it is logged, before anything is closed; an error is
-        logged, or printed, where it ends the command.
+        """Run the service's block, and log its end before resources are closed: the signal, or the end by
+        itself. An error is logged or printed by the caller, when it ends the command.
         """
         try:
             yield

@@ -1,9 +1,9 @@
-"""`logged`: the engine's messages of a service (`serve`, `follow`, `mirror`) on standard error, an event a
-line, as text or JSON. Nothing on disk.
+"""`logged`: the engine's messages of a service (`serve`, `follow`, `mirror`, `archive`) on standard error, an
+event a line, as text or JSON. Nothing on disk.
 
-A standard error that takes nothing (a full pipe, a terminal that is stopped) holds up no other thread:
-a thread of its own writes, and lines beyond `MOST` that wait are counted and dropped. If standard error is
-closed, its reader has gone, or its disk is full, the lines are dropped, and the service goes on.
+A blocked standard error (a full pipe, a stopped terminal) delays no other thread, since a thread of its own
+writes. At most `MOST` lines wait; further lines are counted and dropped. If standard error is closed, its
+reader is gone, or its disk is full, lines are dropped, and the service continues.
 
 Threads: any may log. No lock is taken: a signal may interrupt a message, and its handler may log another one.
 """
@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from segstore.cli.app import one_line
-from segstore.cli.places.locked import told
+from segstore.cli.places.locked import locked_text
 from segstore.errors import SegstoreError, StoreLockedError
 from segstore.logger import Logger, deliver
 from segstore.threads import Background, Latch
@@ -37,23 +37,23 @@ log: Final = Logger("segstore")
 TEXT, JSON = "text", "json"
 LEVELS = ("debug", "info", "warning", "error")
 MOST = 10_000
-"""Lines that wait for standard error at most."""
+"""Most lines that wait for standard error."""
 PATIENCE = 1.0
-"""Seconds that the end of a service waits for lines that are not written yet."""
+"""Seconds that the end of a service waits for unwritten lines."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
     ord("\n"): "\\n",
     ord("\r"): "\\r",
     ord("\t"): "\\t",
 }
-"""Characters that could end a line, or command a terminal; names that clients choose may have them."""
+"""Escapes for characters that could end a line, or control a terminal; clients may use them in names."""
 _CUT: Final[set[int]] = set()
-"""Descriptors whose last line was cut by a full disk: the next line does not begin within it."""
+"""Descriptors whose last line was cut by a full disk: the next line must begin with a line end."""
 _CONTROLS_OF_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
-"""Those that `json` leaves as they are."""
+"""Escapes for control characters and line separators that `json` does not escape."""
 
 
 def log_options(command: F) -> F:
-    """Add --log-format and --log-level, which give the arguments `log_format` and `log_level`."""
+    """Add --log-format and --log-level, whose values are the arguments `log_format` and `log_level`."""
     of_format = click.option(
         "--log-format",
         type=click.Choice([TEXT, JSON]),
@@ -74,7 +74,7 @@ def log_options(command: F) -> F:
 @contextmanager
 def logged(log_format: str, log_level: str) -> Iterator[None]:
     """Run a block whose messages of the logger "segstore" go to standard error. With JSON, an error of the
-    engine that ends the block is a line of the log, and the command's exit status is 1.
+    engine that ends the block becomes a log line, and the command's exit status is 1.
     """
     logger = logging.getLogger("segstore")
     handler, before = LineHandler(as_json if log_format == JSON else as_text), logger.level
@@ -85,7 +85,7 @@ def logged(log_format: str, log_level: str) -> Iterator[None]:
     except (SegstoreError, OSError) as error:
         if log_format != JSON:
             raise
-        log.error("%s", told(error) if isinstance(error, StoreLockedError) else one_line(error))
+        log.error("%s", locked_text(error) if isinstance(error, StoreLockedError) else one_line(error))
         raise click.exceptions.Exit(1) from None
     finally:
         deliver()
@@ -98,7 +98,7 @@ def logged(log_format: str, log_level: str) -> Iterator[None]:
 
 
 def as_text(record: logging.LogRecord) -> str:
-    """Return TIME LEVEL COMPONENT: MESSAGE, and below it, indented, the traceback of an exception."""
+    """Return TIME LEVEL COMPONENT: MESSAGE, with the indented traceback of an exception on the next lines."""
     error = _traceback(record)
     more = "".join(f"\n    {line.translate(_CONTROLS)}" for line in error.splitlines())
     message = record.getMessage().translate(_CONTROLS)
@@ -106,7 +106,7 @@ def as_text(record: logging.LogRecord) -> str:
 
 
 def as_json(record: logging.LogRecord) -> str:
-    """Return an object with time, level, logger, component, message, and exc_info if there is an
+    """Return a JSON object with time, level, logger, component, message, and exc_info if there is an
     exception.
     """
     row = {
@@ -122,7 +122,7 @@ def as_json(record: logging.LogRecord) -> str:
 
 
 def _component(record: logging.LogRecord) -> str:
-    """Return the package that the message comes from, such as "segstore.server"."""
+    """Return the package of the code that logged, such as "segstore.server"."""
     _, found, within = record.pathname.rpartition("/segstore/")
     return f"segstore.{within.partition('/')[0].removesuffix('.py')}" if found else record.name
 
@@ -140,7 +140,9 @@ def _traceback(record: logging.LogRecord) -> str:
 
 
 class LineHandler(logging.Handler):
-    """Writes a line for each record to the process's standard error, by a thread of its own."""
+    """A logging handler that writes a line for each record to the process's standard error, in its own
+    thread.
+    """
 
     def __init__(self, line: Format) -> None:
         super().__init__()
@@ -151,7 +153,7 @@ class LineHandler(logging.Handler):
         self._thread.start()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Queue the record's line. The lock of `logging.Handler` is not taken: see the module."""
+        """Queue the record's line, without the lock of `logging.Handler`."""
         self.emit(record)
         return True
 
@@ -160,21 +162,21 @@ class LineHandler(logging.Handler):
         if not self._thread.is_alive():  # in the child of a fork
             write(self._line(record))
         elif self._lost or self._waiting.qsize() >= MOST:
-            self._lost += 1  # until all that waits is written, and how many are lost
+            self._lost += 1  # until the queue is empty, and the number of lost lines was written
             if self._lost == 1:
-                self._waiting.put(Latch())  # so that the thread sees it
+                self._waiting.put(Latch())  # wakes the thread, which then checks `_lost`
         else:
             self._waiting.put(self._line(record))
 
     def flush(self) -> None:
-        """Wait until what was logged before is written, for `PATIENCE` at most."""
+        """Wait, for at most `PATIENCE`, until all queued lines are written."""
         if not self._is_closed and self._thread.is_alive():
             written = Latch()
             self._waiting.put(written)
             written.wait(PATIENCE)
 
     def close(self) -> None:
-        """Write what waits, as `flush` does, and end the thread. `logging` calls both once more at the
+        """Flush, and end the thread. `logging` calls `flush` and `close` once more at the
         interpreter's end.
         """
         self.flush()
@@ -199,15 +201,15 @@ def _note(message: str, *args: object) -> logging.LogRecord:
 
 
 def write(line: str) -> None:
-    """Write a line to standard error, if it takes any."""
+    """Write a line to standard error; errors are ignored."""
     stream = sys.stderr
     with suppress(OSError, ValueError):
         if not isinstance(stream, io.TextIOWrapper) or stream is not sys.__stderr__:
-            if stream is not None:  # a terminal's that has a progress bar, or a test's
+            if stream is not None:  # a terminal with a progress bar, or a test's stream
                 stream.write(f"{line}\n")
                 stream.flush()
             return
-        # Without Python's buffer: what it can't write is an error when the interpreter ends.
+        # Without Python's buffer, whose unwritten bytes would be an error at the end of the interpreter.
         begin = "\n" if stream.fileno() in _CUT else ""
         _write_all(stream.fileno(), f"{begin}{line}\n".encode("utf-8", "backslashreplace"))
 
@@ -218,7 +220,7 @@ def _write_all(fd: int, data: bytes) -> None:
         while left:
             try:
                 left = left[os.write(fd, left) :]
-            except BlockingIOError:  # whoever shares it has made it so
+            except BlockingIOError:  # another process that shares it has made it non-blocking
                 ready = select.poll()
                 ready.register(fd, select.POLLOUT)
                 ready.poll()

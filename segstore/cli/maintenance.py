@@ -1,7 +1,7 @@
-"""The commands that look after a store: `segstore check`, `copy`, `sweep`, `upgrade`, `stats` and `quotas`.
+"""The maintenance commands of a store: `segstore check`, `copy`, `sweep`, `upgrade`, `stats` and `quotas`.
 
-On disk: `check` (without --repair) and `stats` only read; the others write through the engine. Threads:
-one.
+On disk: `check` (without --repair) and `stats` only read; the other commands write through the engine.
+Threads: one.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _repair(root: str, quarantine: bool) -> list[Repaired]:
 
 
 def run_check(root: str) -> tuple[int, list[segstore.Finding]]:
-    """Check a store, with a progress bar on a terminal; return how many bytes of log were checked, and the
+    """Check a store, with a progress bar on a terminal; return the number of log bytes checked, and the
     findings.
     """
     return _watched(root, "checking", segstore.check)
@@ -116,12 +116,12 @@ def _watched(root: str, what: str, run: Callable[..., list[R]]) -> tuple[int, li
             # A repair may read a log more than once.
             bar.update(bar.task_ids[0], completed=checked, total=max(total, checked))
 
-        found = run(root, progress=advance)
-    return checked, found
+        results = run(root, progress=advance)
+    return checked, results
 
 
 def all_log_bytes(root: str) -> int:
-    """Return the bytes of all logs of a store."""
+    """Return the number of bytes in all logs of a store."""
     from segstore.cli.places.disk_use import log_bytes
     from segstore.cli.places.of_store import open_reading
 
@@ -173,7 +173,7 @@ def sweep(path: str, as_json: bool) -> int:
     """
     from segstore.cli.places.of_store import open_reading
 
-    open_reading(path).close()  # raises where there is no store, which must not be made here
+    open_reading(path).close()  # raises if there is no store: the next line would create one
     with segstore.open(path) as store:
         swept = store.sweep()
     if as_json:
@@ -198,7 +198,7 @@ def _print(swept: tuple[Swept, ...]) -> None:
 
 # --- upgrade -----------------------------------------------------------------------------------
 
-# `segstore upgrade` writes messages of magic 0 and 1 anew.
+# `segstore upgrade` converts messages of magic 0 and 1.
 
 
 @click.command()
@@ -247,7 +247,7 @@ def _upgraded_print(done: list[Upgraded]) -> None:
 
 # --- stats -------------------------------------------------------------------------------------
 
-# `segstore stats` shows what an operator wants to know of partitions. It only reads.
+# `segstore stats` prints the statistics of partitions. It only reads.
 
 
 @click.command()
@@ -298,8 +298,8 @@ def _stats_print(rows: list[PartitionStats]) -> None:
 
 
 def _folded(rows: list[PartitionStats]) -> tuple[list[PartitionStats], dict[str, int]]:
-    """Return the rows that are shown one by one, and how many others an internal topic has: those that have
-    never had a record nor an error.
+    """Return the rows to print one by one, and the number of folded rows by topic: partitions of internal
+    topics that never had a record or an error.
     """
     empty = [row for row in rows if is_internal(row.topic) and not (row.end_offset or row.error)]
     counts = Counter(row.topic for row in empty)

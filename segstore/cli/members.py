@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from segstore.storage.shared.shared_file import SharedFile
 
 _STATES = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "zombie"}
-"""By the letter in /proc/PID/stat; a process with another letter runs, or waits."""
+"""By the letter in /proc/PID/stat; with another letter a process counts as running."""
 
 
 @click.command()
@@ -48,7 +48,7 @@ def members(path: str, as_json: bool) -> None:
 
 
 def _rows(path: str, shared: SharedFile, topics: Iterable[TopicInfo]) -> list[dict[str, Any]]:
-    """Return what is known of each living member, by its slot."""
+    """Return a row for each living member, in the order of slots."""
     from segstore.files import Files
     from segstore.storage.meta.published_ends import slot_key
     from segstore.storage.shared.held_locks import held_locks
@@ -75,7 +75,7 @@ def _rows(path: str, shared: SharedFile, topics: Iterable[TopicInfo]) -> list[di
 
 
 def state_of(pid: int) -> str:
-    """Return "running", "stopped", "zombie", or "unknown" if this process sees no such process."""
+    """Return "running", "stopped", "zombie", or "unknown" if /proc has no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             letter = file.read().rpartition(")")[2].split()[0]

@@ -1,9 +1,7 @@
 """`segstore mirror`: mirrors topics of a Kafka cluster, or topics of a store to a cluster, until it is
-interrupted, or once; `segstore end-mirror` makes an ordinary store of the mirror.
+interrupted, or once. `segstore end-mirror`: makes an ordinary store from the mirror.
 
-On disk: through the engine.
-
-Threads: the main thread waits; the mirror has its own.
+On disk: through the engine. Threads: the main thread waits; the mirror has its own threads.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from segstore.choices import CUT, ISOLATION_LEVELS, KEEP, MIRRORED, REPLACE
 from segstore.cli.client_option import client_option
 from segstore.cli.lifetime import Lifetime
 from segstore.cli.logs import log_options, logged
-from segstore.cli.options import STORE, http_option, no_bootstrap, store_given, tell_http
+from segstore.cli.options import STORE, http_option, no_bootstrap, print_http_address, store_given
 from segstore.cli.output import progress_bar
 from segstore.cli.signals import stopped_by_signals
 
@@ -111,7 +109,7 @@ def mirror(
 
 
 def _check_alone(bootstrap: str | None, path: str | None) -> None:
-    """Raise UsageError for what doesn't go with --to, which needs a store."""
+    """Raise UsageError for options that can't be combined with --to, or without --store."""
     if bootstrap is not None:
         raise click.UsageError(
             "--to mirrors --store PATH to a cluster: BOOTSTRAP and DIRECTORY are not given."
@@ -181,7 +179,7 @@ def _mirror_from(
     ):
         life.started(f"mirrors {bootstrap}")
         click.echo(f"{directory} mirrors {bootstrap}")
-        tell_http(running.http)
+        print_http_address(running.http)
         with progress_bar(0, "mirror", "offsets") as bar:
             while not (running.wait_caught_up(_LOOK_MS) if once else running.wait(_LOOK_MS)):
                 _show(bar, running)

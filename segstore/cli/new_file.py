@@ -1,4 +1,4 @@
-"""The file that a command writes for its user: whole, or not at all. Threads: one."""
+"""The output file of a command: whole, or not at all. Threads: one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from segstore.errors import StorageError
 
 
 def check_new(path: str, force: bool) -> None:
-    """Raise StorageError if there is a file of that name, which `force` would replace."""
+    """Raise StorageError if the file exists and `force` is not set."""
     if os.path.isfile(path) and not force:
         raise StorageError(errno.EEXIST, "The file exists already: --force replaces it", path)
 
 
 @contextmanager
 def new_file(path: str) -> Iterator[BinaryIO]:
-    """Yield the stream to write to; "-" is standard output. A file is written under another name, and
-    replaces the one of this name once all is written. A device or a pipe is written to directly.
+    """Yield the output stream; "-" is standard output. A regular file is written under another name, and
+    renamed when it is complete. A device or a pipe is written to directly.
     """
     if path == "-":
         yield sys.stdout.buffer

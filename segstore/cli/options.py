@@ -1,4 +1,4 @@
-"""Has the options that several commands share. Threads: one."""
+"""Options that several commands share. Threads: one."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 STORE, BOOTSTRAP = "SEGSTORE_PATH", "SEGSTORE_BOOTSTRAP"
-"""The variables that stand for --store and --bootstrap."""
+"""The environment variables in place of --store and --bootstrap."""
 
 
 def confirmed(question: str) -> bool:
-    """Ask the user on the terminal."""
+    """Ask the user on the terminal; return whether the answer is yes. Raises UsageError without a
+    terminal.
+    """
     if not sys.stdin.isatty():
         raise click.UsageError("There is no terminal to ask for confirmation: give --yes.")
     return click.confirm(question, err=True)
 
 
 def store_given(text: str, *, required: bool = False, kind: click.Path | None = None) -> Callable[[F], F]:
-    """Return what adds the option --store PATH, or SEGSTORE_PATH, which gives the argument `path`; `text` is
-    its help.
+    """Return a decorator that adds the option --store PATH, or SEGSTORE_PATH, whose value is the argument
+    `path`; `text` is its help.
     """
     return click.option(
         "--store",
@@ -50,7 +52,7 @@ def _http_address(_ctx: click.Context, _param: click.Parameter, value: str | Non
 
 
 def http_option(command: F) -> F:
-    """Add --http, which gives the argument `http`."""
+    """Add --http, whose value is the argument `http`."""
     return click.option(
         "--http",
         callback=_http_address,
@@ -60,23 +62,21 @@ def http_option(command: F) -> F:
     )(command)
 
 
-def tell_http(http: str | None) -> None:
-    """Print where metrics and health are."""
+def print_http_address(http: str | None) -> None:
+    """Print the address of metrics and health, if any."""
     if http is not None:
         click.echo(f"metrics and health are at http://{http}")
 
 
 def store_option(command: F) -> F:
-    """Add `store_given`, required, to a command that needs the files of a store. It refuses --bootstrap,
-    which `place_option` adds to others.
-    """
+    """Add a required --store to a command that needs the files of a store, and refuse --bootstrap."""
     directory = click.Path(file_okay=False)
     with_store = store_given("Directory of the store.", required=True, kind=directory)(command)
     return no_bootstrap(with_store)
 
 
 def no_bootstrap(command: F) -> F:
-    """Have a command that needs the files of a store say so where it is given --bootstrap."""
+    """Make a command that needs the files of a store refuse --bootstrap with an explanation."""
     return click.option(
         "--bootstrap", "-b", hidden=True, expose_value=False, is_eager=True, callback=_no_bootstrap
     )(command)
@@ -92,8 +92,8 @@ def _no_bootstrap(ctx: click.Context, _param: click.Parameter, value: str | None
 
 
 def config_given(text: str) -> Callable[[F], F]:
-    """Return what adds the option --config NAME=VALUE, which may be repeated and gives the argument `config`,
-    a dict; `text` is its help.
+    """Return a decorator that adds the repeatable option --config NAME=VALUE, whose values are the argument
+    `config`, a dict; `text` is its help.
     """
     return click.option(
         "--config", "-c", metavar="NAME=VALUE", multiple=True, callback=settings_with_units, help=text
@@ -101,13 +101,13 @@ def config_given(text: str) -> Callable[[F], F]:
 
 
 def config_option(command: F) -> F:
-    """Add `config_given` to a command that changes a topic's settings."""
+    """Add --config for settings of a topic."""
     text = "A setting with Kafka's name, such as retention.ms=7d or segment.bytes=64MiB; may be repeated."
     return config_given(text)(command)
 
 
 def forget_option(command: F) -> F:
-    """Add the option --delete-config NAME, which may be repeated and gives the argument `forget`."""
+    """Add the repeatable option --delete-config NAME, whose values are the argument `forget`."""
     return click.option(
         "--delete-config",
         "-d",
@@ -119,8 +119,8 @@ def forget_option(command: F) -> F:
 
 
 def changes_of(config: Mapping[str, str], forget: Sequence[str]) -> dict[str, str | None]:
-    """Return the changes of settings that --config and --delete-config ask for, None for a default. Raises
-    UsageError for a setting that is in both.
+    """Return the changes of settings by --config and --delete-config, None for a default. Raises UsageError
+    for a setting in both.
     """
     both = sorted(set(config) & set(forget))
     if both:
@@ -129,8 +129,8 @@ def changes_of(config: Mapping[str, str], forget: Sequence[str]) -> dict[str, st
 
 
 def settings_option(text: str) -> Callable[[F], F]:
-    """Return what adds the option --set NAME=VALUE, which may be repeated and gives the argument `given`, a
-    dict; `text` is its help.
+    """Return a decorator that adds the repeatable option --set NAME=VALUE, whose values are the argument
+    `given`, a dict; `text` is its help.
     """
     return click.option(
         "--set", "given", metavar="NAME=VALUE", multiple=True, callback=settings_with_units, help=text
@@ -138,31 +138,31 @@ def settings_option(text: str) -> Callable[[F], F]:
 
 
 def json_option(command: F) -> F:
-    """Add the option --json, which gives the argument `as_json`."""
+    """Add the option --json, whose value is the argument `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line.")(command)
 
 
 def pairs(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -> dict[str, str]:
-    """Parse the values of an option that takes NAME=VALUE and may be repeated."""
-    found = {}
+    """Parse the values of a repeatable option NAME=VALUE."""
+    by_name = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"{text!r} must be NAME=VALUE, as retention.ms=604800000")
-        found[name.strip()] = value
-    return found
+        by_name[name.strip()] = value
+    return by_name
 
 
 def settings_with_units(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> dict[str, str]:
-    """Parse settings by Kafka's names, as `pairs` does. A time may have a unit (ms, s, min, h, d, w), a
-    size too (kB, MB, GB, TB: powers of 1000; KiB and so on: of 1024).
+    """Parse settings NAME=VALUE by Kafka's names. A time may have a unit (ms, s, min, h, d, w), a size too
+    (kB, MB, GB, TB: powers of 1000; KiB and so on: of 1024).
     """
     return {name: in_plain_units(name, value) for name, value in pairs(ctx, param, given).items()}
 
 
 def in_plain_units(name: str, value: str) -> str:
-    """Return the value of a setting in ms or bytes, as it was given if it has no unit. Raises BadParameter
-    for another unit.
+    """Return the value of a setting in ms or bytes; a value without a unit stays as it is. Raises
+    BadParameter for an unknown unit.
     """
     from segstore.units import SIZES, TIMES, plain_number, unit_of  # most commands have no settings
 
@@ -182,7 +182,7 @@ def _is_size(name: str) -> bool:
 
 
 def time_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
-    """Parse the value of an option that takes a time, as `parse_time` does."""
+    """Parse the value of a time option: ms since the epoch, or ISO 8601."""
     try:
         return None if value is None else parse_time(value)
     except ValueError:
@@ -191,8 +191,8 @@ def time_value(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 
 
 def parse_time(value: Any) -> int:
-    """Return ms since the epoch, from such a number or ISO 8601, in UTC where no zone is named. Raises
-    ValueError.
+    """Return ms since the epoch, from such a number or from ISO 8601 text, which is UTC if it has no zone.
+    Raises ValueError.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value

@@ -1,7 +1,7 @@
-"""Formats all output: consoles, tables, progress bars, sizes and times as text. Threads: one.
+"""The form of all output: consoles, tables, progress bars, sizes and times as text. Threads: one.
 
-On a terminal the output is in colour and as wide as the terminal; in a pipe it is plain, and lines are
-never cut.
+On a terminal the output is in colour and as wide as the terminal; in a pipe it is plain, and lines are never
+cut.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 NOTED = "magenta"
-"""The style of what deserves a look. Like red it is read on a dark ground and on a light one, which yellow,
-green and cyan of most terminals are not.
+"""The style of cells that deserve attention. Like red, it is readable on dark and light backgrounds; on most
+terminals yellow, green and cyan are not.
 """
 LEAST_RECORDS, LEAST_SECONDS = 1000, 1.0
-"""From when on a rate is told."""
+"""A rate is printed only from this many records and seconds on."""
 _PIPE_WIDTH = 10_000
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
@@ -40,8 +40,8 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
-    """Return a table with these headings; those in `right` are aligned to the right, and no column is cut. In
-    a pipe it has no rules.
+    """Return a table with these headings; columns in `right` are aligned to the right, and no column is cut.
+    In a pipe it has no rules.
     """
     from rich import box
     from rich.table import Table
@@ -61,9 +61,7 @@ def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) 
 
 
 def add_row(to: Table, *cells: Any, style: str | None = None) -> None:
-    """Add a row of cells to a table. Text is not parsed as markup, and the thousands of numbers are
-    separated.
-    """
+    """Add a row of cells to a table. Text is not parsed as markup; numbers have thousands separators."""
     from rich.text import Text
 
     from segstore.cli.consoles import WrappedCell
@@ -86,12 +84,12 @@ def shown(value: Any) -> str:
 
 
 def is_internal(topic: str) -> bool:
-    """Return whether a topic has the name of those that segstore and Kafka keep for themselves."""
+    """Return whether a topic has a name of internal topics of segstore and Kafka."""
     return topic.startswith("__")
 
 
 def own_last(rows: Iterable[R], topic: Callable[[R], str]) -> list[R]:
-    """Return rows with those of internal topics at the end."""
+    """Return rows with internal topics at the end."""
     return sorted(rows, key=lambda row: is_internal(topic(row)))
 
 
@@ -101,7 +99,7 @@ def print_json(row: Mapping[str, Any]) -> None:
 
 
 def size_text(count: float) -> str:
-    """Return a number of bytes in the decimal unit that fits: 12.3 MB."""
+    """Return a number of bytes in the largest decimal unit that fits: 12.3 MB."""
     step = 0
     while abs(count) >= 999.95 and step < len(_UNITS) - 1:
         count, step = count / 1000, step + 1
@@ -109,7 +107,7 @@ def size_text(count: float) -> str:
 
 
 def time_text(timestamp: int) -> str:
-    """Return ms since the epoch as ISO 8601 in UTC; the number itself where that is no date."""
+    """Return ms since the epoch as ISO 8601 in UTC; a number that is no date is returned as text."""
     try:
         moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=timestamp)
     except OverflowError:
@@ -120,23 +118,23 @@ def time_text(timestamp: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, which is regular: 1 record, 1,234 records."""
+    """Return a number with its regular noun: 1 record, 1,234 records."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def rate_text(records: int, size: int, seconds: float) -> str:
-    """Return a text of records, bytes and seconds, with records and bytes a second if that is a measurement:
-    of fewer records, or a shorter time, a rate is that of the start, or of whoever types the input.
+    """Return a text of records, bytes and seconds, with the rates per second from LEAST_RECORDS and
+    LEAST_SECONDS on: otherwise they would measure the start, or the user's typing.
     """
-    told = f"{counted(records, 'record')}, {size_text(size)} in {seconds:.2f} s"
+    text = f"{counted(records, 'record')}, {size_text(size)} in {seconds:.2f} s"
     if records < LEAST_RECORDS or seconds < LEAST_SECONDS:
-        return told
-    return f"{told}: {records / seconds:,.0f} records/s, {size_text(size / seconds)}/s"
+        return text
+    return f"{text}: {records / seconds:,.0f} records/s, {size_text(size / seconds)}/s"
 
 
 def status_line(what: str) -> Progress:
-    """Return a line on standard error for work without an end, as long as the terminal is wide at most; its
-    task's description is changed as the work goes on. A context manager; shown on a terminal only.
+    """Return a status line on standard error for work without an end, cut to the terminal's width; the caller
+    updates its task's description. It is a context manager, and shown on a terminal only.
     """
     from rich.progress import Progress, SpinnerColumn, TextColumn
     from rich.table import Column
@@ -151,10 +149,10 @@ def status_line(what: str) -> Progress:
 
 
 def progress_bar(total: int | None, what: str, of: str = "bytes") -> Progress:
-    """Return a progress bar on standard error, of bytes or of what else is counted. It is a context manager
-    with one task.
+    """Return a progress bar on standard error, of bytes or of another unit. It is a context manager with one
+    task.
 
-    The bar is shown on a terminal only, and not where the user types the input.
+    The bar is shown on a terminal only, and not if the user types the input.
     """
     from rich.progress import (
         BarColumn,

@@ -1,5 +1,6 @@
-"""Prints a primary or a standby for `segstore replicas`: what it is to the other one, and the standby's lag.
-On disk files are only read. Threads: one.
+"""Prints a primary or a standby for `segstore replicas`: its role, its peer, and the standby's lag.
+
+On disk: files are only read. Threads: one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def fields(side: Side, each: SidePartition) -> dict[str, Any]:
-    """Return what JSON has of one partition; lags are null where they are not known."""
+    """Return one partition as fields for JSON; unknown lags are null."""
     lag = each.lag
     return {
         "topic": each.topic,
@@ -33,7 +34,7 @@ def fields(side: Side, each: SidePartition) -> dict[str, Any]:
 
 
 def print_side(path: str, side: Side, chosen: Sequence[SidePartition], *, as_json: bool) -> None:
-    """Print a directory of a pair, and these of its partitions."""
+    """Print a directory of a primary or standby, and these of its partitions."""
     if as_json:
         for each in chosen:
             print_json(fields(side, each))
@@ -47,22 +48,22 @@ def print_side(path: str, side: Side, chosen: Sequence[SidePartition], *, as_jso
 
 
 def sentences(path: str, side: Side) -> list[str]:
-    """Return what is said of the directory as a whole."""
+    """Return the sentences about the directory as a whole."""
     from segstore.storage.meta.role import STANDBY
 
     if side.role == STANDBY:
-        told = [f"{path} is the standby of {side.source}, in {side.mode} mode."]
+        lines = [f"{path} is the standby of {side.source}, in {side.mode} mode."]
     elif side.mode:
-        told = [f"{path} is the primary of standby {side.directory_id}, in {side.mode} mode."]
+        lines = [f"{path} is the primary of standby {side.directory_id}, in {side.mode} mode."]
     else:
-        told = [f"{path} has no standby now."]
+        lines = [f"{path} has no standby now."]
     if (held := side.promotion) is not None:
         knows = "knows" if held.told else "has not been told"
-        told.append(
+        lines.append(
             f"It was promoted, and leads from leader epoch {held.leader_epoch} on; the old primary at"
             f" {held.source} {knows} that."
         )
-    return [*told, *([f"{side.fence}."] if side.fence else []), *([side.known] if side.known else [])]
+    return [*lines, *([f"{side.fence}."] if side.fence else []), *([side.known] if side.known else [])]
 
 
 def _print_partitions(chosen: Sequence[SidePartition]) -> None:
@@ -72,8 +73,8 @@ def _print_partitions(chosen: Sequence[SidePartition]) -> None:
     for each in chosen:
         lag, name = each.lag, each.topic if each.topic != before else ""
         behind = (None, None, None) if lag is None else (lag.records, _known(lag.bytes), lag.ms)
-        told = styled(each.trouble, style=NOTED if each.trouble else "")
-        add_row(made, name, each.partition, each.end_offset, each.log_end_offset, *behind, told)
+        trouble = styled(each.trouble, style=NOTED if each.trouble else "")
+        add_row(made, name, each.partition, each.end_offset, each.log_end_offset, *behind, trouble)
         before = each.topic
     console().print(made)
 

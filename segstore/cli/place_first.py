@@ -1,4 +1,4 @@
-"""`PlaceFirst`: --store and --bootstrap may stand in front of a command's name as well as behind it.
+"""`PlaceFirst`: --store and --bootstrap may stand before or after a command's name.
 
 Nothing on disk. Threads: one.
 """
@@ -14,8 +14,8 @@ from segstore.cli.help import CommandGroup
 
 
 class PlaceFirst(CommandGroup):
-    """A group of commands that hands these options on to the command that is named behind them, or to the
-    command `default` if none is named.
+    """A group of commands that passes leading --store and --bootstrap to the named command, or to the command
+    `default` if none is named.
     """
 
     def __init__(self, *args: Any, default: str = "", **settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""The options that say where topics are: --store PATH, or --bootstrap HOST:PORT with settings of the client.
+"""The options for the place of topics: --store PATH, or --bootstrap HOST:PORT with settings of the client.
 
 On disk: reads the properties file that the user names. Threads: one.
 """
@@ -24,8 +24,8 @@ _VARIABLES = {_STORE: STORE, _BOOTSTRAP: BOOTSTRAP}
 
 
 def place_option(command: F) -> F:
-    """Add --store and --bootstrap, of which exactly one is given, and the options for the latter's client.
-    They give the argument `where`, a `Where`. An option counts more than an environment variable.
+    """Add --store and --bootstrap, exactly one of which must be given, and the options for the client of
+    --bootstrap. Their value is the argument `where`, a `Where`. An option overrides an environment variable.
     """
 
     @wraps(command)
@@ -86,7 +86,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 
 
 def _chosen(given: dict[str, str | None]) -> str:
-    """Return which of the two is meant."""
+    """Return "path" or "bootstrap". Raises UsageError for both, or for none."""
     source = get_current_context().get_parameter_source
     there = [name for name, value in given.items() if value]
     typed = [name for name in there if source(name) is ParameterSource.COMMANDLINE]

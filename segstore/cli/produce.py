@@ -26,18 +26,18 @@ from segstore.cli.places.place import Appends, Where
 
 
 class Router:
-    """Appends chunks of records to a topic by `appends`, each record to its partition."""
+    """A router of chunks of records to the partitions of a topic; `appends` appends them."""
 
     def __init__(self, topic: str, ids: Sequence[int], appends: Appends, partition: int | None) -> None:
-        """`ids` are those of the topic's partitions. All records go to `partition`, if that is not None."""
+        """`ids` are the topic's partitions. All records go to `partition`, if it is not None."""
         self.topic, self.appends = topic, appends
         self._ids, self._given = ids, partition
         self._fixed = partition if partition is not None else self._ids[0] if len(self._ids) == 1 else None
         self._turn = 0
 
     def append(self, chunk: Chunk) -> None:
-        """Append a chunk, each record to its partition. Where a record names a partition that does not exist,
-        nothing of the chunk is appended.
+        """Append the records of a chunk to their partitions. If a record names a partition that does not
+        exist, no record of the chunk is appended.
         """
         if not len(chunk):
             return
@@ -49,8 +49,8 @@ class Router:
             self._append(partition, chunk, np.flatnonzero(where == partition))
 
     def _partitions(self, chunk: Chunk) -> Any:
-        """Return the partition of each record: that of --partition, else the record's own, else that of its
-        key. Records without a key go to one partition for each chunk, and chunks take turns.
+        """Return the partition of each record: by --partition, or by the record's own field, or by its key.
+        Records of a chunk without a key go to one partition, and chunks take turns.
         """
         from segstore.client.producer.partitioner import NO_PARTITION, partitions_for_keys
 
@@ -98,7 +98,7 @@ def _has_headers(column: Any) -> bool:
 
 
 def _objects(column: Any) -> list[bytes | None]:
-    """Return a column's keys as bytes objects; an arrow column may have text, which is encoded."""
+    """Return a column's keys as bytes objects; text of an arrow column is encoded."""
     if isinstance(column, list):
         return column
     keys = column.to_pylist()
@@ -200,13 +200,13 @@ def produce(
             feed(opened, wanted, options, router)
         except BaseException as error:
             if not isinstance(error, Exception) or router.appends.records or router.appends.unknown:
-                tell(router, started)
+                print_summary(router, started)
             raise
-    tell(router, started)
+    print_summary(router, started)
 
 
 def feed(opened: Input, wanted: str, options: InputOptions, router: Router) -> None:
-    """Append all records of an input, with a progress bar, and see them acknowledged."""
+    """Append all records of an input, with a progress bar, and wait until they are acknowledged."""
     appends = router.appends
     with progress_bar(opened.size, f"appending to {router.topic}") as bar, appends:
         for chunk in opened.chunks(wanted, options):
@@ -214,8 +214,8 @@ def feed(opened: Input, wanted: str, options: InputOptions, router: Router) -> N
             bar.update(bar.task_ids[0], completed=opened.position() if opened.size else appends.bytes)
 
 
-def tell(router: Router, started: float) -> None:
-    """Print a line on what was appended; `started` is a value of time.perf_counter, in seconds."""
+def print_summary(router: Router, started: float) -> None:
+    """Print a summary of the appended records; `started` is a value of time.perf_counter, in seconds."""
     seconds, appends = time.perf_counter() - started, router.appends
     unknown = f", and perhaps {appends.unknown:,} more" if appends.unknown else ""
     click.echo(f"{router.topic}: {rate_text(appends.records, appends.bytes, seconds)}{unknown}", err=True)

@@ -25,14 +25,14 @@ _OFFSET = "N|earliest|latest"
 
 
 class Renamed(click.Option):
-    """An option that is also taken by names it had before, which its help does not show."""
+    """An option that also accepts its former names, which the help does not show."""
 
     def __init__(self, names: list[str], *, old: tuple[str, ...] = (), **settings: Any) -> None:
         super().__init__([*names, *old], **settings)
         self._all, self._shown = self.opts, [each for each in self.opts if each not in old]
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """See click.Option."""
+        """Return the help of the option with its present names."""
         self.opts = self._shown
         try:
             return super().get_help_record(ctx)
@@ -40,12 +40,12 @@ class Renamed(click.Option):
             self.opts = self._all
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """See click.Option."""
+        """Return the present names, for an error."""
         return " / ".join(f"'{each}'" for each in self._shown)
 
 
 def offset_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | str | None:
-    """Parse the value of an option that takes an offset, earliest or latest."""
+    """Parse the value of an option: an offset, earliest or latest."""
     if value is None or value in EDGES:
         return value
     if not value.isdecimal() or int(value) > INT64_MAX:
@@ -54,7 +54,7 @@ def offset_value(_ctx: click.Context, _param: click.Parameter, value: str | None
 
 
 class RecordRange(NamedTuple):
-    """The range that was given; `start` and `end` are offsets, earliest or latest."""
+    """The range of the options; `start` and `end` are offsets, "earliest" or "latest"."""
 
     partitions: tuple[int, ...]
     start: int | str | None
@@ -63,7 +63,7 @@ class RecordRange(NamedTuple):
     to_time: int | None
 
     def check(self) -> None:
-        """Raise click.UsageError for two bounds of one end, and for ends in reverse."""
+        """Raise click.UsageError for an offset and a time at one end, and for ends in reverse."""
         for by_offset, by_time in (("start", "from_time"), ("end", "to_time")):
             if getattr(self, by_offset) is not None and getattr(self, by_time) is not None:
                 names = f"--{by_offset} and --{by_time.replace('_', '-')}"
@@ -75,7 +75,7 @@ class RecordRange(NamedTuple):
                 raise click.UsageError(f"{names}: nothing lies between them.")
 
     def scan(self, store: Store, topic: str, isolation_level: str) -> TopicScan:
-        """Return a scan of the partitions, within the times; the offsets are in `bounds`."""
+        """Return a scan of the partitions within the times; the offsets are in `bounds`."""
         return store.scan(
             topic,
             self.partitions or None,
@@ -86,7 +86,7 @@ class RecordRange(NamedTuple):
 
     @property
     def bounds(self) -> Bounds:
-        """Return the bounds of offsets, which may lie outside of a log's own: partitions have other ends."""
+        """Return the bounds of offsets; they may exceed a partition's own range."""
         from segstore.storage.scans.bounds import Bounds
 
         if self.start == "latest" or self.end == "earliest":
@@ -96,7 +96,7 @@ class RecordRange(NamedTuple):
 
 
 def range_options(command: F) -> F:
-    """Add the options, which give the argument `limits`, a `RecordRange`."""
+    """Add the options, whose values are the argument `limits`, a `RecordRange`."""
 
     @wraps(command)
     def run(

@@ -1,4 +1,4 @@
-"""`Reloading`: has a running server take over what its command line's files say by now.
+"""`Reloading`: makes a running server apply the current content of its command line's files.
 
 On disk: reads those files. Threads: one.
 """
@@ -22,14 +22,14 @@ log = Logger("segstore")
 
 
 class Reloading:
-    """Knows the settings that the server has."""
+    """The reload of a server's settings. `held` are the settings that the server has."""
 
     def __init__(self, server: Server, options: ServerOptions, held: ServerPlan) -> None:
         self._server, self._options, self._held = server, options, held
 
     def reload(self) -> None:
-        """Read all again. What is wrong is a line of the log, and changes nothing; so is what would need a
-        restart.
+        """Read the files again and apply changed settings. An error is logged and changes nothing. A changed
+        setting that needs a restart is logged as a warning.
         """
         try:
             new = plan(self._options)
@@ -50,7 +50,7 @@ class Reloading:
             log.warning("SIGHUP can't change %s: that needs a restart", ", ".join(fixed))
 
     def _fixed(self, new: ServerPlan) -> list[str]:
-        """Return the names of settings that are others by now, and were not taken over."""
+        """Return the names of changed settings that were not applied."""
         of_server = [name.replace("_", ".") for name in _changes(self._held.of_server, new.of_server)]
         of_store = _changes(self._held.of_store, new.of_store)
         places = ["log.dirs"] * (self._held.path != new.path)
@@ -59,5 +59,5 @@ class Reloading:
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are others, None for those that are made no more."""
+    """Return the changed settings, None for a removed one."""
     return {name: new.get(name) for name in {**old, **new} if old.get(name) != new.get(name)}

@@ -1,8 +1,8 @@
 """The commands of a replicated store: `segstore replicas`, `elect`, `reassign`, `heal`, `replicate`,
 `unreplicate`.
 
-On disk: `replicas` only reads, beside a live writer too; the others open the store for writing, so no other
-process may have it open. Threads: one.
+On disk: `replicas` only reads, beside a live writer too; the other commands open the store for writing, so no
+other process may have it open. Threads: one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LOOK = 0.05
 
 
 def stores_option(command: F) -> F:
-    """Add the options --store PATH, which is repeated for each directory, and --witness PATH."""
+    """Add the options --store PATH, repeated for each directory, and --witness PATH."""
     witness = click.option(
         "--witness",
         "-w",
@@ -168,14 +168,14 @@ def _print_partitions(found: list[ObservedPartition]) -> None:
         leader = "none" if state.leader < 0 else state.leader
         sets = [state.replicas, state.isr, state.elr, *([state.adding, state.removing] if moving else [])]
         name = each.topic if each.topic != before else ""
-        told, lag = styled(trouble, style=STYLES[trouble]), _most_lag(each)
-        add_row(made, name, each.partition, leader, state.leader_epoch, *map(_ids, sets), lag, told)
+        note, lag = styled(trouble, style=STYLES[trouble]), _most_lag(each)
+        add_row(made, name, each.partition, leader, state.leader_epoch, *map(_ids, sets), lag, note)
         before = each.topic
     console().print(made)
 
 
 def _most_lag(each: ObservedPartition) -> int | None:
-    """Return how far the slowest replica is behind the leader, in offsets; None where one is not known."""
+    """Return the lag of the slowest replica, in offsets; None if a replica's lag is unknown."""
     lags = [replica.lag for replica in each.replicas]
     return None if None in lags else max(lag for lag in lags if lag is not None)
 
@@ -227,13 +227,13 @@ def elect(
     for (topic, number), error in results.items():
         needless = isinstance(error, segstore.errors.ElectionNotNeededError)
         refused += error is not None and not needless
-        told = error if error is not None and not needless else f"leader {states[topic, number].leader}"
-        click.echo(f"{topic}:{number}: {told}")
+        outcome = error if error is not None and not needless else f"leader {states[topic, number].leader}"
+        click.echo(f"{topic}:{number}: {outcome}")
     return int(refused > 0)
 
 
 def open_replicated(paths: tuple[str, ...], witness: str | None) -> Any:
-    """Open a replicated store that is there: a wrong path makes none. Raises as `observe`."""
+    """Open an existing replicated store; a wrong path raises the errors of `observe`."""
     from segstore.replication.observer import observe
 
     observe([*paths, *([witness] if witness else [])])
@@ -241,7 +241,7 @@ def open_replicated(paths: tuple[str, ...], witness: str | None) -> Any:
 
 
 def _chosen(store: Any, given: Sequence[str]) -> list[Partition]:
-    """Return partitions by their names, TOPIC:PARTITION or TOPIC for all of it."""
+    """Return partitions by their names: TOPIC:PARTITION, or TOPIC for all its partitions."""
     found: dict[Partition, None] = {}
     for text in given:
         topic, colon, number = text.partition(":")
@@ -302,9 +302,9 @@ def replicate(target: str | None, paths: tuple[str, ...], witness: str | None) -
         if wanted is not None:
             store.reassign(dict.fromkeys(chosen, tuple(wanted)))
             _wait(store, chosen)
-        told = f"{counted(len(chosen), 'partition')} of {counted(len(store.topics()), 'topic')}"
+        adopted = f"{counted(len(chosen), 'partition')} of {counted(len(store.topics()), 'topic')}"
     click.echo(
-        f"{told}: {paths[0]} is a directory of a replicated store now, which programs open by"
+        f"{adopted}: {paths[0]} is a directory of a replicated store now, which programs open by"
         " segstore.open_replicated; `segstore unreplicate` undoes it"
     )
 
@@ -312,7 +312,7 @@ def replicate(target: str | None, paths: tuple[str, ...], witness: str | None) -
 def _check_before(
     paths: tuple[str, ...], witness: str | None, target: str | None, wanted: list[int] | None
 ) -> None:
-    """Refuse what can't be done before the store that there is becomes a replicated one."""
+    """Refuse wrong arguments before the existing store is changed into a replicated one."""
     if len(paths) == 1 and witness is None:
         raise click.UsageError(
             f"One --store has no place for replicas: give the new directories too, as --store {paths[0]}"
@@ -387,7 +387,7 @@ def heal(partitions: tuple[str, ...], paths: tuple[str, ...], witness: str | Non
 
 
 def _heal(store: Any, chosen: Sequence[Partition]) -> tuple[list[Healed], list[NoSoundReplicaError]]:
-    """Heal partitions, with a progress bar on a terminal; return what was done, and what could not be."""
+    """Heal partitions, with a progress bar on a terminal; return the healed replicas, and the errors."""
     from segstore.cli.places.disk_use import log_bytes
 
     states = [(key, store.describe_partition(*key)) for key in chosen]

@@ -1,5 +1,5 @@
-"""`segstore restore`: makes a store of an archive. On disk: through the engine. Threads: one; the engine has
-some that download.
+"""`segstore restore`: makes a store from an archive. On disk: through the engine. Threads: one; the engine
+downloads in threads of its own.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def _at(
 
 
 def _end_offset(text: str) -> tuple[TopicPartition, int] | None:
-    """Return the partition and the offset of TOPIC:PARTITION:OFFSET; topics have no colon, and times have no
-    letters before one.
+    """Return the partition and the offset of TOPIC:PARTITION:OFFSET, or None. Topics have no colon, and times
+    no letters before a colon.
     """
     topic, _, rest = text.partition(":")
     number, _, offset = rest.partition(":")
@@ -93,7 +93,7 @@ def restore(uri: str, directory: str, at: Any, topics: tuple[str, ...], as_json:
     from segstore.archiving.sizes import log_bytes
 
     chosen = [part for text in topics for part in text.split(",") if part] or None
-    total = log_bytes(uri, chosen) if sys.stderr.isatty() else None  # which takes requests
+    total = log_bytes(uri, chosen) if sys.stderr.isatty() else None  # costs requests
     with ended_by_signals(), progress_bar(total, f"restoring {directory}") as bar:
         made = segstore.restore(
             uri, directory, at, chosen, progress=lambda size: bar.advance(bar.task_ids[0], size)

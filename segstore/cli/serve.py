@@ -1,6 +1,6 @@
 """`segstore serve`: serves a store to Kafka's clients until it is interrupted. On disk: through the engine.
 
-Threads: the main thread waits; the server has its own.
+Threads: the main thread waits; the server has its own threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import segstore
 from segstore.choices import HOST, PORT
 from segstore.cli.lifetime import Lifetime
 from segstore.cli.logs import log_options, logged
-from segstore.cli.options import http_option, no_bootstrap, settings_option, store_given, tell_http
+from segstore.cli.options import http_option, no_bootstrap, print_http_address, settings_option, store_given
 from segstore.cli.signals import hangups, stopped_by_signals
 from segstore.errors import ListenError, SegstoreError
 from segstore.logger import Logger
@@ -190,13 +190,15 @@ def _serve(asked: ServerOptions, old_primary_config: Any, shared: bool, came: Si
             if is_new:
                 log.info("%s is a new store: there was none", made.path)
             click.echo(_told(server, made.path))
-            tell_http(server.http)
+            print_http_address(server.http)
             _wait_for_signal(came, Reloading(server, asked, made).reload)
 
 
 @contextmanager
 def _opened(path: str, config: Mapping[str, object], shared: bool) -> Iterator[segstore.Store]:
-    """Open the store for a block. Raises SegstoreError if it is shared, and another process is its host."""
+    """Open the store for a block. Raises SegstoreError if the store is shared and another process is its
+    host.
+    """
     with segstore.open(path, config=config, shared=shared) as store:
         if store.role == "guest":
             raise SegstoreError(
@@ -208,8 +210,8 @@ def _opened(path: str, config: Mapping[str, object], shared: bool) -> Iterator[s
 
 @contextmanager
 def _none_made_in_vain(path: str) -> Iterator[bool]:
-    """Give whether there is no directory yet, or an empty one. Remove the store of a block that has made it
-    and ends with an error, as a port that is taken.
+    """Yield whether the directory is missing or empty. If the block ends with an error, such as a port in
+    use, remove the store that the block has created.
     """
     from segstore.files import Files
     from segstore.storage.meta.directory_safety import remove_unused
@@ -224,19 +226,19 @@ def _none_made_in_vain(path: str) -> Iterator[bool]:
 
 
 def _wait_for_signal(came: SimpleQueue[int], reload: Callable[[], None]) -> NoReturn:
-    """Wait until the handler of a signal raises; reload whenever SIGHUP came. The system may give a signal to
-    another thread; CPython calls its handler in this one, but does not wake it: so it looks each second.
-    """
+    """Wait until the handler of a signal raises; reload after each SIGHUP."""
+    # With a time-out: the system may deliver a signal to another thread; CPython runs its handler in this
+    # thread, but does not wake it.
     while True:
         with suppress(Empty):
             take(came, 1)
-            while not came.empty():  # one look serves all that have come
+            while not came.empty():  # one reload serves several signals
                 came.get_nowait()
             reload()
 
 
 def _with_advice(error: ListenError, http: str | None) -> ListenError:
-    """Return the error with what the user may do about it."""
+    """Return the error with an advice for the user."""
     from segstore.operating.address import http_address
 
     advice = _ADVICE.get(error.errno or 0)
@@ -252,12 +254,14 @@ def _told(server: segstore.Server, path: str) -> str:
     if len(server.advertised_listeners) > 1:
         return f"{path} listens for {', '.join(server.advertised_listeners)}"
     listens = address_text(Endpoint(server.host, server.port))
-    told = "" if listens == server.bootstrap_servers else f", and tells clients {server.bootstrap_servers}"
-    return f"{path} listens on {listens}{told}"
+    advertised = (
+        "" if listens == server.bootstrap_servers else f", and tells clients {server.bootstrap_servers}"
+    )
+    return f"{path} listens on {listens}{advertised}"
 
 
 def _secured(server: segstore.Server) -> str:
-    """Return where a server listens, how each place is secured, and who may do what."""
+    """Return the server's addresses with the protection of each, and the rights of clients."""
     from segstore.server.network.server import address_text
     from segstore.server.security.summary import protection, rights
 

@@ -1,4 +1,5 @@
-"""`plan`: what `segstore serve` serves and how, out of its command line and the file of --config.
+"""`plan`: the store and the settings that `segstore serve` uses, from its command line and the file of
+--config.
 
 On disk: reads the file. Threads: any; no state.
 """
@@ -25,8 +26,8 @@ _PROTOCOL, _CLIENT_AUTH, _TRUSTED = "security_protocol", "ssl_client_auth", "ssl
 
 
 class ServerOptions(NamedTuple):
-    """A command line. `settings` are those of --set and of the options, with underscores for dots; `listen`
-    and `advertise` are empty if they were not given.
+    """A command line. `settings` come from --set and other options, with underscores in place of dots;
+    `listen` and `advertise` are empty if not given.
     """
 
     path: str | None
@@ -38,8 +39,8 @@ class ServerOptions(NamedTuple):
 
 
 class ServerPlan(NamedTuple):
-    """Store and server. `place` has the arguments of `segstore.serve` for one listener, `ignored` the
-    settings of the file that have no effect; `http` is where metrics and health are.
+    """The store and the server to run. `place` has the arguments of `segstore.serve` for one listener,
+    `ignored` the file's settings without effect; `http` is the address of metrics and health.
     """
 
     path: str
@@ -51,7 +52,7 @@ class ServerPlan(NamedTuple):
 
 
 def plan(given: ServerOptions) -> ServerPlan:
-    """Return the plan of a command line. Nothing is made or opened. Raises ConfigError,
+    """Return the plan of a command line. Nothing is created or opened. Raises ConfigError,
     InvalidArgumentError, UsageError, OSError.
     """
     file = ConfigFile("") if given.config is None else _sound(read_config(given.config))
@@ -59,18 +60,18 @@ def plan(given: ServerOptions) -> ServerPlan:
     place = _placed(given, settings)
     with names_of_the_command(settings):
         of_store, of_server = parted(settings)
-        for kind, told in ((StoreConfig, of_store), (ServerConfig, of_server)):
-            kind.parse(told)  # nothing is made if one of them is wrong
+        for kind, values in ((StoreConfig, of_store), (ServerConfig, of_server)):
+            kind.parse(values)  # a wrong setting of the server must raise before the store is created
     ignored = tuple(each.name for each in file.ignored)
     return ServerPlan(_path(given, file), place, of_store, of_server, ignored, given.http or file.http)
 
 
 def _sound(file: ConfigFile) -> ConfigFile:
-    """Return a file without problems. Raises ConfigError for the first one."""
+    """Return a file without problems. Raises ConfigError for the first problem."""
     if file.problems:
         first, *more = file.problems
         others = f" (and {len(more)} more: see `segstore config check {file.path}`)" if more else ""
-        raise ConfigError(file.told(first) + others)
+        raise ConfigError(file.located(first) + others)
     return file
 
 
@@ -83,7 +84,7 @@ def _path(given: ServerOptions, file: ConfigFile) -> str:
 
 
 def _merged(given: ServerOptions, file: ConfigFile) -> dict[str, Any]:
-    """Return the settings of both, in which those of the command line count more."""
+    """Return the settings of the file, overridden by the command line."""
     held = dict(file.settings)
     if given.listen and _LISTENERS in held:
         _check_protocols(given, file)
@@ -98,7 +99,7 @@ def _merged(given: ServerOptions, file: ConfigFile) -> dict[str, Any]:
 
 
 def _check_protocols(given: ServerOptions, file: ConfigFile) -> None:
-    """Refuse an address in place of listeners that are secured: without a protocol it would not be."""
+    """Refuse an address without a protocol in place of secured listeners: it would not be secured."""
     config = ServerConfig(
         listeners=file.settings[_LISTENERS], listener_security_protocol_map=file.settings.get(_PROTOCOLS)
     )
@@ -114,7 +115,7 @@ def _check_protocols(given: ServerOptions, file: ConfigFile) -> None:
 
 
 def _placed(given: ServerOptions, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments for one listener; the settings of several are added to `settings`. Raises
+    """Return the arguments for one listener; for several listeners add their settings to `settings`. Raises
     InvalidArgumentError.
     """
     if not given.listen and _LISTENERS in settings:
@@ -147,9 +148,9 @@ def _listeners(listen: Sequence[str], advertise: Sequence[str]) -> dict[str, obj
     for each in listen:
         name, _, address = each.rpartition("://")
         places.append((name or "PLAINTEXT", address_text(endpoint("--listen", address, PORT, HOST))))
-    told = [address_text(endpoint("--advertise", each)) for each in advertise]
+    advertised = [address_text(endpoint("--advertise", each)) for each in advertise]
     made: dict[str, object] = {"listeners": ",".join(f"{name}://{address}" for name, address in places)}
-    if told:
+    if advertised:
         names = [name for name, _ in places]
-        made["advertised_listeners"] = ",".join(map("://".join, zip(names, told, strict=True)))
+        made["advertised_listeners"] = ",".join(map("://".join, zip(names, advertised, strict=True)))
     return made

@@ -1,5 +1,5 @@
-"""Names of a server's settings in messages of the command line: with dots, and with the option that gives
-them. Nothing on disk. Threads: any; no state.
+"""The names of a server's settings in messages of the command line: with dots, and with the command-line
+option. Nothing on disk. Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _OPTIONS = {
 
 
 def dotted(text: str, given: Iterable[str], *, with_options: bool = False) -> str:
-    """Return a message in which settings, and the names that were `given`, have dots for underscores."""
+    """Return a message in which settings of stores and servers, and the names `given`, have dots for
+    underscores.
+    """
     from segstore.config import StoreConfig
     from segstore.server.settings import ServerConfig
 
@@ -38,8 +40,8 @@ def dotted(text: str, given: Iterable[str], *, with_options: bool = False) -> st
 
 @contextmanager
 def names_of_the_command(given: Iterable[str]) -> Iterator[None]:
-    """Run a block whose ConfigError and InvalidArgumentError have settings by their names with dots, and with
-    the option that gives them.
+    """Run a block whose ConfigError and InvalidArgumentError name settings with dots, and with the
+    command-line option.
     """
     try:
         yield

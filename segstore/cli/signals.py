@@ -1,7 +1,7 @@
-"""Makes SIGTERM and SIGHUP end a measurement or a service as Ctrl-C does: its files are removed, or its store
-is closed, and its processes end. A server reads its settings again at SIGHUP.
+"""SIGTERM and SIGHUP end a measurement or a service as Ctrl-C does: its files are removed, or its store is
+closed, and its processes end. A server reads its settings again at SIGHUP.
 
-Threads: signals arrive in the main thread; in other threads this does nothing.
+Threads: signals arrive in the main thread; in other threads this module does nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ALL = (signal.SIGINT, *_ENDING)
 
 
 class EndedError(KeyboardInterrupt):
-    """SIGTERM or SIGHUP came. Code that handles Ctrl-C handles this error too."""
+    """Raised by SIGTERM or SIGHUP. Code that handles Ctrl-C handles this error too."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -26,21 +26,21 @@ class EndedError(KeyboardInterrupt):
 
 
 def status(error: BaseException | None) -> int:
-    """Return the exit status that shells have for a process ended by a signal: 130 for Ctrl-C, 143 for
-    SIGTERM, 129 for SIGHUP.
+    """Return the exit status of shells for a process that a signal ended: 130 for Ctrl-C, 143 for SIGTERM,
+    129 for SIGHUP.
     """
     return 128 + (error.number if isinstance(error, EndedError) else signal.SIGINT)
 
 
 def signal_name(error: BaseException) -> str:
-    """Return the name of the signal that has ended a block: "SIGTERM", "SIGHUP" or "SIGINT"."""
+    """Return the name of the signal that ended a block: "SIGTERM", "SIGHUP" or "SIGINT"."""
     return signal.Signals(error.number if isinstance(error, EndedError) else signal.SIGINT).name
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Run a block in which the first of these signals raises `EndedError`; later ones are ignored, so that
-    they do not disturb the cleanup. A signal that is ignored (nohup), or has another handler, stays so.
+    """Run a block in which the first SIGTERM or SIGHUP raises `EndedError`; later ones are ignored, so that
+    they do not disturb the cleanup. A signal that is ignored (nohup), or has another handler, is left alone.
     """
     heeded = _of_main_thread(number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL)
 
@@ -60,9 +60,9 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def stopped_by_signals(*, unfinished: bool = False) -> Iterator[None]:
-    """Run a block as `ended_by_signals` does, but end without an error after SIGTERM: supervisors stop a
-    service by it, and take another exit status than 0 for a failure. `unfinished`: the block has an end of
-    its own, so SIGTERM is one.
+    """Run a block in which SIGTERM and SIGHUP raise `EndedError`, and end without an error if it was SIGTERM:
+    a supervisor stops a service by SIGTERM, and takes an exit status other than 0 for a failure. With
+    `unfinished` the block has a task to finish, so SIGTERM is an error, too.
     """
     try:
         with ended_by_signals():
@@ -73,7 +73,7 @@ def stopped_by_signals(*, unfinished: bool = False) -> Iterator[None]:
 
 
 class _Noting:
-    """A handler of a signal that does nothing but to note that it came."""
+    """A signal handler that only notes the signal."""
 
     def __init__(self) -> None:
         self.came: SimpleQueue[int] = SimpleQueue()  # its `put` may interrupt its `get`
@@ -84,8 +84,8 @@ class _Noting:
 
 @contextmanager
 def hangups() -> Iterator[SimpleQueue[int]]:
-    """Give a queue that has an entry for each SIGHUP of the block, which does not end the process then, not
-    even if the signal was ignored before (nohup). Within another such block the queue is that block's.
+    """Yield a queue with an entry for each SIGHUP during the block, in which SIGHUP does not end the process,
+    even if it was ignored before (nohup). A nested block yields the outer block's queue.
     """
     before = {number: signal.getsignal(number) for number in _of_main_thread((signal.SIGHUP,))}
     outer = before.get(signal.SIGHUP)
@@ -101,8 +101,8 @@ def hangups() -> Iterator[SimpleQueue[int]]:
 
 @contextmanager
 def ended_later() -> Iterator[None]:
-    """Delay the signals that end this process until the block has ended: within Popen, one would leave a
-    child process that nobody knows.
+    """Delay signals that end this process until the end of the block: during Popen, a signal would leave a
+    child process that nobody ends.
     """
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in _of_main_thread(_ALL)}

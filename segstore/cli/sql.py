@@ -38,7 +38,7 @@ VALUES = ("json", "avro")
 
 
 def _values(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -> dict[str, str]:
-    """Return formats by topic; "" stands for every topic that the query names."""
+    """Return formats by topic; "" means every topic that the query names."""
     found = {}
     for text in given:
         topic, _, form = text.rpartition("=")
@@ -154,7 +154,7 @@ def sql(
             }
             _run(store, text, meant, isolation_level, form, target)
     except KeyboardInterrupt:
-        behind = "\n" if sys.stderr.isatty() else ""  # the terminal shows ^C
+        behind = "\n" if sys.stderr.isatty() else ""  # after the terminal's ^C
         click.echo(f"{behind}segstore: interrupted", err=True)
         raise
 
@@ -168,7 +168,7 @@ def check_installed() -> None:
 
 
 def _form(wanted: str, target: str) -> str:
-    """Return the format of the output. Raises click.UsageError if nothing says it."""
+    """Return the format of the output. Raises click.UsageError if neither --format nor a suffix gives it."""
     if wanted != "auto":
         return wanted
     if target == "-":
@@ -180,7 +180,7 @@ def _form(wanted: str, target: str) -> str:
 
 
 def _text(query: str | None, script: Any) -> str:
-    """Return the statements, from the command line, a file or standard input."""
+    """Return the statements from the command line, a file or standard input."""
     if query is not None and script is not None:
         raise click.UsageError("Give QUERY or --file, not both.")
     if query == "-" or (query is None and script is None and not sys.stdin.isatty()):
@@ -192,7 +192,9 @@ def _text(query: str | None, script: Any) -> str:
 
 
 def _schema(values: dict[str, str], given: Any) -> dict[str, str]:
-    """Return the keyword `value_schema` of Avro. Raises click.UsageError if it is missing, or for nothing."""
+    """Return the keyword argument `value_schema` for Avro. Raises click.UsageError if the schema is missing,
+    or is given without Avro.
+    """
     if "avro" not in values.values():
         if given is not None:
             raise click.UsageError("--value-schema is for --values avro.")
@@ -239,7 +241,7 @@ def _run(
 
 
 def _only(results: Iterator[Result]) -> Iterator[Result]:
-    """Yield the one result of statements. Raises click.UsageError if they have another one, or none."""
+    """Yield the only result of the statements. Raises click.UsageError for several results, or for none."""
     first = next(results, None)
     if first is None:
         raise click.UsageError("The query has no result that could be written.")

@@ -15,11 +15,11 @@ from segstore.cli.sql_text import TEXT, json_rows, texts
 from segstore.errors import SegstoreError
 
 GROUP_ROWS, GROUP_BYTES = 1 << 17, 64 << 20
-"""A row group of Parquet is written once it has so many rows, or bytes before compression."""
+"""A row group of Parquet is written when it has this many rows, or bytes before compression."""
 
 
 class Result(NamedTuple):
-    """The rows of a statement; `kinds` are the types of its columns, as SQL names them."""
+    """The rows of a statement; `kinds` are SQL's names for the types of its columns."""
 
     names: Sequence[str]
     kinds: Sequence[str]
@@ -28,7 +28,7 @@ class Result(NamedTuple):
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Return names of columns, each another one: a, a_1."""
+    """Return unique names for columns: a second "a" becomes a_1."""
     found: dict[str, None] = {}
     for name in names:
         number, one = 0, name
@@ -64,7 +64,7 @@ def _csv_cells(column: pa.Array) -> pa.Array:
 
 
 def ndjson(result: Result, stream: BinaryIO) -> None:
-    """Write a JSON object a line for each row."""
+    """Write each row as a line with a JSON object."""
     names = distinct(result.names)
     for batch in result.batches:
         lines = pc.binary_join_element_wise(json_rows(names, result.kinds, batch), _scalar("\n"), _scalar(""))
@@ -72,7 +72,7 @@ def ndjson(result: Result, stream: BinaryIO) -> None:
 
 
 def json_array(result: Result, stream: BinaryIO) -> None:
-    """Write a JSON array with an object a line for each row."""
+    """Write a JSON array with an object for each row, one a line."""
     names, begin = distinct(result.names), b"["
     for batch in result.batches:
         lines = pc.binary_join_element_wise(
@@ -90,7 +90,7 @@ def _scalar(text: str) -> Any:
 
 
 def _data(lines: pa.Array) -> Any:
-    """Return the bytes of all texts of an array, which was just made, without a copy."""
+    """Return the bytes of all texts of a new array, without a copy."""
     size = pc.sum(pc.binary_length(lines)).as_py() or 0
     return memoryview(lines.buffers()[2])[:size] if size else b""
 
@@ -123,7 +123,7 @@ def groups(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
 
 
 def arrow(result: Result, stream: BinaryIO) -> None:
-    """Write Arrow IPC in the streaming form, which can be written to a pipe."""
+    """Write Arrow IPC in the streaming form, for files and pipes."""
     import pyarrow.ipc
 
     with pyarrow.ipc.new_stream(stream, result.schema) as writer:
@@ -146,7 +146,7 @@ WRITERS: dict[str, Callable[[Result, BinaryIO], None]] = {
 
 
 def write(form: str, result: Result, stream: BinaryIO) -> None:
-    """Write a result in a format. Raises SegstoreError for a type of column that the format has not."""
+    """Write a result in a format. Raises SegstoreError for a column type that the format does not support."""
     try:
         WRITERS[form](result, stream)
     except pa.ArrowNotImplementedError as error:

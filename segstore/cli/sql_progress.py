@@ -1,6 +1,6 @@
-"""`ScanProgress`: a bar of the rows that queries read from topics, while they run.
+"""`ScanProgress`: a progress bar of the rows that queries read from topics.
 
-On disk: nothing. Threads: those of DuckDB report rows; all else is for the main thread.
+On disk: nothing. Threads: DuckDB's threads report rows; the other methods are for the main thread.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 
 class ScanProgress:
-    """Shows how many rows of the scans that a store was asked for were read, once there are some. It is a
-    context manager.
-    """
+    """A progress bar of all scans of a store, shown once there are rows to read. It is a context manager."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._scan = store, store.scan
@@ -36,18 +34,18 @@ class ScanProgress:
         self._lock, self._read, self._expected, self._is_shown = Lock(), 0, 0, True
 
     def __enter__(self) -> Self:
-        self._store.scan = self._watched  # type: ignore[method-assign]  # scans of this store alone
+        self._store.scan = self._watched  # type: ignore[method-assign]  # only this store's scans
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Raise what a scan has raised in place of DuckDB's error, which has the traceback in its message."""
+        """Raise the error of a scan in place of DuckDB's error, whose message contains a traceback."""
         self._show(False)
         if isinstance(error, SegstoreError) and self.failed is not None:
             raise copy_of(self.failed) from None
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Take the bar away for a block that prints."""
+        """Hide the bar during a block that prints."""
         self._show(False)
         try:
             yield
@@ -62,7 +60,7 @@ class ScanProgress:
                 self._bar = None
 
     def count(self, expected: int, read: int) -> None:
-        """Note rows that are to be read, and rows that were read or are not wanted any more."""
+        """Add rows to read, and rows that were read or need not be read any more."""
         with self._lock:
             self._expected += expected
             self._read += read
@@ -89,7 +87,7 @@ class WatchedScan:
     def batches(
         self, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Finish | None = None
     ) -> Iterator[pyarrow.RecordBatch]:
-        """See `TopicScan.batches`."""
+        """Yield the batches of the scan, and count their rows."""
         left = sum(self._rows(each, bounds) for each in self._scan.ranges)
         self._reading.count(left, 0)
         try:
@@ -101,7 +99,7 @@ class WatchedScan:
         except SegstoreError as error:
             self._reading.failed = error
             raise
-        finally:  # offsets without records, and what a limit left out
+        finally:  # offsets without records, and rows that a limit has excluded
             self._reading.count(0, left)
 
     @staticmethod

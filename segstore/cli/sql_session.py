@@ -1,9 +1,8 @@
-"""`SqlSession`: a connection of DuckDB on which every topic of a store is a view, and the statements that run
-on it.
+"""`SqlSession`: a connection of DuckDB with a view for every topic of a store, and its statements.
 
-On disk: only reads, but for what the user's own statements write, and DuckDB's temporary files, in the
-system's directory for them. Threads: statements run in a thread of the session, so that the main thread sees
-Ctrl-C at once; all else is for the main thread.
+On disk: only reads, except for writes of the user's own statements, and DuckDB's temporary files in the
+system's temporary directory. Threads: statements run in a thread of the session, so that the main thread sees
+Ctrl-C at once; all methods are for the main thread.
 """
 
 from __future__ import annotations
@@ -32,28 +31,28 @@ if TYPE_CHECKING:
     from segstore.storage.meta.topic_info import TopicInfo
 
 BATCH_ROWS = 8192
-"""Rows of a result that are in memory at a time, apart from those that DuckDB holds."""
+"""Rows of a result that are in memory at a time, without DuckDB's own."""
 _STEP = 0.05
 _LINE = re.compile(r"\n+LINE (\d+): .*", re.DOTALL)
 _OURS = re.compile(r".*\bTraceback .*\bsegstore\.errors\.\w+: ", re.DOTALL)
-"""What DuckDB puts before the message of an error that the dataset of a topic raises."""
+"""The text that DuckDB puts before the message of an error of a topic's dataset."""
 _OFFSET = re.compile(r'(?<!")\boffset\b(?!")', re.IGNORECASE)
 _WRONG = (duckdb.ParserException, duckdb.CatalogException, duckdb.BinderException)
 
 
 class WrongQueryError(click.ClickException):
-    """The query is no SQL, or names what is not there."""
+    """The query is not valid SQL, or names an unknown table or column."""
 
     exit_code = 2
 
 
 class SqlSession:
-    """Runs statements. It is a context manager that closes the connection."""
+    """A session that runs statements. It is a context manager that closes the connection."""
 
     def __init__(
         self, store: Store, text: str, values: Mapping[str, Mapping[str, str]], isolation_level: str
     ) -> None:
-        """`text`: the statements; `values`: how they are decoded, by topic. Raises as
+        """`text`: the statements; `values`: how values are decoded, by topic. Raises the errors of
         `segstore.duckdb.attach`.
         """
         from segstore.duckdb import attach
@@ -61,7 +60,7 @@ class SqlSession:
         place = os.path.join(tempfile.gettempdir(), f"segstore-sql-{os.getpid()}")
         self._con = duckdb.connect(config={"temp_directory": place})
         self._con.execute("SET TimeZone = 'UTC'")
-        self._con.execute("SET python_enable_replacements = false")  # its variables are ours
+        self._con.execute("SET python_enable_replacements = false")  # names must not mean our variables
         self._text, self._line = text, 0
         self._topics = attached(store.topics(), text)
         self._pool = ThreadPoolExecutor(1, "segstore-sql")
@@ -78,8 +77,8 @@ class SqlSession:
         self._con.close()
 
     def results(self) -> Iterator[Result]:
-        """Run the statements one after the other; yield the rows of each that has rows, to be read before the
-        next one is run. Raises WrongQueryError, SegstoreError.
+        """Run the statements in order; yield the rows of each statement that has rows, which must be read
+        before the next statement runs. Raises WrongQueryError, SegstoreError.
         """
         at = 0
         for statement in self._call(self._con.extract_statements, self._text):
@@ -99,8 +98,8 @@ class SqlSession:
         return Result(relation.columns, [str(each) for each in relation.types], reader.schema, batches)
 
     def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call DuckDB in the other thread, and wait; an interrupt of the main thread interrupts it, even one
-        that comes within `submit`, which returns no future then.
+        """Call DuckDB in the session's thread, and wait. An interrupt of the main thread interrupts the call,
+        even an interrupt within `submit`, which then returns no future.
         """
         done = self._running = Future[Any]()
         try:
@@ -112,14 +111,14 @@ class SqlSession:
             self._stop(done)
 
     def _stop(self, running: Future[Any]) -> None:
-        """Interrupt a call that has not ended, and wait; a second Ctrl-C changes nothing."""
+        """Interrupt a running call, and wait for its end; a second Ctrl-C changes nothing."""
         while not (running.done() or running.cancel()):
             with suppress(KeyboardInterrupt):
                 self._con.interrupt()
                 wait([running], _STEP)
 
     def _told(self, error: Exception) -> Exception:
-        """Return the error of a statement as one line."""
+        """Return the error of a statement, with a message of one line."""
         message = _OURS.sub("", str(error)).replace(WAY_OUT, "--on-bad null or --on-bad column passes it by")
         found = _LINE.search(message)
         place = f" (line {self._line + (int(found[1]) if found else 1)})" * ("\n" in self._text.strip())
@@ -131,7 +130,7 @@ class SqlSession:
         return WrongQueryError(message)
 
     def _hint(self, message: str) -> str:
-        """Return what a user may have overlooked about names of topics."""
+        """Return a hint about names that must be quoted, or about the topics that exist."""
         for name in self._topics:
             if not re.fullmatch(r"[A-Za-z_]\w*", name) and re.search(
                 rf'(?<![\w"]){re.escape(name)}', self._text
@@ -153,8 +152,8 @@ def _carry_out(done: Future[Any], call: Callable[..., Any], arguments: tuple[Any
 
 
 def attached(topics: Mapping[str, TopicInfo], text: str) -> list[str]:
-    """Return the topics that are views: internal ones only if they are named. Of topics that differ in upper
-    and lower case only, which are one name to DuckDB, those that the statements name.
+    """Return the topics that become views: internal topics only if the statements name them. Names that
+    differ only in case are one name to DuckDB: of such topics the named ones become views.
     """
     named = [name for name in sorted(topics) if name in text]
     seen = {name.lower() for name in named}
@@ -166,7 +165,7 @@ def attached(topics: Mapping[str, TopicInfo], text: str) -> list[str]:
 
 
 def _has_rows(statement: Any, relation: Any) -> bool:
-    """Return whether a statement has rows of its own, not a count of rows that it changed."""
+    """Return whether a statement has result rows, not only a count of changed rows."""
     kinds = {each.name for each in statement.expected_result_type}
     if "CHANGED_ROWS" in kinds and relation.columns == ["Count"]:
         return bool(statement.type.name == "MULTI")

@@ -1,4 +1,4 @@
-"""Shows a query's result as a table: names with their types, the first rows, and how many more there are.
+"""Prints a query's result as a table: names with their types, the first rows, and the number of further rows.
 
 On disk: nothing. Threads: one. It imports pyarrow, and is imported only when a query is run.
 """
@@ -21,34 +21,34 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_ROWS = 40
-"""So many rows are shown."""
+"""Most rows that are printed."""
 _LEAST_WIDTH = 7
-"""Columns of text are cut to it at most, and the name of a type makes a column as wide at most."""
+"""No column of text is cut to less, and a type's name widens a column to no more."""
 _GAP = 2
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LEFT_OUT = "…"
 _NUMBERS = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?$|BIGNUM|DECIMAL.*[^]]$|FLOAT$|DOUBLE$")
 _WHOLE = re.compile(rf"{_NUMBERS.pattern}|(DATE|TIME|TIMESTAMP|BOOLEAN|UUID)[^]]*$")
 _PLAN = ["explain_key", "explain_value"]
-"""The columns of what explains a query, which is a picture in lines."""
+"""The columns of EXPLAIN's result, whose values are drawings of several lines."""
 _SHORT = {"TIMESTAMP WITH TIME ZONE": "TIMESTAMPTZ", '"NULL"': "NULL"}
 
 
 def show(result: Result, aside: Callable[[], AbstractContextManager[object]]) -> None:
-    """Print the first rows as a table, within blocks of `aside`, then read the other rows and tell how many
-    they are.
+    """Print the first rows as a table, then read the remaining rows and print their number; each print is in
+    a block of `aside`.
     """
     shown, more = _first(result)
     with aside():
         _print(result, shown)
     more += sum(batch.num_rows for batch in result.batches)
-    told = f"{_LEFT_OUT} {counted(more, 'more row')}" if more else counted(shown.num_rows, "row")
+    text = f"{_LEFT_OUT} {counted(more, 'more row')}" if more else counted(shown.num_rows, "row")
     with aside():
-        console().print(told, style="dim")
+        console().print(text, style="dim")
 
 
 def _first(result: Result) -> tuple[pa.Table, int]:
-    """Return the rows that are shown, and how many more were read."""
+    """Return the rows to print, and the number of further rows that were read."""
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in result.batches:
@@ -102,7 +102,7 @@ def _width(column: Sequence[str | None]) -> int:
 
 
 def _least(column: Sequence[str | None]) -> int:
-    """Return the width that a column has at least: numbers and times are not cut."""
+    """Return the least width of a column: numbers and times are not cut."""
     name, _, *cells = _lengths(column)
     widest = max(min(name, _LEAST_WIDTH), *cells, 1)
     return min(_width(column), widest if _WHOLE.match(str(column[1])) else _LEAST_WIDTH)
@@ -115,8 +115,9 @@ def _lengths(column: Sequence[str | None]) -> list[int]:
 
 
 def fitted(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Return widths of columns that fit in so many cells of a terminal: the widest ones are cut, each to its
-    `least` at most; if that is not enough, columns in the middle have width 0, and are one column of dots.
+    """Return column widths that fit into `room` cells of a terminal. First the widest columns are cut, down
+    to `least`; if that is not enough, columns in the middle get width 0, and are replaced by one column of
+    dots.
     """
     count = len(widths)
     for kept in range(count, 1, -1):
@@ -129,9 +130,7 @@ def fitted(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
 
 
 def _cut(widths: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
-    """Return widths with the widest cut, so that their sum is `room` at most; None if columns get too
-    narrow.
-    """
+    """Return widths whose sum is at most `room`, with the widest cut; None if columns would be too narrow."""
     for most in range(max(widths), 0, -1):
         cut = [max(low, min(each, most)) for low, each in zip(least, widths, strict=True)]
         if sum(cut) <= room:

@@ -1,7 +1,7 @@
-"""Cells of a query's result as text, and as JSON, a column at a time.
+"""Columns of a query's result as text, and as JSON.
 
 Bytes are text if they are UTF-8. Nothing on disk; functions without state. It imports pyarrow, and is
-imported only when a query's result is shown.
+imported only when a query's result is printed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ TEXT = pa.large_string()
 
 
 def texts(column: pa.Array) -> pa.Array:
-    """Return a column as text: bytes that are not UTF-8 with `\\xff` for each byte that is none, times in ISO
-    8601, lists and structs as JSON.
+    """Return a column as text: bytes that are not UTF-8 have `\\xff` for each bad byte, times are ISO 8601,
+    lists and structs are JSON.
     """
     kind = column.type
     if column.null_count == len(column):
@@ -43,7 +43,7 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether Arrow has the type's text."""
+    """Return whether Arrow can cast the type to text."""
     t = pa.types
     kinds = (t.is_string, t.is_large_string, t.is_boolean, t.is_integer, t.is_floating, t.is_decimal)
     return any(is_kind(kind) for is_kind in (*kinds, t.is_date, t.is_null))
@@ -63,8 +63,8 @@ def escaped_text(data: bytes) -> str:
 
 
 def _times(column: pa.Array) -> pa.Array:
-    """Return times as ISO 8601: 2013-01-01T05:00:00Z, with the fraction of a second if it is not 0, and
-    without a zone if the column has none.
+    """Return times as ISO 8601, such as 2013-01-01T05:00:00Z; the fraction of a second is omitted if it is 0,
+    the Z if the column has no zone.
     """
     zone = column.type.tz
     in_utc = column.cast(pa.timestamp(column.type.unit, "UTC" if zone else None))
@@ -83,8 +83,8 @@ def _text(value: Any) -> str:
 
 
 def json_rows(names: Sequence[str], kinds: Sequence[str], batch: pa.RecordBatch) -> pa.Array:
-    """Return each row as a JSON object. Bytes that are not UTF-8 are base64, and a field NAME_encoding says
-    so, as in the output of `consume`; a column of SQL's type JSON stands as it is.
+    """Return each row as a JSON object. Bytes that are not UTF-8 are base64, marked by a field NAME_encoding,
+    as in the output of `consume`; a column of SQL's type JSON is copied unchanged.
     """
     parts: list[Any] = []
     for name, kind, column in zip(names, kinds, batch.columns, strict=True):
@@ -94,7 +94,7 @@ def json_rows(names: Sequence[str], kinds: Sequence[str], batch: pa.RecordBatch)
 
 
 def _as_it_is(column: pa.Array) -> pa.Array:
-    """Return texts of JSON as one line each."""
+    """Return texts of JSON, each without line ends."""
     return pc.fill_null(pc.replace_substring_regex(column.cast(TEXT), "[\r\n]", " "), "null")
 
 
@@ -103,7 +103,9 @@ def _operand(part: Any) -> Any:
 
 
 def _json(name: str, column: pa.Array) -> Iterator[pa.Array]:
-    """Yield what stands behind a field's name: JSON of each row, and perhaps the field of its encoding."""
+    """Yield columns of JSON after a field's name: the value of each row, and possibly the
+    encoding's field.
+    """
     kind, t = column.type, pa.types
     if column.null_count == len(column):
         yield pa.repeat(pa.scalar("null", TEXT), len(column))
@@ -123,7 +125,7 @@ def _json(name: str, column: pa.Array) -> Iterator[pa.Array]:
 
 
 def _json_text(column: pa.Array) -> pa.Array | None:
-    """Return the text that JSON quotes; None if rows are to be looked at one by one."""
+    """Return a column as text for JSON strings; None if its rows must be converted one by one."""
     kind = column.type
     if _is_binary(kind):
         try:
@@ -143,7 +145,7 @@ def _encoding(name: str, row: dict[str, object]) -> str:
 
 
 def _quoted(column: pa.Array) -> pa.Array:
-    """Return texts as strings of JSON."""
+    """Return texts as JSON strings."""
     if pc.any(pc.match_substring_regex(column, "[\\x00-\\x1f]")).as_py():
         return pa.array([_dumped(each) for each in column.to_pylist()], TEXT)
     for special in "\\", '"':
@@ -153,8 +155,8 @@ def _quoted(column: pa.Array) -> pa.Array:
 
 
 def members(name: str, value: object) -> dict[str, object]:
-    """Return a field of an object, and a second one that says how it is encoded if it has bytes, or a list of
-    them, that are not UTF-8.
+    """Return a field of an object, and a field for its encoding if its bytes, or bytes in a list, are not
+    UTF-8.
     """
     found = value_of(value)
     if _has_bytes(value) and not _is_text(value):
@@ -163,8 +165,8 @@ def members(name: str, value: object) -> dict[str, object]:
 
 
 def value_of(value: Any) -> Any:
-    """Return a value as `json` takes it: a number that JSON has not (NaN, infinities) is null, a time, and a
-    decimal number with a fraction, is what its text says.
+    """Return a value that `json` accepts: NaN and infinities become null, bytes and times become text,
+    decimal numbers become int or float.
     """
     if isinstance(value, bytes):
         return escaped_text(value)
@@ -199,8 +201,8 @@ def _scalar(value: Any) -> Any:
 
 def _interval(months: int, days: int, nanoseconds: int) -> str:
     rest = timedelta(microseconds=nanoseconds // 1000)
-    told = [f"{number} {noun}" for number, noun in ((months, "months"), (days, "days")) if number]
-    return " ".join([*told, str(rest)] if rest or not told else told)
+    parts = [f"{number} {noun}" for number, noun in ((months, "months"), (days, "days")) if number]
+    return " ".join([*parts, str(rest)] if rest or not parts else parts)
 
 
 def _has_bytes(value: object) -> bool:

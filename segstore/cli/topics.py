@@ -1,6 +1,7 @@
-"""The commands of topics: `segstore topics`, `create`, `alter` and `delete`, of a store or a cluster.
+"""The commands of topics: `segstore topics`, `create`, `alter` and `delete`, for a store or a cluster.
 
-On disk: `topics` only reads, beside a live writer too; the others write through the engine. Threads: one.
+On disk: `topics` only reads, beside a live writer too; the other commands write through the engine. Threads:
+one.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _settings(row: dict[str, Any]) -> str:
 
 # --- create ------------------------------------------------------------------------------------
 
-# `segstore create` makes a new topic, and a store for it where there is none.
+# `segstore create` creates a topic, and its store if necessary.
 
 
 @click.command()
@@ -109,8 +110,8 @@ def create(topic: str, partitions: int, if_not_exists: bool, config: dict[str, s
             place.create_topic(topic, partitions, config)
         except TopicAlreadyExistsError as error:
             if not if_not_exists:
-                told = f"{error}: `segstore alter` changes it, and --if-not-exists leaves it as it is"
-                raise TopicAlreadyExistsError(told) from None
+                message = f"{error}: `segstore alter` changes it, and --if-not-exists leaves it as it is"
+                raise TopicAlreadyExistsError(message) from None
             click.echo(f"{topic} is there already", err=True)
             return
     click.echo(f"created {topic}: {partitions} partition{'s' * (partitions != 1)}", err=True)
@@ -144,7 +145,9 @@ def alter(
 
 
 def _check_grows(place: Place, topic: str, partitions: int | None) -> None:
-    """Raise InvalidPartitionsError if a topic has that many partitions, before its settings are changed."""
+    """Raise InvalidPartitionsError, before settings are changed, if a topic already has that many
+    partitions.
+    """
     has = place.topics()[topic].partitions
     if partitions is not None and partitions <= has:
         raise InvalidPartitionsError(

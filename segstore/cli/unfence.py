@@ -1,4 +1,4 @@
-"""`segstore unfence`: a primary that was demoted leads again. On disk: through the engine. Threads: one."""
+"""`segstore unfence`: makes a demoted primary lead again. On disk: through the engine. Threads: one."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def unfence(directory: str, yes: bool) -> int:
     from segstore.standby.unfence import fence_of
 
     fence = fence_of(Files(), directory)
-    told = (
+    question = (
         f"The store was told that node {fence.leader} leads from leader epoch {fence.leader_epoch} on. If it"
         " still leads, records are lost. Have you made sure that it does not?"
     )
-    if not yes and not confirmed(told):
+    if not yes and not confirmed(question):
         return 1
     with segstore.unfence(directory) as store:
         count = len(store.topics())

@@ -1,5 +1,5 @@
-"""Defines the settings of topics and of stores, with Kafka's names: `TopicConfig`, `StoreConfig`. It touches
-no files.
+"""The settings of topics and of stores, with Kafka's names: `TopicConfig`, `StoreConfig`. It touches no
+files.
 
 Defaults are Kafka's (4.1; org.apache.kafka.storage.internals.log.LogConfig, CleanerConfig, ServerLogConfigs),
 with one exception, `retention.ms`: an embedded log deletes nothing unless a setting asks for it.
@@ -37,7 +37,7 @@ C = TypeVar("C", bound="StoreConfig")
 
 _MIB = 1 << 20
 
-# Of topics, and of a store for the topics that don't have them. A store without replicas ignores them.
+# Settings of topics; a store has defaults for its topics. A store without replicas ignores them.
 _MIN_ISR = (
     'in-sync replicas that acks="all" needs, at most the number of replicas; without replicas that is one'
 )
@@ -116,7 +116,7 @@ class TopicConfig(KafkaSettings):
         -1,
     )
     segment_bytes: int = whole(1 << 30, 14, MAX_INT, "bytes", "roll a segment before it becomes larger")
-    # An index that has no room for two entries of the time index would be full from the start.
+    # A time index needs room for two entries, or it would be full from the start.
     segment_index_bytes: int = whole(
         10 * _MIB, 24, MAX_INT, "bytes", "roll a segment when an index is that large"
     )
@@ -128,7 +128,7 @@ class TopicConfig(KafkaSettings):
 
     @property
     def max_segment_ms(self) -> int:
-        """Return how old a segment may become before it is rolled (Kafka: LogConfig.maxSegmentMs)."""
+        """Return the age in ms at which a segment is rolled (Kafka: LogConfig.maxSegmentMs)."""
         compacted = "compact" in self.cleanup_policy
         return min(self.segment_ms, self.max_compaction_lag_ms) if compacted else self.segment_ms
 
@@ -147,7 +147,9 @@ class StoreConfig(ShareGroupSettings):
 
     @classmethod
     def parse(cls: type[C], mapping: Mapping[str, Value]) -> C:
-        """See `KafkaSettings.parse`. A setting of topics is told from one that nobody knows."""
+        """Return settings from Kafka's dotted names; missing ones get defaults. Raises ConfigError, which
+        distinguishes a topic's setting from an unknown one; InvalidTypeError.
+        """
         if isinstance(mapping, dict | Mapping) and mapping:
             known, of_topics = options(cls), options(TopicConfig)
             strays = [name for name in mapping if name not in known and name in of_topics]

@@ -20,8 +20,8 @@ MOST_MS = 10**12
 
 
 def whole(name: str, value: Any, least: int | None, most: int = INT64_MAX) -> int:
-    """Return an int from `least` to `most`; integers of numpy are taken too. Raises InvalidTypeError,
-    InvalidArgumentError, as all functions here do.
+    """Return an int from `least` to `most`; NumPy integers are accepted too. Raises InvalidTypeError,
+    InvalidArgumentError, like all functions here.
     """
     if type(value) is int and (least is None or value >= least) and value <= most:
         return value
@@ -38,7 +38,9 @@ def whole(name: str, value: Any, least: int | None, most: int = INT64_MAX) -> in
 
 
 def span(name: str, value: Any) -> tuple[int, int]:
-    """Return the first and the last of a range of int64 numbers; the first must not be above the last."""
+    """Return (first, last) of a range of int64 numbers, both included; the first must not be above
+    the last.
+    """
     try:
         first, last = value
     except (TypeError, ValueError):
@@ -51,8 +53,8 @@ def span(name: str, value: Any) -> tuple[int, int]:
 
 
 def moment(name: str, value: Any) -> int:
-    """Return a time in ms since the epoch, which is given so, or as a datetime: in UTC if it has no zone.
-    Parts of a ms are rounded up: the records of the result, or later, are those of the datetime, or later.
+    """Return a time in ms since the epoch, from an int or a datetime (UTC if it has no zone). Fractions of a
+    ms are rounded up: a record is at or after the result exactly if it is at or after the datetime.
     """
     from datetime import datetime, timedelta, timezone  # a start needs no datetime
 
@@ -68,8 +70,8 @@ def moment(name: str, value: Any) -> int:
 
 
 def milliseconds(name: str, value: Any) -> float:
-    """Return a time span in ms, which may be given as infinite. A value below 0 becomes 0, one above MOST_MS
-    becomes MOST_MS.
+    """Return a time span in ms from 0 to MOST_MS; values outside, also infinite ones, are set to the nearest
+    bound.
     """
     if type(value) is int and 0 <= value <= MOST_MS:
         return float(value)
@@ -81,9 +83,7 @@ def milliseconds(name: str, value: Any) -> float:
 
 
 def seconds(name: str, value: Any, default: float) -> float:
-    """Return a time span in seconds, of at least 0, which may be infinite; `default` where `value` is
-    None.
-    """
+    """Return a time span in seconds, at least 0, which may be infinite; `default` if `value` is None."""
     if value is None:
         return default
     if isinstance(value, bool) or not _is_real(value):
@@ -101,7 +101,7 @@ def _is_real(value: Any) -> bool:
 
 
 def switch(name: str, value: Any) -> bool:
-    """Return a bool; booleans of numpy, 0 and 1 are taken too."""
+    """Return a bool; NumPy booleans, 0 and 1 are accepted too."""
     if not isinstance(value, numbers.Integral) and not is_numpy_bool(value):
         raise InvalidTypeError(f"{name} must be True or False, not {type(value).__name__}")
     if value not in (0, 1):
@@ -110,25 +110,25 @@ def switch(name: str, value: Any) -> bool:
 
 
 def path(name: str, value: Any) -> str:
-    """Return the absolute path of a directory, from a str, bytes or os.PathLike: `settled`. Raises
-    StorageError too, if the path is relative and the current directory was deleted.
+    """Return the absolute path of a directory, from a str, bytes or os.PathLike (`settled`). Also raises
+    StorageError if the path is relative and the current directory was deleted.
     """
     try:
-        found = os.fsdecode(value)
-        os.fsencode(found)
+        text = os.fsdecode(value)
+        os.fsencode(text)
     except TypeError:
         raise InvalidTypeError(f"{name} must be a str or os.PathLike, not {type(value).__name__}") from None
     except UnicodeError:
         raise InvalidArgumentError(
             f"{name}={shown(value)}: must be the path of a directory, in characters that file names can have"
         ) from None
-    if not found or "\0" in found:
-        raise InvalidArgumentError(f"{name}={shown(found)}: must be the path of a directory")
-    return settled(found)
+    if not text or "\0" in text:
+        raise InvalidArgumentError(f"{name}={shown(text)}: must be the path of a directory")
+    return settled(text)
 
 
 def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
-    """Return a str, which must be one of those `allowed`."""
+    """Return a str that is one of `allowed`."""
     if not isinstance(value, str) or value not in allowed:
         raise InvalidArgumentError(f"{name}={shown(value)}: must be one of {', '.join(allowed)}")
     return str(value)

@@ -1,4 +1,4 @@
-"""Names of a broker's settings that topics have by other names. No files. Threads: any; immutable."""
+"""Broker settings that topics have under other names. No files. Threads: any; immutable."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ BROKER_NAMES: dict[str, str | None] = {
     "segment.jitter.ms": None,
     "segment.ms": None,
 }
-"""Names of a broker's settings that topics have by other names (org.apache.kafka.server.config.
-ServerTopicConfigSynonyms). None: a broker that sets nothing has no value by any of its names.
+"""The broker's name of each topic setting (org.apache.kafka.server.config. ServerTopicConfigSynonyms). None:
+a broker without settings has no value for it.
 """
 
 _MORE = {
@@ -48,4 +48,4 @@ OF_A_BROKER: dict[str, str] = {
     },
     **{name: f"it is a broker's setting; a topic is made with {its}" for name, its in _ARGUMENTS.items()},
 }
-"""Why a topic refuses a broker's setting, by its name."""
+"""The reason why a topic refuses a broker's setting, by its name."""

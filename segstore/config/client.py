@@ -1,5 +1,5 @@
-"""Settings of producers and consumers by kafka-python's names: the kinds that only they have, and why some of
-kafka-python's are refused. Nothing on disk.
+"""Settings of producers and consumers with kafka-python's names: their value kinds, and the reasons for
+refused ones. Nothing on disk.
 
 Threads: any; settings are immutable.
 """
@@ -29,13 +29,13 @@ def switch(default: bool, doc: str) -> Any:
 
 
 LONGEST_TEXT = 32_000
-"""The longest text, in bytes of UTF-8: a member id begins with the client_id, and may have at most 32,767
-bytes on disk.
+"""The longest text, in bytes of UTF-8: a member id begins with the client_id, and is limited to 32,767 bytes
+on disk.
 """
 
 
 def off(name: str, reason: str) -> Any:
-    """Return a field for a switch of kafka-python's that can only be off."""
+    """Return a field for a switch of kafka-python that can only be off."""
 
     def read(value: Any) -> bool:
         if value is not False:
@@ -46,7 +46,7 @@ def off(name: str, reason: str) -> Any:
 
 
 def text(default: str, doc: str) -> Any:
-    """Return a field for a str that is neither empty nor too long to be written."""
+    """Return a field for a str of 1 to LONGEST_TEXT bytes."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not 0 < len(value.encode()) <= LONGEST_TEXT:
@@ -57,8 +57,8 @@ def text(default: str, doc: str) -> Any:
 
 
 def duration(default: float, doc: str, *, forever: bool = False) -> Any:
-    """Return a field for a time span in ms. With `forever`, inf and negative numbers, which stand for inf,
-    are allowed.
+    """Return a field for a time span in ms. With `forever`, inf is allowed, and negative numbers stand for
+    inf.
     """
 
     def read(value: Any) -> float:
@@ -85,18 +85,18 @@ def function(doc: str) -> Any:
 
 
 def parts(doc: str, *methods: str) -> Any:
-    """Return a field for a sequence of objects, each of which has some of `methods`."""
+    """Return a field for a sequence of objects, each of which has one of `methods`."""
 
     def read(value: Any) -> tuple[Any, ...]:
         if isinstance(value, (str, bytes)):
             raise ValueError
         try:
-            given = tuple(value)
+            objects = tuple(value)
         except TypeError:
             raise ValueError from None
-        if not all(any(callable(getattr(part, name, None)) for name in methods) for part in given):
+        if not all(any(callable(getattr(part, name, None)) for name in methods) for part in objects):
             raise ValueError
-        return given
+        return objects
 
     return made((), f"a list of objects with {' or '.join(methods)}", doc, read)
 
@@ -130,8 +130,8 @@ REFUSED: dict[str, str] = {
     ),
     "metric_reporters": "metrics() gives them whenever they are asked for",
 }
-"""Settings that producers and consumers both refuse, with the reason: without them a program would do
-something else than they say.
+"""Settings that producers and consumers both refuse, with the reason: if they were ignored, a program would
+not do what they say.
 """
 IGNORED: dict[str, str] = {
     "bootstrap_timeout_ms": NO_NETWORK,
@@ -158,11 +158,11 @@ IGNORED: dict[str, str] = {
         NO_CONNECTION,
     ),
 }
-"""Settings of the network that have no effect on a store, with the reason."""
+"""Network settings that have no effect on a store, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSettings(Settings):
-    """Settings of a client, by kafka-python's names."""
+    """Settings of a client, with kafka-python's names."""
 
     REFUSED: ClassVar[Mapping[str, str]] = REFUSED

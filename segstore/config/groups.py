@@ -1,5 +1,5 @@
-"""Defines the settings of groups: `GroupConfig` of one group, and `ShareGroupSettings`, which a store has
-for its share groups. It touches no files.
+"""The settings of groups: `GroupConfig` of one group, and `ShareGroupSettings` of a store for its share
+groups. It touches no files.
 
 Names, defaults and bounds are Kafka's (4.4; GroupConfig, ShareGroupConfig, GroupCoordinatorConfig). Threads:
 any; settings are immutable.
@@ -25,8 +25,8 @@ _DAY_MS, _HOUR_MS, _MINUTE_MS, _SECOND_MS = 86_400_000, 3_600_000, 60_000, 1000
 
 
 class AutoReset(NamedTuple):
-    """Where a share group begins in a partition: `strategy` is LATEST, EARLIEST or BY_DURATION, and then
-    `duration_ms` says how long before now (Kafka: ShareGroupAutoOffsetResetStrategy).
+    """The start of a share group in a new partition: `strategy` is LATEST, EARLIEST or BY_DURATION;
+    `duration_ms` is the distance from now for BY_DURATION (Kafka: ShareGroupAutoOffsetResetStrategy).
     """
 
     strategy: str
@@ -45,14 +45,14 @@ def parse_reset(value: str) -> AutoReset:
 
 def _milliseconds(text: str) -> int:
     """Return the milliseconds of an ISO 8601 duration (java.time.Duration.parse). Raises ValueError."""
-    found = _DURATION.fullmatch(text)
-    if found is None or not any(found.groupdict().values()):
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groupdict().values()):
         raise ValueError(f"{text!r} is no duration")
     days, hours, minutes, seconds = (
-        int(found[unit] or 0) for unit in ("days", "hours", "minutes", "seconds")
+        int(match[unit] or 0) for unit in ("days", "hours", "minutes", "seconds")
     )
     whole_ms = days * _DAY_MS + hours * _HOUR_MS + minutes * _MINUTE_MS + seconds * _SECOND_MS
-    total = whole_ms + int((found["parts"] or "").ljust(9, "0")[:3])
+    total = whole_ms + int((match["parts"] or "").ljust(9, "0")[:3])
     if total > MAX_LONG:
         raise ValueError(f"{text!r} is too long")
     return total
@@ -79,7 +79,7 @@ def _read_prefix(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupConfig(KafkaSettings):
-    """Settings of one group, which go before those that its store has for all (KIP-848, KIP-932)."""
+    """Settings of one group, which override the store's settings for all groups (KIP-848, KIP-932)."""
 
     consumer_heartbeat_interval_ms: int = whole(
         5_000, 1, MAX_INT, "ms", "how often members of the group are told to send heartbeats"
@@ -227,6 +227,6 @@ BOUNDED = (
     "record_lock_duration_ms",
     "session_timeout_ms",
 )
-"""Settings of share groups that a store has as group.share.NAME, with the bounds group.share.min.NAME and
-group.share.max.NAME, and a group as share.NAME; as ends of attributes.
+"""Ends of attribute names of share group settings. A store has group.share.NAME with the bounds
+group.share.min.NAME and group.share.max.NAME; a group has share.NAME.
 """

@@ -1,8 +1,8 @@
-"""Defines what one setting is, and how its values are read and checked. It touches no files.
+"""The declaration of one setting, with the reading and checking of its values. It touches no files.
 
-A settings class is a frozen dataclass whose fields are made by the functions here: the field is the
-only place where a setting's type, default, range, unit and meaning are written. Its name is the attribute's
-with dots for underscores, which is how Kafka names it.
+A settings class is a frozen dataclass whose fields are made by the functions here: the field alone has a
+setting's type, default, range, unit and meaning. The setting's name is the attribute's with dots for
+underscores, as in Kafka.
 
 Threads: any; options and settings are immutable.
 """
@@ -29,8 +29,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 @dataclass(frozen=True)
 class Option:
-    """One setting. `read` gives a value as it is used, or raises ValueError; `allowed` says what it takes.
-    The default is as `read` gives it. No value of a `secret` setting is ever shown.
+    """One setting. `read` converts a value to its used form, or raises ValueError; `allowed` describes the
+    valid values. The default is in the used form. Values of a `secret` setting are never shown.
     """
 
     default: Any
@@ -42,7 +42,7 @@ class Option:
 
 
 class OptionRow(NamedTuple):
-    """A line of the reference: see `Settings.describe`."""
+    """A line of the settings reference (`Settings.describe`)."""
 
     name: str
     kind: str
@@ -61,13 +61,13 @@ def made(
     *,
     secret: bool = False,
 ) -> Any:
-    """Return a field whose values `read` judges; those of a `secret` one are not in the repr."""
+    """Return a field whose values `read` checks and converts; a `secret` field is left out of the repr."""
     option = Option(default, allowed, unit, doc, read, secret)
     return field(default=default, repr=not secret, metadata={"option": option})
 
 
 def text(allowed: str, doc: str, *, secret: bool = False) -> Any:
-    """Return a field for a text that is not empty; None, the default, stands for none."""
+    """Return a field for a non-empty text; None, the default, stands for no text."""
 
     def read(value: object) -> str:
         if not isinstance(value, str) or not value:
@@ -78,8 +78,8 @@ def text(allowed: str, doc: str, *, secret: bool = False) -> Any:
 
 
 def location(doc: str) -> Any:
-    """Return a field for the path of a file, which is made absolute when the settings are made: the file may
-    be read later, by then from another current directory. None, the default, stands for none.
+    """Return a field for the path of a file. It is made absolute at once, since the current directory may
+    change before the file is read. None, the default, stands for no file.
     """
 
     def read(value: object) -> str:
@@ -118,9 +118,7 @@ def real(default: float, least: float, most: float, unit: str, doc: str, *, abov
 
 
 def choice(default: str, words: tuple[str, ...], doc: str, synonyms: dict[str, str] | None = None) -> Any:
-    """Return a field for one of some words; `synonyms` are accepted too, and replaced by the words for which
-    they stand.
-    """
+    """Return a field for one of `words`; `synonyms` are accepted too, and replaced by their words."""
     known = {word: word for word in words} | (synonyms or {})
 
     def read(value: object) -> str:
@@ -132,8 +130,8 @@ def choice(default: str, words: tuple[str, ...], doc: str, synonyms: dict[str, s
 
 
 def words(default: str, allowed: tuple[str, ...], doc: str, least: int = 1) -> Any:
-    """Return a field for `least` or more of `allowed`, by commas or as a list; read without spaces and
-    repetitions.
+    """Return a field for `least` or more of `allowed`, separated by commas or as a list. Spaces and
+    repetitions are removed.
     """
 
     def read(value: object) -> str:
@@ -141,10 +139,10 @@ def words(default: str, allowed: tuple[str, ...], doc: str, least: int = 1) -> A
             value = ",".join(value)
         if not isinstance(value, str):
             raise ValueError
-        given = [word.strip() for word in value.split(",")] if value.strip() else []
-        if len(given) < least or not set(given) <= set(allowed):
+        parts = [word.strip() for word in value.split(",")] if value.strip() else []
+        if len(parts) < least or not set(parts) <= set(allowed):
             raise ValueError
-        return ",".join(dict.fromkeys(given))
+        return ",".join(dict.fromkeys(parts))
 
     few = "one or more" if least else "none or more"
     return made(default, f"{few}, by commas, of " + ", ".join(allowed), doc, read)
@@ -164,7 +162,7 @@ def switch(default: bool, doc: str) -> Any:
 
 
 def never(doc: str) -> Any:
-    """Return a field for a Kafka switch that can only be off here."""
+    """Return a field for a Kafka switch that can only be off in segstore."""
 
     def read(value: object) -> bool:
         if not (value is False or (isinstance(value, str) and value.strip().lower() == "false")):
@@ -175,7 +173,7 @@ def never(doc: str) -> Any:
 
 
 def only(default: int, unit: str, reason: str, doc: str) -> Any:
-    """Return a field for a Kafka integer that can have only one value here, for this `reason`."""
+    """Return a field for a Kafka integer that can have only one value in segstore, for this `reason`."""
 
     def read(value: object) -> int:
         if _integer(value) != default:
@@ -209,9 +207,9 @@ def _number(value: object) -> float:
     return float(value)
 
 
-# --- judging -----------------------------------------------------------------------------------
+# --- checking ----------------------------------------------------------------------------------
 
-# This part checks the value of any setting, a store's or a client's, and makes the error messages.
+# Checks the values of settings of stores and clients, and makes the error messages.
 #
 # Threads: any; functions without state.
 
@@ -221,19 +219,23 @@ _LISTED = 50  # the most names in a message
 
 
 def judge(name: str, option: Option, value: object) -> Any:
-    """Return the value as it is used. ConfigError names the setting, the value and what is allowed."""
+    """Return the value in its used form. Raises ConfigError, which names the setting, the value and the
+    allowed values.
+    """
     try:
         return option.read(value)
     except ConfigError:
         raise
     except (ValueError, OverflowError):
         unit = f" ({option.unit})" if option.unit else ""
-        said = "a secret value" if option.secret else shown(value)
-        raise ConfigError(f"{name}={said}: must be {option.allowed}{unit}{_counted(option, value)}") from None
+        text = "a secret value" if option.secret else shown(value)
+        raise ConfigError(f"{name}={text}: must be {option.allowed}{unit}{_counted(option, value)}") from None
 
 
 def _counted(option: Option, value: object) -> str:
-    """Return the number that a value with a unit stands for, in the words of an error; "" for any other."""
+    """Return the number that a text like "7d" stands for, in the words of an error; "" for any other
+    value.
+    """
     if not isinstance(value, str):
         return ""
     from segstore.units import UNITS, plain_number  # only errors need them
@@ -243,14 +245,14 @@ def _counted(option: Option, value: object) -> str:
 
 
 def unknown(name: object, known: Collection[str]) -> ConfigError:
-    """Return the error for an unknown setting. Its message names the settings that may have been meant, or
-    all of them, or the page that has them.
+    """Return the error for an unknown setting. Its message suggests similar settings, or lists all of them,
+    or refers to the page that does.
     """
     from segstore.config.broker_names import OF_A_BROKER  # only errors need it
 
-    told = OF_A_BROKER.get(name) if isinstance(name, str) else None
+    reason = OF_A_BROKER.get(name) if isinstance(name, str) else None
     hint = (
-        told
+        reason
         or did_you_mean(shown(name)[1:-1], known)
         or (
             f"there are {', '.join(known)}"
@@ -262,7 +264,7 @@ def unknown(name: object, known: Collection[str]) -> ConfigError:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return a question that has the known names which are like another one; "" if none is."""
+    """Return a question that suggests the known names similar to `name`; "" without one."""
     import difflib  # only errors need it
 
     close = difflib.get_close_matches(name, known, n=3, cutoff=_CLOSE)
@@ -270,7 +272,7 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value's repr for a message, shortened where it is long."""
+    """Return a value's repr for a message, shortened if it is long."""
     try:
         text = repr(value)
     except ValueError:  # an int with more digits than Python prints

@@ -1,4 +1,4 @@
-"""The base of settings classes: how settings are declared, judged, parsed and refused. Nothing on disk.
+"""The base of settings classes: declaration, checking, parsing and refusal of settings. Nothing on disk.
 
 A settings class is a frozen dataclass whose fields are made by the functions of `segstore.config.options` and
 `segstore.config.client`. Threads: any; settings are immutable.
@@ -19,12 +19,12 @@ K = TypeVar("K", bound="KafkaSettings")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Immutable settings. However an instance is made, each value has been judged: ConfigError names the
-    setting, the value and what is allowed.
+    """Immutable settings. The constructor checks each value: ConfigError names the setting, the value and the
+    allowed values.
     """
 
     REFUSED: ClassVar[Mapping[str, str]] = {}
-    """Settings that are known elsewhere and make no sense here, and the reason."""
+    """Settings that other programs know and this class refuses, with the reason."""
 
     def __post_init__(self) -> None:
         self._judge()
@@ -33,37 +33,39 @@ class Settings:
             raise ConfigError(conflict)
 
     def _judge(self) -> list[str]:
-        """Put every value in the form in which it is used; return the names of those that were given."""
-        given_names = []
+        """Convert every value to its used form; return the names of the settings that differ from the default
+        object.
+        """
+        changed = []
         for name, (attribute, option) in _table(type(self)).items():
-            given = getattr(self, attribute)
-            if given is option.default:  # which a test has judged
+            value = getattr(self, attribute)
+            if value is option.default:  # a test checks all defaults
                 continue
-            object.__setattr__(self, attribute, judge(name, option, given))
-            given_names.append(name)
-        return given_names
+            object.__setattr__(self, attribute, judge(name, option, value))
+            changed.append(name)
+        return changed
 
     def conflict(self) -> str | None:
-        """Return a message if the settings contradict each other, else None."""
+        """Return a message if two settings contradict each other, otherwise None."""
         return None
 
     @classmethod
     def name_of(cls, attribute: str) -> str:
-        """Return the name of the setting that an attribute holds."""
+        """Return the name of the setting of an attribute."""
         return attribute
 
     @classmethod
     def parse(cls: type[S], mapping: Mapping[str, Any]) -> S:
-        """Return settings from a mapping by name; the rest are defaults.
+        """Return settings from a mapping by name; missing ones get defaults.
 
-        ConfigError names setting, value and what is allowed, and settings that are refused or unknown;
-        InvalidTypeError for what is no mapping.
+        Raises ConfigError, which names the setting, the value and the allowed values, or the refused or
+        unknown settings; InvalidTypeError if `mapping` is no mapping.
         """
         return cls(**cls._values(mapping))
 
     @classmethod
     def _values(cls, mapping: Mapping[str, Any]) -> dict[str, Any]:
-        """Return by attribute what a mapping has by name. Raises ConfigError, InvalidTypeError."""
+        """Return a mapping's values by attribute. Raises ConfigError, InvalidTypeError."""
         if not isinstance(mapping, dict | Mapping):
             raise InvalidTypeError(
                 f"settings must be a mapping of names to values, not {type(mapping).__name__}"
@@ -77,7 +79,7 @@ class Settings:
 
     @classmethod
     def describe(cls) -> Iterator[OptionRow]:
-        """Yield a row for each setting, for a reference: name, type, default, what is allowed, unit,
+        """Yield a row for each setting, for the reference: name, type, default, allowed values, unit,
         meaning.
         """
         for name, o in options(cls).items():
@@ -86,19 +88,19 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSettings(Settings):
-    """Settings by Kafka's dotted names, hashable; attributes are the names with underscores. A setting that
-    was given counts as given, even if its value is the default.
+    """Settings with Kafka's dotted names, hashable; attributes have underscores. A setting that `parse`
+    received counts as explicit, even if its value is the default.
     """
 
     explicit: frozenset[str] = field(default=frozenset(), repr=False)
-    """Dotted names of the settings that were made; all others have their defaults."""
+    """Dotted names of the explicitly set settings; all other settings have their defaults."""
 
     def _judge(self) -> list[str]:
-        given, table = super()._judge(), _table(type(self))
-        values = {name: (getattr(self, table[name][0]), table[name][1].default) for name in given}
+        changed, table = super()._judge(), _table(type(self))
+        values = {name: (getattr(self, table[name][0]), table[name][1].default) for name in changed}
         made = {name for name, (value, default) in values.items() if value != default}
         object.__setattr__(self, "explicit", frozenset(made.union(self.explicit)))
-        return given
+        return changed
 
     @classmethod
     def name_of(cls, attribute: str) -> str:
@@ -106,28 +108,29 @@ class KafkaSettings(Settings):
 
     @classmethod
     def parse(cls: type[K], mapping: Mapping[str, Value]) -> K:
-        """Return settings from Kafka's dotted names and str, int, float or bool values; the rest are
+        """Return settings from Kafka's dotted names and str, int, float or bool values; missing ones get
         defaults.
 
-        ConfigError names setting, value and what is allowed; InvalidTypeError for what is no mapping.
+        Raises ConfigError, which names the setting, the value and the allowed values; InvalidTypeError if
+        `mapping` is no mapping.
         """
         values = cls._values(mapping)
-        if not values:  # those of most topics, of which a store may have thousands
-            found: K = _DEFAULTS.get(cls) or _DEFAULTS.setdefault(cls, cls())
-            return found
+        if not values:  # one object for most topics, of which a store may have thousands
+            defaults: K = _DEFAULTS.get(cls) or _DEFAULTS.setdefault(cls, cls())
+            return defaults
         return cls(explicit=frozenset(mapping), **values)
 
     def replace(self: K, mapping: Mapping[str, Value | None]) -> K:
-        """Return these settings with some changed; None takes a setting back to its default. Errors as
-        `parse`.
+        """Return these settings with some changed; None resets a setting to its default. Raises ConfigError,
+        InvalidTypeError.
         """
         self._values(mapping)
         merged = {**self.to_mapping(), **mapping}
         return self.parse({name: value for name, value in merged.items() if value is not None})
 
     def to_mapping(self) -> dict[str, Value]:
-        """Return the settings that were made, by dotted name, in order of the reference; `parse` takes them
-        back.
+        """Return the explicitly set settings by dotted name, in the order of the reference; `parse` accepts
+        the result.
         """
         table = _table(type(self)).items()
         return {name: getattr(self, attribute) for name, (attribute, _) in table if name in self.explicit}
@@ -136,9 +139,9 @@ class KafkaSettings(Settings):
 # --- table -------------------------------------------------------------------------------------
 
 _DEFAULTS: dict[type, Any] = {}
-"""For each class of KafkaSettings that was used: the settings of which none was made."""
+"""The instance with only defaults of each used class of KafkaSettings."""
 _TABLES: dict[type, dict[str, tuple[str, Option]]] = {}
-"""For each settings class that was used: by name, the attribute and the option of each setting, in order."""
+"""The settings of each used settings class in order: attribute and option by name."""
 
 
 def _table(cls: type[Settings]) -> dict[str, tuple[str, Option]]:
@@ -153,12 +156,12 @@ def options(cls: type[Settings]) -> dict[str, Option]:
     return {name: option for name, (_, option) in _table(cls).items()}
 
 
-def _refuse(found: Mapping[str, str]) -> None:
+def _refuse(refused: Mapping[str, str]) -> None:
     """Raise a ConfigError that names all of these settings, each with the reason."""
-    if found:
-        by_reason = {reason: [n for n, r in found.items() if r == reason] for reason in found.values()}
-        told = (
+    if refused:
+        by_reason = {reason: [n for n, r in refused.items() if r == reason] for reason in refused.values()}
+        messages = (
             f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} refused: {reason}"
             for reason, names in by_reason.items()
         )
-        raise ConfigError("; ".join(told))
+        raise ConfigError("; ".join(messages))

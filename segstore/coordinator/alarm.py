@@ -1,4 +1,4 @@
-"""`Alarm` calls a function when it is due, through the store's scheduler, which holds it weakly.
+"""`Alarm`: calls a function at a set time, through the store's scheduler, which refers to the alarm weakly.
 
 Threads: any.
 """
@@ -15,8 +15,8 @@ from segstore.storage.scheduler import Scheduler
 
 
 class Alarm:
-    """Calls `ring` at the earliest time that was `set` since the last `clear`. `due` is that time, in ms of
-    `clock`, inf for none. `ring` clears the alarm and sets it anew.
+    """Calls `ring` at the earliest time that was `set` since the last `clear`. `due` is that time in ms of
+    `clock`, inf if none is set. `ring` must clear the alarm and set it anew.
     """
 
     def __init__(self, scheduler: Scheduler, clock: MonotonicMs, ring: Callable[[], None]) -> None:
@@ -38,20 +38,20 @@ class Alarm:
             if due >= self.due or self._stopped:
                 return
             self._scheduler.after(max(due - self._clock(), 0) / 1000, ring)
-            self.due = due  # last: where the line before is interrupted, the next `set` plans anew
+            self.due = due  # last: if the line above is interrupted, the next `set` plans anew
 
     def _is_for(self, due: float) -> bool:
-        """Return whether this call is still the planned one; a call that an earlier one has overtaken does
-        nothing.
+        """Return whether the scheduled call for `due` is still the planned one, not overtaken by an earlier
+        one.
         """
         with self._lock:
             return self.due == due and not self._stopped
 
     def clear(self) -> None:
-        """Forget the time; whoever is due from now on sets the alarm anew."""
+        """Forget the set time, until the next `set`."""
         with self._lock:
             self.due = math.inf
 
     def stop(self) -> None:
-        """Stop, and never call `ring` again."""
+        """Stop the alarm: `ring` is never called again."""
         self._stopped = True

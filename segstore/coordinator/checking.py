@@ -1,5 +1,5 @@
-"""`segstore.check`: what is wrong with a store's bytes, and which records of its internal topics can't be
-read.
+"""`segstore.check`: the findings about a store's bytes, and about records of its internal topics that can't
+be decoded.
 
 On disk: only reads. Threads and processes: any.
 """
@@ -36,16 +36,15 @@ LOOKS: Mapping[str, tuple[str, Look]] = {
     STATE: ("a transaction's", lambda store, log: TransactionStateLog(store).unreadable(log)),
 }
 DOUBTS: Mapping[str, Callable[[PartitionLog], list[Doubt]]] = {SHARES: doubts}
-"""What may be wrong with records that can be read."""
+"""Checks of records that can be decoded, by topic."""
 
 
 def check(path: str | os.PathLike[str], *, progress: Callable[[int], None] | None = None) -> list[Finding]:
-    """Return what is wrong with a store, partition by partition; the list is empty where the store is
-    sound.
+    """Return the findings about a store, partition by partition; the list is empty if the store is sound.
 
-    The records of internal topics are checked too: of those that are the last of their keys, which can't be
-    read; and states of share partitions that no coordinator writes. `progress` is called with the bytes of
-    each segment that was checked. Raises StorageError if the directory is missing, or holds other files and
+    Internal topics are checked too. A finding there is a record that can't be decoded and is the latest of
+    its key, or a state of a share partition that no coordinator writes. `progress` is called with the size in
+    bytes of each checked segment. Raises StorageError if the directory is missing, or holds other files and
     no store.
     """
     root = arguments.path("path", path)
@@ -53,8 +52,8 @@ def check(path: str | os.PathLike[str], *, progress: Callable[[int], None] | Non
 
 
 def check_internal(path: str | os.PathLike[str]) -> list[Finding]:
-    """Return the findings of the internal topics, the second half of `check`. Raises StorageError where
-    there is no store.
+    """Return the findings of the internal topics, the second half of `check`. Raises StorageError if there is
+    no store.
     """
     with storage.open(path, mode="r") as store:
         try:
@@ -74,7 +73,7 @@ def _check_partition(store: Store, topic: str, partition: int) -> Iterator[Findi
         offsets = [*(each.offset for each in found), *(each.offset for each in doubtful)]
         paths = {offset: _path(log, offset) for offset in offsets}
     except (SegstoreError, OSError):
-        return  # the check of the bytes reports damage, and a log that was deleted meanwhile is no finding
+        return  # the check of the bytes reports damage; a log deleted during the check is no finding
     for each in found:
         fate = "it can't be used by this version of segstore" if each.newer else "it is passed over"
         message = f"not readable as {whose} record, {fate}: {each.reason}"

@@ -1,5 +1,5 @@
-"""Settings as the wire has them: texts, types and sources (org.apache.kafka.common.requests.
-DescribeConfigsResponse.ConfigSource and ConfigType). Threads: no state.
+"""Settings in the form of the wire protocol: texts, types and sources (Kafka: DescribeConfigsResponse, its
+ConfigSource and ConfigType). Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from segstore.storage.store.store import Store
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from."""
+    """The source of a setting's value (Kafka: DescribeConfigsResponse.ConfigSource)."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
@@ -28,7 +28,7 @@ class ConfigSource(IntEnum):
 
 
 class Type(IntEnum):
-    """Of what type a value is."""
+    """The type of a setting's value (Kafka: DescribeConfigsResponse.ConfigType)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -40,7 +40,7 @@ class Type(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """One place that has a value of a setting."""
+    """The value of a setting at one of its sources."""
 
     name: str
     value: str | None
@@ -48,7 +48,9 @@ class Synonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One setting of a resource. That of a topic or group has the broker's `behind` it."""
+    """One setting of a resource. `broker_entry` is the broker's setting from which a topic or a group
+    inherits.
+    """
 
     name: str
     value: str | None
@@ -57,7 +59,7 @@ class ConfigEntry(NamedTuple):
     type: Type
     documentation: str
     is_sensitive: bool = False
-    behind: ConfigEntry | None = None
+    broker_entry: ConfigEntry | None = None
 
     @property
     def is_default(self) -> bool:
@@ -65,39 +67,39 @@ class ConfigEntry(NamedTuple):
 
     @property
     def synonyms(self) -> list[Synonym]:
-        """Return the places that have a value, of which the first counts. A default of null is none."""
+        """Return the setting's values at all sources, the effective one first; a null default is left out."""
         own = Synonym(self.name, self.value, self.source)
-        if self.behind is not None:
-            return [own] * (self.source in MADE_FOR_ONE) + self.behind.synonyms
+        if self.broker_entry is not None:
+            return [own] * (self.source in MADE_FOR_ONE) + self.broker_entry.synonyms
         default = Synonym(self.name, self.default, ConfigSource.DEFAULT_CONFIG)
         return [own] * (not self.is_default) + [default] * (self.default is not None)
 
 
 MADE_FOR_ONE = frozenset({ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_GROUP_CONFIG})
-"""The sources of settings that were made for one topic or one group."""
+"""The sources of settings that were set for one topic or one group."""
 
 
 LISTS = frozenset({"cleanup.policy"})
-"""Settings that are lists, which may be appended to."""
+"""Settings whose values are lists, which support append."""
 OF_ALL_BROKERS = frozenset({"min.insync.replicas"})
-"""Settings that all brokers together have, as who is an eligible leader replica depends on them (KIP-966,
-ConfigurationControlManager.maybeGenerateElrSafetyRecords).
+"""Settings that are set for all brokers together, because the eligible leader replicas depend on them
+(KIP-966, ConfigurationControlManager.maybeGenerateElrSafetyRecords).
 """
 
 
 def text(value: object) -> str | None:
-    """Return a value as Kafka writes it; None where there is none."""
+    """Return a value as Kafka writes it; None for None."""
     if value is None:
         return None
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, tuple):  # one a line, as it may be given
+    if isinstance(value, tuple):  # one item a line, a form that the setting accepts
         return "\n".join(map(str, value))
     return _java_double(value) if isinstance(value, float) else str(value)
 
 
 def _java_double(value: float) -> str:
-    """Return a number as java.lang.Double.toString writes it."""
+    """Return a number in the format of java.lang.Double.toString."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     digits, _, exponent = f"{Decimal(repr(value)).normalize():E}".partition("E")
@@ -105,13 +107,13 @@ def _java_double(value: float) -> str:
 
 
 def settings_of(store: Store) -> KafkaSettings | None:
-    """Return the settings of a store, None where it is open for reading."""
+    """Return the settings of a store, or None if the store is open for reading."""
     side = store.engine
     return None if isinstance(side, StoreReader) else side.config
 
 
 def of_topic(config: TopicConfig, store: KafkaSettings | None) -> Iterator[ConfigEntry]:
-    """Yield all settings of a topic, which has some from its store where it does not make them."""
+    """Yield all settings of a topic; a setting that the topic has not set comes from its store."""
     of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
     for entry in _entries(config, config.explicit, ConfigSource.DYNAMIC_TOPIC_CONFIG):
         name = BROKER_NAMES.get(entry.name, entry.name)
@@ -119,8 +121,8 @@ def of_topic(config: TopicConfig, store: KafkaSettings | None) -> Iterator[Confi
 
 
 def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[ConfigEntry]:
-    """Yield all settings of a group, which has those of its store unless they were made for it. Those that no
-    store has are told with their own names, unlike those of topics.
+    """Yield all settings of a group; a setting that was not set for the group comes from its store. A setting
+    that no store has keeps its own name.
     """
     of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
     for entry in _entries(made, made.explicit, ConfigSource.DYNAMIC_GROUP_CONFIG):
@@ -129,16 +131,18 @@ def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[ConfigE
 
 
 def _before(entry: ConfigEntry, name: str | None, of_broker: ConfigEntry | None) -> ConfigEntry:
-    """Return the setting of a topic or group with the broker's behind it, whose `name` is None if a broker
-    has no value by any name.
+    """Return a topic's or group's setting with the broker's setting as `broker_entry`; `name` is the broker's
+    name of the setting, None if no broker has it.
     """
     default = _source(entry.name, ConfigSource.DEFAULT_CONFIG)
-    behind = of_broker or entry._replace(value=entry.default, source=default)
+    broker_entry = of_broker or entry._replace(value=entry.default, source=default)
     if entry.source not in MADE_FOR_ONE:
-        entry = entry._replace(value=behind.value, source=behind.source)
+        entry = entry._replace(value=broker_entry.value, source=broker_entry.source)
     if name is None:
-        return entry._replace(behind=behind._replace(source=ConfigSource.DEFAULT_CONFIG, default=None))
-    return entry._replace(behind=behind._replace(name=name))
+        return entry._replace(
+            broker_entry=broker_entry._replace(source=ConfigSource.DEFAULT_CONFIG, default=None)
+        )
+    return entry._replace(broker_entry=broker_entry._replace(name=name))
 
 
 def of_store(config: KafkaSettings) -> Iterator[ConfigEntry]:
@@ -147,20 +151,22 @@ def of_store(config: KafkaSettings) -> Iterator[ConfigEntry]:
 
 
 def of_all_brokers(config: KafkaSettings) -> Iterator[ConfigEntry]:
-    """Yield the settings that a store has for all brokers together; their defaults are those of a broker."""
+    """Yield the settings that a store has for all brokers together; their defaults are left out, because a
+    default belongs to one broker.
+    """
     return (entry._replace(default=None) for entry in of_store(config) if entry.name in OF_ALL_BROKERS)
 
 
 def of_server(config: Settings) -> Iterator[ConfigEntry]:
-    """Yield all settings of a server, by the dotted names of a broker's. One that has its default value is
-    taken for one that was not made.
+    """Yield all settings of a server, by a broker's dotted names. A setting that equals its default counts as
+    not set.
     """
     made = {name for name, o in options(type(config)).items() if _held(config, name) != o.default}
     return _entries(config, made, ConfigSource.STATIC_BROKER_CONFIG)
 
 
 def of_listeners(protocol: str, host: str, port: int) -> ConfigEntry:
-    """Return the setting that says where clients connect to, and by what protocol."""
+    """Return the setting with the protocol and address that clients connect to."""
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return ConfigEntry(
         "advertised.listeners",

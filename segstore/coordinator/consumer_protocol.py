@@ -1,7 +1,7 @@
 """Kafka's ConsumerProtocol: subscriptions and assignments as bytes, versions 0 to 3.
 
-Data of a newer version is read as version 3: no version may take fields away (Kafka: ConsumerProtocol).
-Threads: any; the functions have no state.
+Data of a newer version is read as version 3: no version may remove fields (Kafka: ConsumerProtocol). Threads:
+any; the functions have no state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _SUBSCRIPTION, _ASSIGNMENT = "ConsumerProtocolSubscription", "ConsumerProtocolAs
 
 
 def encode_subscription(subscription: MemberSubscription, version: int = LAST_VERSION) -> bytes:
-    """Encode all but `group_instance_id`, which is not part of the schema. Raises InvalidArgumentError."""
+    """Encode a subscription without `group_instance_id`, which is not part of the schema. Raises
+    InvalidArgumentError.
+    """
     _check(version)
     kind = structs(_SUBSCRIPTION)
     body = kind(
@@ -35,7 +37,7 @@ def encode_subscription(subscription: MemberSubscription, version: int = LAST_VE
 
 
 def decode_subscription(data: bytes, group_instance_id: str | None = None) -> MemberSubscription:
-    """Decode what `encode_subscription` made; null user data becomes b"". Raises InvalidArgumentError."""
+    """Decode the bytes of a subscription; null user data becomes b"". Raises InvalidArgumentError."""
     try:
         body = decode_body(_SUBSCRIPTION, _version(data), data)
     except ValueError as error:
@@ -53,7 +55,7 @@ def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Me
 def encode_assignment(
     partitions: Iterable[TopicPartition], user_data: bytes | None = b"", version: int = LAST_VERSION
 ) -> bytes:
-    """Encode the partitions by topic; topics stand in the order of their first partitions. Raises
+    """Encode partitions by topic; topics are in the order of their first partitions. Raises
     InvalidArgumentError.
     """
     _check(version)
@@ -63,8 +65,8 @@ def encode_assignment(
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Decode what `encode_assignment` made; empty bytes, which a member without an assignment has, give an
-    empty list. Raises InvalidArgumentError.
+    """Return the partitions of an encoded assignment; empty bytes, from a member without an assignment, give
+    an empty list. Raises InvalidArgumentError.
     """
     if not data:
         return []
@@ -75,8 +77,8 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
 
 
 def version_of(data: bytes) -> int:
-    """Return the version of a subscription or an assignment, the last one that is known here for a newer
-    one. Raises InvalidArgumentError.
+    """Return the version of a subscription or an assignment, at most LAST_VERSION. Raises
+    InvalidArgumentError.
     """
     try:
         return _version(data)

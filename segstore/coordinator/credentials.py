@@ -1,6 +1,6 @@
-"""`ScramCredentials`: the users of a store and what it keeps of their passwords (KIP-554; Kafka: ScramImage).
+"""`ScramCredentials`: the SCRAM credentials of a store's users (KIP-554; Kafka: ScramImage).
 
-On disk: what the store keeps (`storage.store.kept_files`). Threads: any.
+On disk: the store's file of credentials (`storage.store.kept_files`). Threads: any.
 """
 
 from __future__ import annotations
@@ -11,21 +11,18 @@ from segstore.coordinator.shared import shared
 from segstore.errors import InvalidArgumentError
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
-from segstore.storage.meta.scram_credentials import (
-    MECHANISMS,
-    Credentials,
-    ScramCredential,
-    read_credentials,
-)
+from segstore.storage.meta.scram_credentials import MECHANISMS, SCRAM, Credentials, ScramCredential
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
 
 Changes = Mapping[tuple[str, str], ScramCredential | None]
-"""By user and mechanism; None removes a credential."""
+"""The new credential by user and mechanism; None removes the credential."""
 
 
 class ScramCredentials:
-    """Raises CorruptCheckpointError, StorageError where the credentials can't be read."""
+    """The credentials of a store's users. The constructor raises CorruptCheckpointError or StorageError if
+    they can't be read.
+    """
 
     def __init__(self, store: Store) -> None:
         side = store.engine
@@ -33,16 +30,16 @@ class ScramCredentials:
         self._writer = None if isinstance(side, StoreReader) or not store.keeps else side
         with os_errors():
             self._held: Credentials = (
-                read_credentials(self._context.files, self._context.root)
+                (SCRAM.read(self._context.files, self._context.root) or {})
                 if self._writer is None
                 else self._writer.kept.credentials()
             )
 
     def close(self) -> None:
-        """Do nothing: no resource is held."""
+        """Do nothing: the object holds no resource."""
 
     def find(self, user: str, mechanism: str) -> ScramCredential | None:
-        """Return a user's credential; None where there is none."""
+        """Return a user's credential, or None."""
         return self._held.get(user, {}).get(mechanism)
 
     def all(self) -> Credentials:
@@ -50,8 +47,8 @@ class ScramCredentials:
         return self._held
 
     def alter(self, changes: Changes) -> None:
-        """Make and remove credentials, all of them together, durable on return. A user without any is none.
-        Raises InvalidArgumentError, ReadOnlyError, StorageError, StoreClosedError.
+        """Set and remove credentials together, durable on return. A user whose last credential is removed is
+        gone. Raises InvalidArgumentError, ReadOnlyError, StorageError, StoreClosedError.
         """
         self._context.check_writable()
         if self._writer is None:
@@ -65,21 +62,21 @@ class ScramCredentials:
                     f"{', '.join(MECHANISMS)}"
                 )
         with self._lock:
-            merged = {user: dict(held) for user, held in self._held.items()}
+            merged = {user: dict(by_mechanism) for user, by_mechanism in self._held.items()}
             for (user, mechanism), credential in changes.items():
-                held = merged.setdefault(user, {})
+                by_mechanism = merged.setdefault(user, {})
                 if credential is None:
-                    held.pop(mechanism, None)
+                    by_mechanism.pop(mechanism, None)
                 else:
-                    held[mechanism] = credential
-            kept = {user: held for user, held in merged.items() if held}
+                    by_mechanism[mechanism] = credential
+            kept = {user: by_mechanism for user, by_mechanism in merged.items() if by_mechanism}
             with os_errors():
                 self._writer.kept.set_credentials(kept)
             self._held = kept
 
 
 def scram_credentials(store: Store) -> ScramCredentials:
-    """Return the credentials of an open store; those of one that is open for reading are as they are now.
+    """Return the credentials of an open store; if it is open for reading, a snapshot of its credentials.
     Raises CorruptCheckpointError, StorageError, StoreClosedError, ForkedError.
     """
     if store.keeps:

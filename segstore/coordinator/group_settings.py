@@ -1,8 +1,8 @@
-"""`GroupSettings`: the settings of single groups, which go before the store's (KIP-848, KIP-932; Kafka:
+"""`GroupSettings`: the settings of single groups, which override the store's (KIP-848, KIP-932; Kafka:
 GroupConfig, GroupConfigManager).
 
-On disk: what the store keeps (`storage.store.kept_files`). Threads: any. What is altered holds from the next
-heartbeat of each member on.
+On disk: the store's file of group settings (`storage.store.kept_files`). Threads: any. A change holds from
+each member's next heartbeat on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from segstore.coordinator.shared import shared
 from segstore.errors import ConfigError, InvalidRequestError
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
-from segstore.storage.meta.group_configs import GroupConfigs, read_group_configs
+from segstore.storage.meta.group_configs import GROUP_CONFIGS, GroupConfigs
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
 
@@ -33,14 +33,16 @@ SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval
 
 
 class Timing(NamedTuple):
-    """How long a member may not be heard of, and how often it is told to send heartbeats, ms."""
+    """The session timeout and the heartbeat interval of a group's members, ms."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
 
 
 class GroupSettings:
-    """Raises CorruptCheckpointError, StorageError where the settings can't be read."""
+    """The settings of a store's groups. The constructor raises CorruptCheckpointError or StorageError if they
+    can't be read.
+    """
 
     def __init__(self, store: Store) -> None:
         side = store.engine
@@ -50,24 +52,24 @@ class GroupSettings:
         self._level, self._shares = DEAD_LETTERS_SINCE, dict[str, ShareSettings]()
         with os_errors():
             self._held: GroupConfigs = (
-                read_group_configs(self._context.files, self._context.root)
+                (GROUP_CONFIGS.read(self._context.files, self._context.root) or {})
                 if self._writer is None
                 else self._writer.kept.group_configs()
             )
 
     def close(self) -> None:
-        """Do nothing: no resource is held."""
+        """Do nothing: the object holds no resource."""
 
     def groups(self) -> list[str]:
-        """Return the groups for which settings were made, in order."""
+        """Return the groups that have settings of their own, in order."""
         return sorted(self._held)
 
     def made(self, group: str) -> GroupConfig:
-        """Return the settings that were made for a group; its other attributes have Kafka's defaults."""
+        """Return the settings that were set for a group; its other attributes have Kafka's defaults."""
         return self._held.get(group, GroupConfig())
 
     def timing(self, group: str) -> Timing:
-        """Return what holds for a group: what was made for it, or else the store's."""
+        """Return the effective timeouts of a group: its own settings, else the store's."""
         return self._timing(self.made(group))
 
     def _timing(self, config: GroupConfig) -> Timing:
@@ -84,33 +86,35 @@ class GroupSettings:
     # --- share groups --------------------------------------------------------------------------
 
     def share(self, group: str) -> ShareSettings:
-        """Return what holds for a share group now; the same object until that changes."""
-        shares = self._shares  # first: a change replaces it after the settings
+        """Return the effective settings of a share group, the same object until they change."""
+        shares = self._shares  # read before `_held`: `alter` replaces `_held` first
         made = self._held.get(group)
-        name = "" if made is None else group  # groups without settings have one object
+        name = "" if made is None else group  # groups without settings of their own share one object
         found = shares.get(name)
         if found is None:
             found = shares[name] = share_settings(name, made or GroupConfig(), self._store, self._level)
         return found
 
     def share_limits(self, group: str) -> Limits:
-        """Return how much of a partition may be in flight, how often and how long."""
+        """Return the limits of a share group: records in flight per partition, deliveries, and the duration
+        of a record lock.
+        """
         return self.share(group).limits
 
     def share_timing(self, group: str) -> ShareTiming:
-        """Return the times that members of a share group have."""
+        """Return the timeouts of a share group's members."""
         return self.share(group).timing
 
     def share_isolation(self, group: str) -> str:
-        """Return one of ISOLATION_LEVELS, by which a share group reads."""
+        """Return the isolation level with which a share group reads, one of ISOLATION_LEVELS."""
         return self.share(group).isolation
 
     def share_reset(self, group: str) -> AutoReset:
-        """Return where a share group begins in a partition that is new to it."""
+        """Return the reset policy, which chooses a share group's start offset in a new partition."""
         return self.share(group).reset
 
     def dead_letters(self, group: str) -> DeadLetterRules:
-        """Return which topic has the dead letters of a share group, and what holds for it."""
+        """Return the dead-letter topic of a share group, and its rules."""
         return self.share(group).dead_letters
 
     def set_share_version(self, level: int) -> None:
@@ -121,7 +125,7 @@ class GroupSettings:
     # --- changes -------------------------------------------------------------------------------
 
     def alter(self, group: str, changes: Mapping[str, Any], *, validate_only: bool = False) -> None:
-        """Change settings of a group, durable on return; None takes one back to the store's. The group need
+        """Change settings of a group, durable on return; None resets a setting to the store's. The group need
         not exist. Raises ConfigError, InvalidRequestError for an empty name, ReadOnlyError, StorageError.
         """
         self._context.check_writable()
@@ -136,16 +140,16 @@ class GroupSettings:
             self._check(wanted)
             if validate_only:
                 return
-            held = {**self._held, group: wanted}
-            kept = {name: config for name, config in held.items() if config.explicit}
+            merged = {**self._held, group: wanted}
+            kept = {name: config for name, config in merged.items() if config.explicit}
             with os_errors():
                 self._writer.kept.set_group_configs(kept)
             self._held = kept
             self._shares = {}
 
     def _check(self, wanted: GroupConfig) -> None:
-        """Raise ConfigError where settings lie outside of the store's bounds, or contradict each other
-        (Kafka: GroupConfig.validateValues).
+        """Raise ConfigError if settings lie outside of the store's bounds, or contradict each other (Kafka:
+        GroupConfig.validateValues).
         """
         store, made, timing = self._store, wanted.explicit, self._timing(wanted)
         for name, value, least, most in (
@@ -179,8 +183,8 @@ class GroupSettings:
 
 
 def group_settings(store: Store) -> GroupSettings:
-    """Return the settings of an open store's groups; those of one that is open for reading are as they are
-    now. Raises CorruptCheckpointError, StorageError, StoreClosedError, ForkedError.
+    """Return the settings of an open store's groups; if the store is open for reading, a snapshot of them.
+    Raises CorruptCheckpointError, StorageError, StoreClosedError, ForkedError.
     """
     if store.keeps:
         return shared(store, GroupSettings)

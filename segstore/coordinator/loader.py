@@ -1,9 +1,9 @@
-"""Loading a partition of an internal topic (Kafka: CoordinatorLoader), and what is said of its records that
-can't be used.
+"""Loading of one partition of an internal topic (Kafka: CoordinatorLoader), and the warnings about its
+unusable records.
 
-Of all records of a key only the last is decoded. One that is no record of the topic is passed over, and the
-last readable one of its key counts: the log is read again for those keys. One of a newer version makes its
-group, or transactional id, unusable, because a new record would overwrite what it says.
+Only the last record of each key is decoded. A last record that is not of the topic's format is skipped, and
+the last readable record of its key counts: the log is read again for such keys. A record of a newer version
+makes its group or transactional id unusable, because a new record would overwrite its content.
 On disk: only reads. Threads: any; values are immutable, the functions have no state.
 """
 
@@ -23,8 +23,8 @@ _TOMBSTONE = LastRecord(None, -1)
 
 
 class UnreadableRecord(NamedTuple):
-    """`newer`: the record has a version that is not known here, and its group or transactional id can't be
-    used; otherwise it is not a record of the topic, and is passed over.
+    """A record that can't be decoded. `newer`: its version is not known here, and its group or transactional
+    id can't be used; otherwise it is not a record of the topic, and is skipped.
     """
 
     offset: int
@@ -33,25 +33,26 @@ class UnreadableRecord(NamedTuple):
 
 
 Replay = Callable[[bytes, LastRecord, "int | None"], "UnreadableRecord | None"]
-"""Applies the last record of a key; returns why it can't be read, if so. Its last argument is the producer
-whose open transaction has the record, None where it counts.
+"""Applies the last record of a key; returns an UnreadableRecord if it can't be decoded. The last argument is
+the producer id if the record belongs to an open transaction, else None.
 """
 
 
 def load_last(
     source: PartitionLog, replay: Replay, judge: Replay, *, transactional: bool = False
 ) -> list[UnreadableRecord]:
-    """Replay the last record of each key up to the present end of the log; return which of them can't be
-    read. Raises CorruptRecordError, StorageError.
+    """Replay the last record of each key up to the present end of the log; return the unreadable records.
+    Raises CorruptRecordError, StorageError.
 
-    `judge` says what `replay` would, and changes nothing. `transactional`: the topic's records may be part of
-    transactions.
+    `judge` returns the same as `replay`, but changes nothing. `transactional`: the topic's records may be
+    part of transactions.
     """
     end = source.end_offset
     ended = outcomes(source) if transactional else None
     found = _replay_all(last_records(source, end, ended=ended), replay)
     junk = {key for key, each in found.items() if not each.newer}
-    passed = {key for key in junk if judge(key, _TOMBSTONE, None) is None}  # of junk keys there is no record
+    # a key that can't be decoded has no readable record
+    passed = {key for key in junk if judge(key, _TOMBSTONE, None) is None}
     if passed:
 
         def wanted(key: bytes, record: LastRecord) -> bool:
@@ -62,9 +63,9 @@ def load_last(
 
 
 def _replay_all(last: LastRecords, replay: Replay) -> dict[bytes, UnreadableRecord]:
-    """Return by key which records can't be read."""
+    """Replay records, and return the unreadable ones by key."""
     found = {}
-    # A record that counts may lie behind one of an open transaction: it is applied after it.
+    # Settled records are applied last: in the log they may follow a record of an open transaction.
     for producer_id, records in (*last.open.items(), (None, last.settled)):
         for key, record in records.items():
             unreadable = replay(key, record, producer_id)

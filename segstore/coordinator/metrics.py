@@ -1,7 +1,7 @@
-"""`Sensor`: sums, averages and maxima over the last windows of time, as Kafka's clients measure them.
+"""`Sensor`: sums, averages and maxima over the last time windows, as in Kafka's clients.
 
-Threads: a sensor is recorded by one thread at a time; other threads may read it, and may miss the value
-that is being recorded.
+Threads: a sensor is recorded by one thread at a time; other threads may read it, and may miss the value that
+is being recorded.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ class _Window:
 
 
 class Sensor:
-    """Values that were recorded, over `samples` windows of `window_ms` (Kafka: SampledStat, Rate, Avg,
-    Max).
+    """Recorded values over `samples` windows of `window_ms` (Kafka: SampledStat, Rate, Avg, Max).
 
-    Values older than all windows are forgotten; `total` and `count` are of all time. The average and the
+    Values older than all windows are dropped; `total` and `count` are of all time. The average and the
     maximum of no values are NaN, as in Kafka.
     """
 
@@ -43,13 +42,11 @@ class Sensor:
         self.count, self.total = 0, 0.0
 
     def record(self, value: float, now: float | None = None) -> None:
-        """Record a value, which was measured at `now` (ms of the sensor's clock), by default at this
-        moment.
-        """
+        """Record a value, measured at `now` (ms of the sensor's clock; the present time by default)."""
         if now is None:
             now = self._clock()
         if not self._windows or now - self._windows[-1].began >= self._window_ms:
-            # A new list, for whoever reads the one that was.
+            # A new list: another thread may read the old one.
             self._windows = [*self._windows, _Window(now)][-self._samples :]
         window = self._windows[-1]
         window.count += 1
@@ -84,13 +81,13 @@ class Sensor:
 
     @property
     def count_rate(self) -> float:
-        """Return how many values a second were recorded in the recent windows."""
+        """Return the number of recent values per second."""
         recent = self._recent()
         return sum(window.count for window in recent) / self._seconds(recent)
 
     def _seconds(self, recent: list[_Window]) -> float:
-        """Return the time that the recent windows stand for: at least all but one of them whole, so that the
-        first moments show no burst.
+        """Return the duration of the recent windows in seconds. All windows but one count as whole, so that
+        the first moments show no burst.
         """
         elapsed = self._clock() - recent[0].began if recent else 0.0
         missing = self._samples - 1 - int(elapsed // self._window_ms)

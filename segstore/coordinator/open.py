@@ -1,7 +1,7 @@
 """`segstore.open`: opens a store, and ends the transactions that an earlier process left open.
 
-On disk: through `storage.store` and `storage.shared`; and through `coordinator.transaction` where a store
-that has had transactions has an open one, or was not closed. A broker's directory is not changed.
+On disk: through `storage.store` and `storage.shared`, and through `coordinator.transaction` if the store has
+an open transaction, or has had transactions and was not closed. A broker's directory is not changed.
 Threads: any.
 """
 
@@ -43,19 +43,20 @@ def open(
 ) -> Store:
     """Open a store, which is a directory; mode "rw" makes the directory if it is missing.
 
-    "rw": this process is the only writer. After a crash the store is recovered first (`Store.recovered`
-    lists the changes). Transactions that were being committed are completed. Other open transactions are
-    aborted, unless their producer is a client of a server: it may go on. "r": takes no lock and changes
-    nothing; the directory may be a Kafka broker's.
+    "rw": this process is the only writer. After a crash the store is recovered first (`Store.recovered` lists
+    the changes). Transactions that were being committed are completed. Other open transactions are aborted,
+    unless their producer is a client of a server: it may go on. "r": takes no lock and changes nothing; the
+    directory may be a Kafka broker's.
     `config`: the store's settings by Kafka's names; `clock` returns ms since the epoch. `file_mode`: the mode
-    of all files of a new store, whatever the umask, by default 0o600 (directories: 0o700); 0o640 lets a group
-    read. An existing store keeps its mode. `timeout`: how many seconds "rw" waits at most until a store that
-    is open for writing elsewhere is closed; by default it does not wait.
+    of all files of a new store, regardless of the umask, by default 0o600 (directories: 0o700); 0o640 lets a
+    group read. An existing store keeps its mode. `timeout`: the longest wait of "rw", in seconds, for a store
+    that is open for writing elsewhere; by default it does not wait.
 
-    `shared`: True lets other processes that say so write the store, too. The first one is the host, which is
-    a writer as any; the others are guests, which append and read by themselves, and leave the rest to the
-    host. If the host ends, a guest takes its place. "guest": this process never becomes the host; `timeout`
-    is how long it waits for one. With "r" it is False: a reader reads a shared store as any other.
+    `shared`: True lets several processes write the store, if all of them pass it. The first process is the
+    host, an ordinary writer; the others are guests, which append and read by themselves, and leave all other
+    changes to the host. If the host ends, a guest becomes the host. "guest": this process never becomes the
+    host; `timeout` is its longest wait for one. With "r" it must be False: a reader needs no `shared` to read
+    a shared store.
 
     Raises StoreLockedError (with the pid of the process that has the lock), StorageError, ConfigError,
     InvalidArgumentError; with `shared` HostUnavailableError, NotShareableError, UnsupportedFormatError.
@@ -94,7 +95,7 @@ def _open_shared(
     file_mode: int | None,
     timeout: float | None,
 ) -> Store:
-    """Open a store as a member of those that share it."""
+    """Open a store as one of the processes that share it."""
     from segstore.storage.store.shareable import check_shareable
 
     settings = StoreConfig.parse({} if config is None else config)
@@ -102,7 +103,7 @@ def _open_shared(
     files = files or Files()
     with os_errors():
         check_shareable(files, arguments.path("path", path))
-        from segstore.storage.store.shared_opening import open_shared  # which only Linux has all calls for
+        from segstore.storage.store.shared_opening import open_shared  # only Linux has all its system calls
 
         context = storage.open_context(path, settings, clock, files, file_mode)
         side = open_shared(context, settings, shared, seconds)
@@ -115,14 +116,14 @@ def _open_shared(
 
 
 def forget_topic(store: Store, topic: str, topic_id: str) -> None:
-    """Remove what groups have in internal topics of a deleted topic."""
+    """Remove the committed offsets and share states of a deleted topic from the internal topics."""
     forget_offsets(store, topic)
     forget_shares(store, topic, topic_id)
 
 
 def forget_shares(store: Store, topic: str, topic_id: str) -> None:
-    """Remove a deleted topic's share partitions from share groups, and their states, whether or not this
-    process has used one.
+    """Remove a deleted topic's partitions from share groups, with their states, also if no share group was
+    used in this process.
     """
     if CONSUMER_OFFSETS in store.topics():
         from segstore.coordinator.group.coordinator import forget_share_partitions
@@ -135,7 +136,7 @@ def forget_shares(store: Store, topic: str, topic_id: str) -> None:
 
 
 def forget_offsets(store: Store, topic: str) -> None:
-    """Remove a deleted topic's committed offsets, whether or not this process has used a group."""
+    """Remove a deleted topic's committed offsets, also if no group was used in this process."""
     if topic == CONSUMER_OFFSETS or CONSUMER_OFFSETS in store.topics():
         from segstore.coordinator.offsets.group_offsets import forget_topic
 
@@ -143,8 +144,9 @@ def forget_offsets(store: Store, topic: str) -> None:
 
 
 def end_transactions(store: Store) -> None:
-    """Make the coordinator, which ends the open transactions. Where that fails it is tried again later; the
-    store is open all the same. Before anything is appended, share groups learn of logs that a crash has cut.
+    """Create the transaction coordinator, which ends the open transactions. A failure does not fail the open;
+    it is tried again later. Before the first append, share groups' states are cut for logs that a crash has
+    cut.
     """
     try:
         writer = store.writer()
@@ -152,8 +154,8 @@ def end_transactions(store: Store) -> None:
         if SHARE_GROUP_STATE in topics:
             cut_shares(store, writer)
         info = topics.get(TRANSACTION_STATE)
-        # After a power cut partitions may have transactions of which `__transaction_state` knows nothing, and
-        # later nobody asks all partitions.
+        # After a power cut partitions may have transactions that are not in `__transaction_state`. They are
+        # searched for only here.
         if info is None or not info.ours or not (writer.unstable() or writer.opened()):
             return
         from segstore.coordinator.transaction.coordinator import TransactionCoordinator
@@ -165,8 +167,8 @@ def end_transactions(store: Store) -> None:
 
 
 def cut_shares(store: Store, writer: WritingSide) -> None:
-    """Cut the states of share partitions whose log has lost its end in a crash. If that fails a share
-    partition is cut when it is loaded.
+    """Cut the states of share partitions whose logs lost their ends in a crash. If that fails, a share
+    partition's state is cut when it is loaded.
     """
     if not writer.opened():
         return

@@ -1,7 +1,7 @@
 """`segstore.open_replicated`: opens a replicated store, ends the transactions that were left open, and adopts
-what is staged.
+the segments that are staged in inboxes.
 
-On disk: through `replication`, and as `segstore.open` does. Threads: any.
+On disk: through `replication`, and like `segstore.open`. Threads: any.
 """
 
 from __future__ import annotations
@@ -34,30 +34,32 @@ def open_replicated(
     inline: bool = False,
     timeout: float | None = None,
 ) -> ReplicatedStore:
-    """Open one store over several directories, each partition of which may have a replica in several of them:
-    the first path is directory 0, and so on. They are made where they are missing at the first time. This
-    process becomes the only writer of all of them.
+    """Open one store over several directories, in which each partition has one or more replicas. The first
+    path is directory 0, and so on. Missing directories are made the first time. This process becomes the only
+    writer of all directories.
 
-    A majority of the directories, and of the `witness`, which holds the metadata only, must be there; what is
-    missing then stays offline. With `adopt`, one of the directories may be a store without replicas when the
-    replicated one is opened for the first time: each of its partitions keeps its bytes, offsets and settings,
-    and has one replica, there; `reassign` adds others. `unreplicate` is the way back. `config` has settings
-    by Kafka's names, of the store and of its replicas; `clock`, `file_mode` and `timeout` are as in `open`.
-    Transactions are ended as in `open`. docs/replication.md says what an acknowledgement is worth.
+    A majority of the directories and the `witness`, which holds only the metadata, must be available; the
+    missing ones then stay offline. With `adopt`, one of the directories may be a store without replicas at
+    the first open: its partitions keep their bytes, offsets and settings, and have one replica, in that
+    directory; `reassign` adds replicas. `unreplicate` is the way back. `config` has settings by Kafka's
+    names, of the store and of its replicas; `clock`, `file_mode` and `timeout` are as in `open`. Transactions
+    are ended as in `open`. docs/replication.md describes the guarantees of an acknowledgement.
 
-    By default followers fetch in threads of their directories, so that a disk that hangs holds up nobody for
-    longer than it takes to put its replicas out. With `inline` an append writes all replicas by itself, while
-    all are in sync: it is many times faster, but a disk that hangs holds up the appends to all partitions
-    that have a replica there, and the directories that lead them, until it answers.
+    By default followers fetch in threads of their directories, so a disk that hangs delays nobody for longer
+    than it takes to remove its replicas from the in-sync replicas. With `inline` an append writes all
+    replicas itself while all are in sync. That is many times faster, but a disk that hangs delays, until it
+    answers, the appends to all partitions with a replica on it, and the directories that lead these
+    partitions.
 
-    Raises QuorumLostError without a majority; StaleDirectoryError for a directory of another store, or in the
-    place of another; StoreLockedError, StorageError, ConfigError, InvalidArgumentError, InvalidTypeError.
+    Raises QuorumLostError without a majority; StaleDirectoryError for a directory of another store, or a
+    directory in the place of another; StoreLockedError, StorageError, ConfigError, InvalidArgumentError,
+    InvalidTypeError.
     """
-    given = given_paths(paths, witness)  # before the wait, during which the current directory may change
+    all_paths = given_paths(paths, witness)  # before the wait, during which the current directory may change
     opened = partial(
         opening.open_replicated,
-        given if witness is None else given[:-1],
-        witness=None if witness is None else given[-1],
+        all_paths if witness is None else all_paths[:-1],
+        witness=None if witness is None else all_paths[-1],
         adopt=adopt,
         config=config,
         clock=clock,

@@ -1,8 +1,9 @@
-"""Which failures of a client's request may pass, so that a retry may help (Kafka: RetriableException), and
-the retries of clients in this process. A coordinator waits for no replica while others wait for it: after a
-failover, and while the outcome of a write is not known, it says so at once (Kafka: clients retry
-COORDINATOR_LOAD_IN_PROGRESS, which is retriable).
+"""Failures of requests that a retry may cure (Kafka: RetriableException), and the retries of clients in this
+process.
 
+A coordinator does not wait for replicas while requests wait for the coordinator: after a failover, and while
+the outcome of a write is unknown, it fails requests at once (Kafka: COORDINATOR_LOAD_IN_PROGRESS, which
+clients retry).
 Threads: any; the functions have no state.
 """
 
@@ -29,12 +30,12 @@ from segstore.storage.store.store import Store
 R = TypeVar("R")
 
 API_TIMEOUT_MS = 60_000.0
-"""How long a call without a timeout of its own waits (Kafka: default.api.timeout.ms)."""
+"""Longest wait of a call that has no timeout of its own (Kafka: default.api.timeout.ms)."""
 BACKOFF_MS = 100.0
-"""The time between two tries (Kafka: retry.backoff.ms); something that is published ends it."""
+"""The time between two tries (Kafka: retry.backoff.ms); any publication of the store ends it."""
 LOADING = (OffsetNotAvailableError, RequestTimedOutError)
-"""A coordinator's errors while it loads, or the outcome of a write is not known: a request that is made again
-meets what has become of that write, and has the same effect, whatever that is.
+"""A coordinator's errors while it loads, or while the outcome of a write is unknown. A repeated request runs
+after that outcome is known, and has the same effect with either outcome.
 """
 
 _PASSING = frozenset(
@@ -60,15 +61,15 @@ _UNDECIDED = (NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, Reque
 
 
 def may_be_written(error: BaseException) -> bool:
-    """Return whether a write that failed so may be in the log for all that: other replicas did not answer in
-    time, or leadership moved.
+    """Return whether a failed write may still be in the log: replicas did not answer in time, or leadership
+    moved.
     """
     return isinstance(error, _UNDECIDED)
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether a retry may help, since the cause, such as a full disk, may go away. Nothing was written
-    then, unless `may_be_written`.
+    """Return whether a retry may help, because the cause, such as a full disk, may go away. Nothing was
+    written, unless `may_be_written`.
     """
     if isinstance(error, _RETRIABLE):
         return True
@@ -79,8 +80,8 @@ def passes(error: BaseException) -> bool:
 
 
 def back_off(store: Store, deadline: float) -> bool:
-    """Wait a moment, until `deadline` (monotonic, s) at most; return whether there is time for another
-    try.
+    """Wait for up to BACKOFF_MS, until `deadline` (monotonic, s) at most; return whether there is time for
+    another try.
     """
     left_ms = (deadline - time.monotonic()) * 1000
     if left_ms <= 0:
@@ -92,8 +93,8 @@ def back_off(store: Store, deadline: float) -> bool:
 def when_loaded(
     store: Store, call: Callable[[], R], check: Callable[[], object], timeout_ms: float | None
 ) -> R:
-    """Return what `call` does, which is tried again while the coordinator loads; before each try but the
-    first `check` may raise. Raises KafkaTimeoutError after `timeout_ms`, by default API_TIMEOUT_MS.
+    """Return the result of `call`, which is repeated while the coordinator loads. `check` runs before each
+    repetition, and may raise. Raises KafkaTimeoutError after `timeout_ms`, by default API_TIMEOUT_MS.
     """
     limit = API_TIMEOUT_MS if timeout_ms is None else timeout_ms
     deadline = time.monotonic() + limit / 1000

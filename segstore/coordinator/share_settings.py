@@ -1,4 +1,4 @@
-"""`ShareSettings`: what holds for a share group at one time, of its own settings and its store's (KIP-932,
+"""`ShareSettings`: the effective settings of a share group: its own settings, or its store's (KIP-932,
 KIP-1191, KIP-1240; Kafka: GroupConfigManager, GroupConfig).
 
 On disk: nothing. Threads: any; immutable.
@@ -21,8 +21,8 @@ DEAD_LETTERS_SINCE = 2
 
 
 class ShareTiming(NamedTuple):
-    """How long a member may not be heard of, how often it sends heartbeats, and how long a group waits from
-    one assignment to the next, ms.
+    """The session timeout and heartbeat interval of a share group's members, and the least time between two
+    assignments of the group; ms.
     """
 
     session_timeout_ms: int
@@ -31,9 +31,9 @@ class ShareTiming(NamedTuple):
 
 
 class DeadLetterRules(NamedTuple):
-    """The dead letters of a group: `topic` is "" if it has none, `copies` says whether they have the key and
-    value of their records. The topic's name must begin with `prefix`, and the topic is made if it is missing
-    and `creates` is set.
+    """The dead-letter settings of a share group. `topic` is "" if it has no dead letters; `copies` says
+    whether dead letters have the key and value of their records. The topic's name must begin with `prefix`; a
+    missing topic is made if `creates` is set.
     """
 
     topic: str
@@ -42,8 +42,9 @@ class DeadLetterRules(NamedTuple):
     creates: bool
 
     def fault(self, found: TopicConfig | None) -> str | None:
-        """Return why the group can't write dead letters to its topic, which has the settings `found`, None if
-        there is no such topic (KIP-1191; Kafka: ShareGroupDLQStateManager). It is asked at each attempt.
+        """Return the reason why the group can't write dead letters to its topic, or None (KIP-1191; Kafka:
+        ShareGroupDLQStateManager). `found` has the topic's settings, None if there is no such topic. This is
+        checked at each attempt to write.
         """
         if not self.topic.startswith(self.prefix):
             return (
@@ -63,8 +64,8 @@ class DeadLetterRules(NamedTuple):
 
 
 class ShareSettings(NamedTuple):
-    """`isolation` is one of ISOLATION_LEVELS; `reset` says where a partition begins that is new to the
-    group.
+    """The effective settings of a share group. `isolation` is one of ISOLATION_LEVELS; `reset` chooses the
+    start offset in a partition that is new to the group.
     """
 
     limits: Limits
@@ -75,9 +76,7 @@ class ShareSettings(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """A setting that a group may have within the store's bounds: `of_store` is the value without one of the
-    group's.
-    """
+    """The store's bounds of a group's setting; `of_store` is the value for groups that don't set it."""
 
     of_store: int
     least: int
@@ -85,7 +84,7 @@ class Bound(NamedTuple):
 
 
 def bounds(store: StoreConfig) -> Mapping[str, Bound]:
-    """Return by name the settings of single share groups that the store bounds."""
+    """Return the bounded settings of share groups by name."""
     return {
         "share.assignment.interval.ms": Bound(
             store.group_share_assignment_interval_ms,
@@ -121,9 +120,9 @@ def bounds(store: StoreConfig) -> Mapping[str, Bound]:
 
 
 def share_settings(group: str, made: GroupConfig, store: StoreConfig, level: int) -> ShareSettings:
-    """Return what holds for a group with the settings `made`, at a `level` of the feature share.version. A
-    value that lies outside of the store's bounds, which were others when it was made, counts as the nearest
-    one within, and is warned of.
+    """Return the effective settings of a group that has set `made`, at `level` of the feature share.version.
+    A value outside of the store's bounds, which may have changed after it was set, counts as the nearest
+    bound, with a warning.
     """
     within = {name: _within(group, name, bound, made) for name, bound in bounds(store).items()}
     topic = made.errors_deadletterqueue_topic_name if level >= DEAD_LETTERS_SINCE else ""
@@ -174,12 +173,12 @@ def _value(name: str, made: GroupConfig) -> int:
 
 
 def fault(made: GroupConfig, store: StoreConfig) -> str | None:
-    """Return why a group can't have these settings, if so: one lies outside of the store's bounds, or they
-    contradict each other (Kafka: GroupConfig.validateValues).
+    """Return the reason why a group can't have these settings, or None: a value lies outside of the store's
+    bounds, or two contradict each other (Kafka: GroupConfig.validateValues).
     """
     known = bounds(store)
-    given = {name: _value(name, made) for name in known if name in made.explicit}
-    for name, value in given.items():
+    explicit = {name: _value(name, made) for name in known if name in made.explicit}
+    for name, value in explicit.items():
         bound = known[name]
         if not bound.least <= value <= bound.most:
             text = f"group.{name.replace('share.', 'share.{}.', 1)}"
@@ -187,7 +186,7 @@ def fault(made: GroupConfig, store: StoreConfig) -> str | None:
                 f"{name}={value}: {name} must be in the range {bound.least} to {bound.most} inclusive, the "
                 f"store's {text.format('min')} and {text.format('max')}"
             )
-    timing = _timing({name: given.get(name, bound.of_store) for name, bound in known.items()})
+    timing = _timing({name: explicit.get(name, bound.of_store) for name, bound in known.items()})
     if timing.session_timeout_ms <= timing.heartbeat_interval_ms:
         return (
             f"share.session.timeout.ms={timing.session_timeout_ms}: must be greater than "

@@ -1,8 +1,9 @@
-"""The parts that all clients of one open store share, one of each: coordinators, quotas, committed offsets.
+"""The parts of an open store that all its clients share, one of each kind: coordinators, quotas, committed
+offsets.
 
-Threads: any. A part is made once, under a lock of the store's, and closed with the store. To make one may
-take long: the coordinator of transactions reads its logs, and writes. Who asks for a part that is made does
-not wait for the lock.
+Threads: any. A part is made once, under a lock of the store, and closed with the store. Making a part may
+take long: the transaction coordinator reads its logs, and writes. A caller that needs a part which is already
+made does not wait for the lock.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from segstore.storage.store.store import Store
 
 
 class StorePart(Protocol):
-    """A part of which a store has one."""
+    """A part of a store that is made once per store."""
 
     def close(self) -> None:
-        """Close the part, as the store begins to close, while everything in it still works."""
+        """Close the part; the store calls this when it begins to close, while its other parts still work."""
 
 
 P = TypeVar("P", bound=StorePart)
@@ -27,14 +28,14 @@ P = TypeVar("P", bound=StorePart)
 
 class _StoreParts:
     def __init__(self) -> None:
-        self.lock = nesting()  # a part may ask for another while it is made
+        self.lock = nesting()  # a part may ask for another part while it is made
         self.made: dict[Callable[[Store], Any], StorePart] = {}
         self.making: set[Callable[[Store], Any]] = set()
         self.closed = False
 
     def close(self) -> None:
-        """Close the parts, the last made first: a part may use those that it asked for. No part is made any
-        more, because it could rely on one that is closed.
+        """Close the parts, the last made first, because a part may use parts that it asked for. From now on
+        no part is made: it could rely on a closed one.
         """
         with self.lock:
             self.closed = True
@@ -47,15 +48,15 @@ class _StoreParts:
 
 
 def existing(store: Store, make: Callable[[Store], P]) -> P | None:
-    """Return the store's `make(store)`; None where it is not made, or the store is being closed."""
+    """Return the store's part `make(store)`; None if it was not made, or the store is being closed."""
     part: P | None = store.attach(_StoreParts).made.get(make)  # type: ignore[assignment]
     return part
 
 
 def shared(store: Store, make: Callable[[Store], P], build: Callable[[Store], P] | None = None) -> P:
-    """Return the one `make(store)` of an open store. If there is none yet, the part is made, by `build` if it
-    is given. Raises ReadOnlyError, StoreClosedError, ForkedError; IllegalStateError in a guest of a shared
-    store, since the host has these parts.
+    """Return the one `make(store)` of an open store. A missing part is made, by `build` if that is given.
+    Raises ReadOnlyError, StoreClosedError, ForkedError; IllegalStateError in a guest of a shared store,
+    because only the host has these parts.
     """
     store.context.check_writable()
     parts = store.attach(_StoreParts)
@@ -72,14 +73,14 @@ def shared(store: Store, make: Callable[[Store], P], build: Callable[[Store], P]
 
 
 def _made(parts: _StoreParts, store: Store, make: Callable[[Store], P], build: Callable[[Store], P]) -> P:
-    """Make the part; the lock is held, also by a signal handler that interrupts this thread: it gets
+    """Make the part under the lock; a signal handler that asks for the same part while it is made gets
     ReentrantCallError.
     """
     if make in parts.making:
         raise refused(under_way())
     store.check_keeps(make.__name__)
     try:
-        parts.making.add(make)  # within the block: an interrupt may come before the next line
+        parts.making.add(make)  # within `try`: an interrupt may come right after this line
         return build(store)
     finally:
         parts.making.discard(make)

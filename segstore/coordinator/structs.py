@@ -24,7 +24,7 @@ class TopicPartition(NamedTuple):
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return the numbers of the partitions; topics are in the order of their first ones."""
+    """Return the partition numbers of each topic; topics are in the order of their first partitions."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -33,7 +33,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 class OffsetAndMetadata(NamedTuple):
     """A position to commit: the offset of the next record to read, a note, and the leader epoch of the last
-    record that was read (-1: not known).
+    record read (-1: not known).
     """
 
     offset: int
@@ -42,8 +42,8 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The offset and timestamp (ms since the epoch) of a record found by time, and the leader epoch in
-    which it was written.
+    """The offset and timestamp (ms since the epoch) of a record found by time, and the leader epoch in which
+    it was written.
     """
 
     offset: int
@@ -52,7 +52,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """A consumer's membership in a group, by which a stale member is told from a current one (KIP-447).
+    """A consumer's membership in a group, by which a stale member is recognized (KIP-447).
 
     A consumer without a group has `group_id` None and never joins.
     """

@@ -1,7 +1,7 @@
-"""The throttle of one client: how many bytes it may send or fetch, and how long it must wait.
+"""The throttle of one client: its byte rate for sending or fetching, and its waits.
 
-Threads: any; all clients of one user and client id share it, and its pool with all that have one rate. No
-method waits: callers are told how long to wait, and hold no lock meanwhile.
+Threads: any; all clients with the same user and client id share a throttle, and throttles with one common
+rate share a pool. No method waits: methods return the time to wait, which the caller waits without a lock.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from segstore.storage.context import Clock
 
 # --- bucket ------------------------------------------------------------------------------------
 
-# The token bucket of one byte rate. It is used by one thread at a time: `Throttle` holds its pool's lock.
+# The token bucket of one byte rate, used by one thread at a time: `QuotaThrottle` holds its pool's lock.
 
 
 class Bucket:
     """A credit that grows by `rate` bytes a second up to `rate` x `span_s`, and may become a debt.
 
-    This is Kafka's TokenBucket: the windows are not samples that expire, they say how much an idle client
-    may send at once (quota.window.num x quota.window.size.seconds x rate). A request of any size passes
-    while there is no debt; a debt must be waited for. After a burst of a client that was idle, the throttle
+    This is Kafka's TokenBucket. The windows are not samples that expire: they give the bytes that an idle
+    client may send at once (quota.window.num x quota.window.size.seconds x rate). A request of any size
+    passes while there is no debt; a debt must be waited for. After a burst of an idle client the throttle
     time equals that of ClientQuotaManager, (O - T) / T x W, with O the rate measured over all windows W and T
-    the bound; but a burst is forgotten once it is paid for, not when its window has passed.
+    the bound. But a burst is forgotten once it is paid for, not when its window has passed.
 
-    The credit is counted in thousandths of bytes, so that a millisecond's part of any rate is a whole
-    number and nothing is rounded. A clock that goes back adds nothing.
+    The credit is counted in thousandths of bytes, so that a millisecond's part of any rate is a whole number
+    and nothing is rounded. A clock that goes back adds nothing.
     """
 
     __slots__ = ("_credit", "_looked", "_most", "rate")
@@ -41,12 +41,12 @@ class Bucket:
         self._credit, self._looked = min(grown, self._most), now_ms
 
     def wait_ms(self, now_ms: int) -> int:
-        """Return how long the client must wait until its debt is paid, 0 where it has none."""
+        """Return the time until the client's debt is paid, 0 without a debt."""
         self._refill(now_ms)
         return max(-(self._credit // self.rate), 0) if self._credit < 0 else 0
 
     def take(self, size: int, now_ms: int) -> int:
-        """Take `size` bytes, whatever the credit is; return the `wait_ms` that follows."""
+        """Take `size` bytes from the credit, also beyond zero; return the `wait_ms` that follows."""
         self._refill(now_ms)
         self._credit -= size * 1000
         return self.wait_ms(now_ms)
@@ -66,13 +66,11 @@ class Bucket:
 # --- throttle ------------------------------------------------------------
 
 MOST_WAIT_MS = 100
-"""A client that waits asks again after this time: the limit may have changed, or the clock may have been
-set.
-"""
+"""A waiting client asks again after this time, because the limit or the clock may have been changed."""
 
 
 class SharedBucket:
-    """The bucket that throttles share which have one rate together; None while there is no limit."""
+    """The bucket of throttles that share one rate; `bucket` is None while there is no limit."""
 
     __slots__ = ("__weakref__", "bucket", "lock")
 
@@ -82,9 +80,11 @@ class SharedBucket:
 
 
 class QuotaThrottle:
-    """`bound`: bytes a second; None where there is no limit, and then no method need be called.
+    """The throttle of one client. `bound` is its limit in bytes a second; None if there is no limit, and then
+    no method need be called.
 
-    A client may run ahead of its rate by `windows` windows of `window_s` seconds, see `Bucket`.
+    A client may run ahead of its rate by `windows` windows of `window_s` seconds (the credit of its
+    `Bucket`).
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class QuotaThrottle:
         self._waits = Sensor(windows, window_s * 1000, clock)
 
     def set_bound(self, bound: int | None, pool: SharedBucket | None = None) -> None:
-        """Change the limit; it holds from the next call on. Others that were given the same `pool` share the
-        rate, which must be the same for all of them; without one it is this throttle's alone.
+        """Change the limit, from the next call on. Throttles with the same `pool` share the rate, which must
+        be the same for all of them; without a pool the rate is this throttle's alone.
         """
         span = self._windows * self._window_s
         pool = SharedBucket() if bound is None else pool or self._pool
@@ -113,13 +113,15 @@ class QuotaThrottle:
             self._pool, self.bound = pool, bound
 
     def wait_ms(self) -> int:
-        """Return how long nothing may be sent or fetched; ask again after MOST_WAIT_MS at the latest."""
+        """Return the time for which nothing may be sent or fetched; ask again after MOST_WAIT_MS at the
+        latest.
+        """
         pool = self._pool
         with pool.lock:
             return pool.bucket.wait_ms(self._clock()) if pool.bucket is not None else 0
 
     def charge(self, size: int) -> int:
-        """Count bytes that were sent or fetched; return the throttle time in ms that follows."""
+        """Count bytes that were sent or fetched; return the resulting throttle time in ms."""
         pool = self._pool
         with pool.lock:
             if pool.bucket is None:
@@ -133,14 +135,14 @@ class QuotaThrottle:
 
     @property
     def most_at_once(self) -> int:
-        """Return the limit of one request in bytes: a larger one is throttled even if none came before it
+        """Return the limit of one request in bytes: a larger request is throttled even after an idle time
         (Kafka: getMaxValueInQuotaWindow, all windows but the current one).
         """
         bound = self.bound
         return (1 << 62) if bound is None else bound * max(self._windows - 1, 1) * self._window_s
 
     def fresh(self) -> bool:
-        """Return whether this throttle is in the state of a new one."""
+        """Return whether this throttle equals a new one."""
         pool = self._pool
         with pool.lock:
             return pool.bucket is None or pool.bucket.full(self._clock())

@@ -1,5 +1,5 @@
-"""The demo's archive: a store is archived while it is written, its disk is lost, and it is brought back as it
-was a minute before, without what a wrong program wrote since. The flights are archived, too, for Spark.
+"""The demo's archive: a store is archived while it is written, its disk is lost, and the store of one minute
+before is restored, without the later records of a faulty program. The flights are archived, too, for Spark.
 
 On disk: a store and two archives, in directories. Threads: those of the archive.
 """
@@ -24,8 +24,9 @@ STORE, ARCHIVE, RESTORED, FLIGHTS = "store", "archive", "restored", "flights-arc
 
 
 def archives(screen: Screen, base: str, flights: str) -> str:
-    """Play it in directories below `base`, which is made, and archive the store of the flights; return where
-    that archive is. Raises StorageError if a record is lost, or one of the last minute is there.
+    """Play this part in directories below `base`, which is created, and archive the store of the flights;
+    return the URI of that archive. Raises StorageError if a record is lost, or a record of the last minute is
+    restored.
     """
     os.makedirs(base, exist_ok=True)
     store, uri, restored, large = (os.path.join(base, n) for n in (STORE, ARCHIVE, RESTORED, FLIGHTS))
@@ -42,7 +43,9 @@ def archives(screen: Screen, base: str, flights: str) -> str:
 
 
 def _write(screen: Screen, path: str, uri: str, now: int) -> None:
-    """Append records of ten minutes, and wrong ones of the last half, while the store is archived."""
+    """Append good records of ten minutes, and wrong records of the last half minute, while the store is
+    archived.
+    """
     with segstore.open(path) as store, segstore.archive(store, uri, interval_ms=50) as archive:
         store.create_topic(TOPIC)
         log = store.partition(TOPIC)
@@ -57,7 +60,7 @@ def _write(screen: Screen, path: str, uri: str, now: int) -> None:
 
 
 def prove(screen: Screen, path: str) -> None:
-    """Check that a restored store has each payment once, and nothing else. Raises StorageError."""
+    """Check that a restored store has exactly the payments, each once. Raises StorageError."""
     with segstore.open(path, "r") as store:
         found = [record.value for record in store.partition(TOPIC)]
     if found != [b"payment %d" % n for n in range(GOOD)]:

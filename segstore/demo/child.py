@@ -1,8 +1,9 @@
-"""The process that the demo kills: it appends flights, and prints on standard output what was acknowledged.
+"""The process that the demo kills: it appends flights, and prints the acknowledged offsets on standard
+output.
 
-On disk: the store that it is given. Threads: one. Run as `python -m segstore.demo.child PATH RECORDS`. It
-loads the flights, and begins at a line on its standard input. It ends by itself when that is closed, which
-happens when the process that should kill it has ended.
+On disk: the store of its argument. Threads: one. Run as `python -m segstore.demo.child PATH RECORDS`. It
+loads the flights, and begins after a line on its standard input. It ends by itself when standard input is
+closed, which happens when the process that should kill it has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ROWS = 4096
 
 
 def append_all(path: str, records: int) -> None:
-    """Append flights in order of time, once there is a line on standard input, and print a line "partition
+    """Append flights in order of time, after a line on standard input, and print a line "partition
     next-offset" for each append that returned.
     """
     flights = load(records)

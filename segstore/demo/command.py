@@ -1,8 +1,8 @@
-"""`segstore demo`: all flights of 2013 go into a log; the writer is killed midway, and what it left is
-verified. Then producers and a consumer group run live; a disk is taken away from a replicated store;
-librdkafka uses a store over the network; then a Spark streaming query runs through another kill.
+"""`segstore demo`: all flights of 2013 go into a log; the writer is killed midway, and the store is verified.
+Then producers and a consumer group run live; a disk is taken away from a replicated store; librdkafka uses a
+store over the network; then a Spark streaming query runs through another kill.
 
-On disk: a store in a temporary directory, or in the one that --keep names. Threads: one, and child processes;
+On disk: a store in a temporary directory, or in the directory of --keep. Threads: one, and child processes;
 the live part has threads of its own.
 """
 
@@ -19,8 +19,8 @@ from segstore.demo import ALL
 from segstore.errors import InvalidArgumentError
 
 _WATCHED, _UNWATCHED = (15.0, 2.0), (5.0, 6.0)
-"""The seconds of the live part and the days that pass in each, where somebody watches, and where the output
-is a pipe or a file: the same flights in a third of the time.
+"""The seconds of the live part and the days that pass in each second, for a terminal, and for a pipe or a
+file: the same flights in a third of the time.
 """
 _DWELL = 1.5  # seconds that a step of the replicated part takes at least
 _POSTCARDS = 50_000  # records that go over the network, at most
@@ -171,11 +171,11 @@ def run(
     machines: str | None,
     copies: str | None,
 ) -> None:
-    """Run the whole demo in a new store at `path`. `pace` has the seconds of the live part and the days that
-    pass in each, or is None: no live part. `spark` says whether the Spark part is run; `replicated` has the
-    directory of the replicated part and the seconds of each of its steps, or is None; `served` has the
-    directory of the part over the network, `machines` that of the part of two machines, `copies` that of the
-    part of the archive, or they are None.
+    """Run the whole demo in a new store at `path`. `pace`: the seconds of the live part and the days that
+    pass in each second. `spark`: whether the Spark part is run. `replicated`: the directory of the replicated
+    part and the seconds of each of its steps. `served`, `machines`, `copies`: the directories of the part
+    over the network, of the part with two machines, and of the archive. A part whose argument is None is not
+    run.
     """
     from segstore.demo import flights as flights_module
     from segstore.demo.kill import killed_midway, victim
@@ -222,6 +222,6 @@ def run(
             if spark:
                 stream(screen, path, flights, driver, archive)
     finally:
-        # The store is checked after Ctrl-C too, and where a part failed.
+        # The store is checked even after Ctrl-C, or if a part failed.
         check_store(screen, path, flights)
     screen.title("Done", f"in {time.perf_counter() - started:.1f} s")

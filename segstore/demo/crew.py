@@ -1,5 +1,5 @@
-"""`ReplayThreads`: the threads of the live part, which are two replays and three readers of one consumer
-group, and their common state.
+"""`ReplayThreads`: the threads of the live part (two replays, and three readers of one consumer group) and
+their common state.
 
 On disk: nothing of its own. Threads: the demo's main thread calls the methods; any thread may call `say`.
 """
@@ -20,24 +20,24 @@ from segstore.errors import StorageError
 
 # --- replay ------------------------------------------------------------------------------------
 
-# A replay sends real flights, each at the moment when it left, on a clock that runs some thousand times as
-# fast. Threads: a `Replay` is a thread with a producer of its own.
+# A replay sends each real flight at its time of departure, on a clock that runs some thousand times as fast.
+# Threads: a `Replay` is a thread with a producer of its own.
 
 DAY_MS = 86_400_000
 HALVES = {
     "9E to DL": frozenset({"9E", "AA", "AS", "B6", "DL"}),
     "EV to YV": frozenset({"EV", "F9", "FL", "HA", "MQ", "OO", "UA", "US", "VX", "WN", "YV"}),
 }
-"""The airlines of each producer, by the first letter of their codes, with which the flights' keys begin: each
-producer has half of the alphabet.
+"""The airlines of each producer: each has half of the alphabet, by the first letter of the airlines' codes,
+with which the flights' keys begin.
 """
-_LEAST_WAIT = 0.01  # seconds; flights that leave within it are sent together
+_LEAST_WAIT = 0.01  # seconds; flights that depart within this time are sent together
 
 
 @dataclass(frozen=True)
 class Pace:
-    """The clock of a replay: `began` (seconds, monotonic) stands for `first` (ms since the epoch), and `days`
-    pass in a second.
+    """The clock of a replay: `began` (seconds, monotonic) corresponds to `first` (ms since the epoch), and
+    `days` pass in a second.
     """
 
     began: float
@@ -45,17 +45,17 @@ class Pace:
     days: float
 
     def due(self, departure: int) -> float:
-        """Return when a flight leaves, in seconds of time.monotonic."""
+        """Return the time to send a flight, in seconds of time.monotonic."""
         return self.began + (departure - self.first) / DAY_MS / self.days
 
     def now(self) -> int:
-        """Return the present time of the replay, in 2013, in ms since the epoch."""
+        """Return the replay's current time, in 2013, in ms since the epoch."""
         return self.first + int((time.monotonic() - self.began) * self.days * DAY_MS)
 
 
 class Replay(threading.Thread):
-    """A thread with one producer. It ends when all of its flights are acknowledged, or `stop` is set; `error`
-    is the exception that ended it.
+    """A thread with one producer. It ends when all its flights are acknowledged, or `stop` is set; `error` is
+    the exception that ended it.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ TOPIC = "departures"
 PARTITIONS = 6
 READERS = ("reader-1", "reader-2", "reader-3")
 SILENT = 1
-"""The reader that falls silent."""
+"""The index of the reader that falls silent."""
 _SILENT_AT = 0.4  # as a fraction of the live part's time
 _GRACE = 30.0  # seconds without progress after which the live part gives up
 _LOOK = 0.01  # seconds
@@ -105,8 +105,8 @@ _BUSY = 0.66  # the fraction of the time that two readers would work if flights 
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """What the live part replays: each producer's flights, the first time (ms), the seconds that all of it
-    takes, and the days that pass in one second.
+    """The replays of the live part: each producer's flights, the time of the first flight (ms), the seconds
+    of the whole part, and the days that pass in one second.
     """
 
     flights: tuple[Flights, ...]
@@ -116,7 +116,7 @@ class ReplayPlan:
 
     @classmethod
     def of(cls, everything: Flights, seconds: float, days: float) -> ReplayPlan:
-        """Return the plan for at most `seconds`; it takes fewer where there are not so many flights."""
+        """Return a plan for at most `seconds`; it takes less time if there are fewer flights."""
         first = int(everything.departures.min())
         before = min(first + int(seconds * days * DAY_MS), int(everything.timestamps[-1]))
         parts = tuple(everything.by_departure(carriers, before) for carriers in HALVES.values())
@@ -129,12 +129,12 @@ class ReplayPlan:
 
     @property
     def patience_ms(self) -> int:
-        """Return how long the group waits for a member that does not poll (max.poll.interval.ms)."""
+        """Return the ms after which the group removes a member that does not poll (max.poll.interval.ms)."""
         return round(min(max(self.seconds / 5, 1.0), 6.0) * 1000)
 
     @property
     def work(self) -> float:
-        """Return the seconds that a reader works for a record, such that two readers can just keep up."""
+        """Return the seconds of work for each record with which two readers just keep up."""
         return _BUSY * 2 * self.seconds / max(self.records, 1)
 
 
@@ -158,7 +158,7 @@ class ReplayThreads:
 
     def begin(self) -> None:
         """Start the readers, wait until they share the partitions, then start the producers. Raises
-        StorageError where the readers did not come to share them.
+        StorageError if the readers do not share the partitions in time.
         """
         make = partial(self._group.consumer, self.plan.patience_ms)
         for name in READERS:
@@ -182,7 +182,7 @@ class ReplayThreads:
     ) -> None:
         self._stop.set()
         for thread in self._threads():
-            if thread.is_alive():  # Ctrl-C may come before the thread is started
+            if thread.is_alive():  # Ctrl-C may have come before the thread was started
                 thread.join()
         if kind is None:
             self._raise_errors()
@@ -192,11 +192,11 @@ class ReplayThreads:
         elapsed = time.monotonic() - self._began if self._replays else 0.0
         self.events.append(f"{elapsed:5.1f} s  {text}")
 
-    # --- looking on -------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Return whether everything is sent and committed, or nothing has been committed for long. Raises
-        StorageError for an exception of a thread.
+        """Return whether all records are sent and committed, or the commits have made no progress for long.
+        Raises StorageError for an exception of a thread.
         """
         self._raise_errors()
         now = time.monotonic()
@@ -221,17 +221,17 @@ class ReplayThreads:
         return {p: log.end_offset for p, log in enumerate(self._logs)}
 
     def committed(self) -> dict[int, int]:
-        """Return the group's committed offset of each partition; 0 where there is none."""
+        """Return the group's committed offset of each partition, or 0."""
         return dict.fromkeys(range(PARTITIONS), 0) | self._group.committed()
 
     def faults(self) -> list[str]:
-        """Return what is wrong at the end, a sentence each."""
+        """Return the faults of the final state, a sentence each."""
         return self.ledger.faults(self.committed(), self.ends())
 
     def status(self) -> Status:
-        """Return the present state."""
-        # The order matters: committed offsets are read before the counts of sent records, and these before
-        # the log's ends, so that none is ahead of the next.
+        """Return the current state."""
+        # In this order: committed offsets are read before the counts of sent records, and these before the
+        # log's end offsets, so that none exceeds the next.
         committed, owners, state = self.committed(), self._owners(), self._group.state()
         now, ledger = time.monotonic(), self.ledger
         rates = self._rates.of(now, {p: tally.count for p, tally in enumerate(ledger.seen)})

@@ -1,9 +1,10 @@
-"""`Driver`: the Spark driver, a process in a session of its own, with Java and the Python workers, which are
-all killed at once. The streaming query runs under two drivers: the first is killed midway, the second goes on
-to the end.
+"""`Driver`: a Spark driver, a process in a session of its own, together with Java and the Python workers,
+which are all killed at once. The streaming query runs under two drivers: the first is killed midway, the
+second completes the query.
 
-On disk: `errors.txt` in its work directory has the messages of Spark and Java; `demo.spark_job` says what the
-drivers write. Threads: each driver has one that reads what it prints; one other thread uses the `Driver`.
+On disk: `errors.txt` in its work directory has the messages of Spark and Java; `demo.spark_job` names the
+files of the drivers. Threads: each driver has a thread that reads its output; one other thread uses the
+`Driver`.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ Event = dict[str, Any]
 
 
 class Driver:
-    """A Spark driver. It is a context manager: on exit none of its processes is left. `job` has the fields of
-    `demo.spark_job.Job`. One that `waits` brings Java and Spark up, and goes on at `go`.
+    """A Spark driver. It is a context manager: on exit all its processes have ended. `job` has the fields of
+    `demo.spark_job.Job`. A driver with `waits` starts Java and Spark, and begins the query at `go`.
     """
 
     def __init__(self, job: dict[str, Any]) -> None:
@@ -71,35 +72,33 @@ class Driver:
 
     @property
     def ended(self) -> bool:
-        """Return whether the driver has ended, and all events that it printed were taken."""
+        """Return whether the driver has ended, and all its events were taken."""
         return not self._reader.is_alive() and self._events.empty()
 
-    def told(self, seconds: float) -> Event | None:
-        """Return the next event that the driver printed, waiting for at most `seconds`; None where there is
-        none.
-        """
+    def next_event(self, seconds: float) -> Event | None:
+        """Return the driver's next event, waiting for at most `seconds`; None without an event."""
         with contextlib.suppress(queue.Empty):
             return take(self._events, seconds)
         return None
 
     def go(self) -> None:
-        """Let a driver that waits go on; does nothing with another one."""
+        """Let a waiting driver begin the query; does nothing with another driver."""
         if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it has ended: its events say why
+            with contextlib.suppress(BrokenPipeError):  # it has ended, and its events have the reason
                 os.write(self._process.stdin.fileno(), b"go\n")
 
     def last_words(self) -> str:
-        """Return why the driver failed: the last line of its error file."""
+        """Return the reason of a driver's failure: the last line of its error file."""
         with open(self._log, encoding="utf-8", errors="replace") as file:
             lines = [line.strip() for line in file if line.strip()]
         return lines[-1][:_MOST_SAID] if lines else f"status {self._process.wait()}"
 
     def wait(self) -> None:
-        """Wait until the driver has ended by itself."""
+        """Wait for the end of the driver."""
         self._process.wait()
 
     def kill(self) -> int:
-        """Send SIGKILL to all processes of the driver until none is left, and return how many there were."""
+        """Send SIGKILL to all processes of the driver until all have ended; return their number."""
         killed: set[int] = set()
         while not self._killed and (members := session_members(self.pid)):
             for pid in members:
@@ -110,7 +109,7 @@ class Driver:
             time.sleep(_POLL)
         self._process.wait()
         self._reader.join()
-        self._killed = True  # others may have these ids from now on
+        self._killed = True  # from now on other processes may get these ids
         return len(killed)
 
     def __enter__(self) -> Driver:
@@ -133,7 +132,7 @@ def session_members(session: int) -> list[int]:
 def _belongs(pid: str, session: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The line is: pid (name) state parent group session ... The name may hold any characters.
+            # The line is: pid (name) state parent group session ... The name may contain any characters.
             state, _, _, found = file.read().rpartition(b")")[2].split()[:4]
     except (FileNotFoundError, ProcessLookupError):
         return False
@@ -142,15 +141,15 @@ def _belongs(pid: str, session: int) -> bool:
 
 # --- interrupted -------------------------------------------------------------------------------
 
-# This part finds what a killed streaming query left in the store: its last micro-batch, by the checkpoint and
-# the log. It only reads.
+# The state of a killed streaming query in the store: its last micro-batch, in the checkpoint and in the log.
+# Only reads.
 
 CHECKPOINTS = "checkpoints"
 
 
 class LastBatch(NamedTuple):
-    """The last micro-batch that was planned, the last that was committed (-1 where there is none), and how
-    many rows of the planned one are in the log: None where it was not adopted.
+    """The number of the last planned micro-batch, and of the last committed one (-1 for none). `rows`: the
+    rows of the planned one in the log, None if it was not adopted.
     """
 
     planned: int
@@ -165,7 +164,7 @@ class LastBatch(NamedTuple):
 
 
 def last_batch(path: str, query: str) -> LastBatch:
-    """Return the last micro-batch of the query whose directory among the checkpoints is `query`. Raises
+    """Return the last micro-batch of a query with its checkpoints in the directory `query`. Raises
     StorageError, InvalidRecordError.
     """
     with open_reading(path) as store:
@@ -177,7 +176,7 @@ def last_batch(path: str, query: str) -> LastBatch:
         )
         node = nodes.get(f"/{query}/metadata")
         text = b"".join(read_file(log, query, node)) if isinstance(node, File) else b"{}"
-    # This is the name under which the sink seals a micro-batch: see docs/spark.md.
+    # The sink seals a micro-batch under this name: see docs/spark.md.
     sealed = f"spark-stream/{json.loads(text).get('id')}/{planned}"
     files = Files()
     adoption = read_adoption(files, Folder(files, path).adopted, sealed)
@@ -187,12 +186,12 @@ def last_batch(path: str, query: str) -> LastBatch:
 
 # --- two drivers -------------------------------------------------------------------------------
 
-# The streaming query runs under two drivers: the first is killed midway, the second goes on to the end.
+# The streaming query runs under two drivers: the first is killed midway, the second completes it.
 
 QUERY = "delays"
 """The name of the query in segstore.demo.spark_job."""
 _PATIENCE = 0.1  # seconds
-_LOOK = 0.004  # seconds between two looks at the log while its next change is waited for
+_LOOK = 0.004  # seconds between two looks at the log for its next change
 
 Show = Callable[[bool], None]
 
@@ -210,13 +209,13 @@ class SparkJobFields:
 
 
 class NotRunError(Exception):
-    """Spark can't be run here. The message says what is missing, and how to get it."""
+    """Spark can't be run on this machine. The message names the missing package, and its installation."""
 
 
 @contextlib.contextmanager
 def first_driver(path: str, rows: int, late_hours: int) -> Iterator[tuple[SparkJobFields, Driver]]:
-    """Start the first driver of a job, which waits until `run_killed` lets it go on, and make a directory for
-    temporary files of this driver and the next.
+    """Start the first driver of a job, which waits for `run_killed`, and create a directory for temporary
+    files of both drivers.
     """
     with tempfile.TemporaryDirectory(prefix="segstore-demo-spark-") as work:
         job = SparkJobFields(os.path.abspath(path), rows, late_hours, work)
@@ -225,8 +224,8 @@ def first_driver(path: str, rows: int, late_hours: int) -> Iterator[tuple[SparkJ
 
 
 def run_killed(job: SparkJobFields, driver: Driver, progress: Progress, show: Show) -> LastBatch:
-    """Let the first driver go on, and kill all of its processes once half of the flights are read and the
-    next micro-batch is in the log: at that moment Spark has most likely not committed it. Raises NotRunError,
+    """Let the first driver begin, and kill all its processes once half of the flights are read and the next
+    micro-batch is in the log: at that moment Spark has most likely not committed it. Raises NotRunError,
     StorageError.
     """
     seen = -1
@@ -234,7 +233,7 @@ def run_killed(job: SparkJobFields, driver: Driver, progress: Progress, show: Sh
         _introduce(driver, progress, "the first driver")
         driver.go()
         while True:
-            event = _told(driver, progress, _PATIENCE if seen < 0 else _LOOK)
+            event = _next_event(driver, progress, _PATIENCE if seen < 0 else _LOOK)
             show(False)
             if seen >= 0 and (event is not None or progress.windows() > seen):
                 break
@@ -248,15 +247,15 @@ def run_killed(job: SparkJobFields, driver: Driver, progress: Progress, show: Sh
 
 
 def run_to_the_end(job: SparkJobFields, progress: Progress, show: Show, left: LastBatch) -> None:
-    """Start another driver on what the first one left, and wait until it has read everything. Raises
-    StorageError.
+    """Start the second driver on the state that the first one left, and wait until it has read everything.
+    Raises StorageError.
     """
     gone_on = False
     with Driver(asdict(job)) as driver:
         _introduce(driver, progress, "the second driver")
         event = None
         while event is None or event["event"] != "done":
-            event = _told(driver, progress, _PATIENCE)
+            event = _next_event(driver, progress, _PATIENCE)
             if event is not None and event["event"] == "batch" and not gone_on:
                 gone_on = True
                 progress.say(_gone_on(event["batch"], left))
@@ -270,11 +269,11 @@ def _introduce(driver: Driver, progress: Progress, name: str) -> None:
     progress.say(f"{progress.driver}, starts{started}")
 
 
-def _told(driver: Driver, progress: Progress, seconds: float) -> dict[str, Any] | None:
-    """Return the driver's next event, or None. Raises NotRunError; StorageError where the driver failed, or
-    ended before it was done.
+def _next_event(driver: Driver, progress: Progress, seconds: float) -> dict[str, Any] | None:
+    """Return the driver's next event, or None. Raises NotRunError; StorageError if the driver failed, or
+    ended too early.
     """
-    event = driver.told(seconds)
+    event = driver.next_event(seconds)
     if event is None:
         if driver.ended:
             raise StorageError(f"the driver ended before it was done: {driver.last_words()}")

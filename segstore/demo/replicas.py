@@ -1,8 +1,8 @@
-"""The replicated part of the demo: a producer writes with acks=all into a store over three disks; one is
-taken away in mid-flight and comes back, and a byte rots on another.
+"""The replicated part of the demo: a producer writes with acks=all into a store on three disks; one disk is
+taken away during the writes and returns, and a byte of another disk is changed.
 
-On disk: three directories, one of which is renamed away for a while. Threads: one sends, and the calling one
-acts, shows the state, and counts at the end that nothing is lost that was acknowledged.
+On disk: three directories, one of which is renamed for a while. Threads: one sends, and the calling thread
+acts, shows the state, and checks at the end that no acknowledged record is lost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SETTINGS = {
     "replica.lag.time.max.ms": 2000,
 }
 LOST, ROTTEN = 1, 2
-"""The disk that is taken away, and the one on which a byte changes."""
+"""The numbers of the disk that is taken away, and of the disk on which a byte is changed."""
 _FRAME = 0.125  # seconds between two frames
 _LONGEST = 120.0  # seconds that a step may take on a busy machine
 _MORE = 100  # records that are acknowledged in each step, at least
@@ -39,7 +39,9 @@ _BEAT = 0.002  # seconds between two sends
 
 
 class NumberedWriter(threading.Thread):
-    """Sends numbered records, until it is left; `acknowledged` has their values by partition and offset."""
+    """A thread that sends numbered records until the end of its block; `acknowledged` has their values by
+    partition and offset.
+    """
 
     def __init__(self, store: segstore.ReplicatedStore) -> None:
         super().__init__(name="demo-replicas", daemon=True)
@@ -83,7 +85,7 @@ class NumberedWriter(threading.Thread):
 
 
 class Play:
-    """What happens, step by step; `show` draws the state."""
+    """The steps of the replicated part; `show` draws the state."""
 
     def __init__(
         self, store: segstore.ReplicatedStore, writer: NumberedWriter, paths: list[str], dwell: float
@@ -97,7 +99,7 @@ class Play:
         self.events.append(f"{time.monotonic() - self._began:5.1f} s  {text}")
 
     def run(self) -> None:
-        """Play all of it. Raises StorageError where a step does not come to its end."""
+        """Play all steps. Raises StorageError if a step does not end."""
         self.say(f"a producer writes with acks=all; two of {DISKS} disks are needed")
         self._until(lambda: True)
         self._lose()
@@ -138,7 +140,9 @@ class Play:
         return all({*state.isr} == {*state.replicas} for state in self._states())
 
     def _until(self, done: Callable[[], bool]) -> None:
-        """Show the state until a step is over: not too soon to be seen, and with records acknowledged."""
+        """Show the state until a step is over: at least for the dwell time, and until enough records are
+        acknowledged.
+        """
         began, wanted = time.monotonic(), len(self._writer.acknowledged) + _MORE
         while True:
             self.show(self.board())
@@ -152,10 +156,10 @@ class Play:
             time.sleep(_FRAME)
 
     def board(self) -> Board:
-        """Return the state to show."""
+        """Return the state to display."""
         watermarks = []
         for log in self._logs:
-            with suppress(SegstoreError):  # its leader is lost just now
+            with suppress(SegstoreError):  # there is no leader at this moment
                 watermarks.append(log.high_watermark)
                 continue
             watermarks.append(-1)
@@ -164,7 +168,7 @@ class Play:
 
 
 def away(path: str) -> str:
-    """Return where a directory is that was taken away."""
+    """Return the new name of a directory that was taken away."""
     return f"{path}-away"
 
 
@@ -178,8 +182,8 @@ def flip(path: str) -> None:
 
 
 def replicas(screen: Screen, base: str, dwell: float) -> None:
-    """Play it in directories below `base`, which is made; each step takes `dwell` seconds at least. Raises
-    StorageError where an acknowledged record is not found, or a directory is not sound.
+    """Play this part in directories below `base`, which is created; each step takes at least `dwell` seconds.
+    Raises StorageError if an acknowledged record is lost, or a directory is not sound.
     """
     paths = [os.path.join(base, f"disk{number}") for number in range(DISKS)]
     os.makedirs(base, exist_ok=True)
@@ -212,7 +216,7 @@ def _run(screen: Screen, paths: list[str], dwell: float) -> None:
 
 @contextmanager
 def _shown(screen: Screen, play: Play) -> Iterator[None]:
-    """Show the state: as frames on a terminal, elsewhere each event as a line."""
+    """Show the state: as frames on a terminal, otherwise each event as a line."""
     if screen.interactive:
         with screen.frames() as update:
             play.show = lambda state: update(board(state))
@@ -233,12 +237,12 @@ def _shown(screen: Screen, play: Play) -> Iterator[None]:
 
 
 def _prove(screen: Screen, store: segstore.ReplicatedStore, writer: NumberedWriter) -> None:
-    """Check that all that was acknowledged is there, once. Raises StorageError."""
+    """Check that each acknowledged record is in the log, once. Raises StorageError."""
     if writer.error is not None:
         raise StorageError(f"the producer failed: {writer.error}")
-    found = read_all(store)
-    lost = sum(found.get(place) != value for place, value in writer.acknowledged.items())
-    twice = len(found) - len({*found.values()})
+    values = read_all(store)
+    lost = sum(values.get(place) != value for place, value in writer.acknowledged.items())
+    twice = len(values) - len({*values.values()})
     if lost or twice:
         count = len(writer.acknowledged)
         raise StorageError(f"of {count:,} acknowledged records {lost:,} are lost; {twice:,} are there twice")
@@ -249,15 +253,15 @@ def _prove(screen: Screen, store: segstore.ReplicatedStore, writer: NumberedWrit
 
 def read_all(store: segstore.ReplicatedStore) -> dict[tuple[int, int], bytes | None]:
     """Return the values of all records by partition and offset."""
-    found: dict[tuple[int, int], bytes | None] = {}
+    values: dict[tuple[int, int], bytes | None] = {}
     for number in range(PARTITIONS):
-        found |= {(number, record.offset): record.value for record in store.partition(TOPIC, number)}
-    return found
+        values |= {(number, record.offset): record.value for record in store.partition(TOPIC, number)}
+    return values
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the engine's messages of the lost disk from the display: without a handler logging prints them."""
+    """Suppress the engine's log messages about the lost disk: without a handler, logging would print them."""
     handler, logger = logging.NullHandler(), logging.getLogger("segstore")
     logger.addHandler(handler)
     try:

@@ -1,4 +1,4 @@
-"""Prints the output of the demo: numbered steps on standard output. Threads: one."""
+"""The output of the demo: numbered steps on standard output. Threads: one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INDENT = "   "
 
 
 class Screen:
-    """The demo's output: with colours on a terminal, plain text in a pipe."""
+    """The demo's output: in colour on a terminal, plain text in a pipe."""
 
     def __init__(self) -> None:
         self._out, self._number = console(), 0
@@ -28,7 +28,7 @@ class Screen:
 
     @contextmanager
     def step(self, head: str, text: str = "") -> Iterator[None]:
-        """Print the head of a numbered step, and at its end the time that it took."""
+        """Print the head of a numbered step, and after the block the time that it took."""
         self._number += 1
         self._out.print()
         self._out.print(Text.assemble((f"{self._number}. {head}", "bold"), "  ", (text, "dim")))
@@ -40,7 +40,7 @@ class Screen:
         self._out.print(Text(INDENT + text, style=style))
 
     def good(self, text: str) -> None:
-        """Print something that was verified."""
+        """Print a verified fact."""
         self.say(f"✓ {text}", "green")
 
     def example(self, key: str, value: str) -> None:
@@ -48,12 +48,12 @@ class Screen:
 
     @property
     def interactive(self) -> bool:
-        """Return whether the output is a terminal that can overwrite what it shows."""
+        """Return whether the output is a terminal that can overwrite lines."""
         return sys.stdout.isatty() and self._out.is_terminal and not self._out.is_dumb_terminal
 
     @contextmanager
     def frames(self) -> Iterator[Callable[[RenderableType], None]]:
-        """Yield a function that shows a frame in place of the one before; the last frame stays."""
+        """Yield a function that shows a frame in place of the last one; the final frame stays."""
         with Live(console=self._out, auto_refresh=False, vertical_overflow="crop") as shown:
             yield lambda frame: shown.update(frame, refresh=True)
 

@@ -1,5 +1,5 @@
-"""The part of the demo over the network: a store is served, and a program that knows nothing of segstore
-produces and reads by librdkafka.
+"""The part of the demo over the network: a store is served, and a program without segstore produces and reads
+by librdkafka.
 
 On disk: a store with one topic. Threads: the server's own; the program is a child process.
 """
@@ -22,8 +22,9 @@ _LONGEST = 180.0  # seconds that the program may take on a busy machine
 
 
 def serving(screen: Screen, path: str, records: int) -> None:
-    """Serve a new store at `path`, and let the program send and read so many records. Raises StorageError
-    where one is lost or there twice, or the store is not sound; MissingPackageError without confluent-kafka.
+    """Serve a new store at `path`, and let the program send and read `records` records. Raises StorageError
+    if a record is lost or is there twice, or the store is not sound; MissingPackageError without
+    confluent-kafka.
     """
     if importlib.util.find_spec("confluent_kafka") is None:
         raise MissingPackageError.of("the demo over the network", "confluent-kafka")
@@ -35,30 +36,32 @@ def serving(screen: Screen, path: str, records: int) -> None:
             with segstore.serve(store, port=0, group_initial_rebalance_delay_ms=0) as server:
                 screen.say(f"the store listens on {server.bootstrap_servers}")
                 screen.say(f"it gets {records:,} records, and a group reads them: some seconds ...")
-                told = _run(server.bootstrap_servers, records)
-            _prove(screen, store, told, records)
+                counts = _run(server.bootstrap_servers, records)
+            _prove(screen, store, counts, records)
         if findings := segstore.check(path):
             raise StorageError(f"{path} is not sound: {findings[0]}")
         screen.good("the store is sound")
 
 
 def _run(bootstrap_servers: str, records: int) -> dict[str, int]:
-    """Run the program, and return what it says."""
+    """Run the program, and return the counts that it prints."""
     command = [sys.executable, _PROGRAM, bootstrap_servers, TOPIC, str(records)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST)
     if done.returncode:
         raise StorageError(f"the program ended with {done.returncode}: {done.stderr[-500:]}")
-    told: dict[str, int] = json.loads(done.stdout)
-    return told
+    counts: dict[str, int] = json.loads(done.stdout)
+    return counts
 
 
-def _prove(screen: Screen, store: segstore.Store, told: dict[str, int], records: int) -> None:
-    """Check that the log has each record once, and that the program has read them all."""
+def _prove(screen: Screen, store: segstore.Store, counts: dict[str, int], records: int) -> None:
+    """Check that the log has each record once, and that the program has read them all. Raises
+    StorageError.
+    """
     found = [record.value for number in range(PARTITIONS) for record in store.partition(TOPIC, number)]
-    if told != {"sent": records, "received": records} or len(found) != records or len({*found}) != records:
+    if counts != {"sent": records, "received": records} or len(found) != records or len({*found}) != records:
         raise StorageError(
-            f"of {records:,} records {told['sent']:,} were acknowledged and {told['received']:,} received; "
-            f"the log has {len(found):,}, {len({*found}):,} of them different"
+            f"of {records:,} records {counts['sent']:,} were acknowledged and {counts['received']:,} "
+            f"received; the log has {len(found):,}, {len({*found}):,} of them different"
         )
     screen.good(f"librdkafka has sent {records:,} records, and a group of its has read them all")
     screen.good(f"the log has all {records:,}, each once; the same process reads them without a network")

@@ -2,7 +2,7 @@
 once.
 
 On disk: it writes a store through the engine: the topic of the result, and the query's checkpoints in another
-topic. Threads: one, beside those of the store, the checkpoint server and Spark.
+topic. Threads: one, and those of the store, the checkpoint server and Spark.
 
 It is run in a process of its own as `python -m segstore.demo.spark_job JSON`, with the fields of a `Job`. It
 prints events on standard output, a JSON object a line; messages of Spark and Java go to standard error.
@@ -41,10 +41,10 @@ Tell = Callable[..., None]
 
 @dataclass(frozen=True)
 class Job:
-    """What the driver is given: the store's `path`; the `rows` of a micro-batch; `late_hours`, by how many
-    hours a flight may be older than the newest one seen and still count; `work`, a directory for temporary
-    files of Spark and Java; `waits`, whether it opens the store only at a line on its standard input; and
-    where an `archive` of the store is, whose flights are counted at the end, "" for none.
+    """The arguments of the driver. `path`: the store; `rows`: the rows of a micro-batch; `late_hours`: the
+    watermark's delay, by which a flight may be older than the newest one; `work`: a directory for temporary
+    files of Spark and Java; `waits`: whether it opens the store only after a line on its standard input;
+    `archive`: the URI of an archive of the store, whose flights are counted at the end, or "".
     """
 
     path: str
@@ -56,10 +56,11 @@ class Job:
 
 
 def delays(rows: DataFrame, late_hours: int) -> DataFrame:
-    """Return the aggregation of the source's rows: a row for each airline and hour in which it had flights.
-    The row comes once the hour is over, `late_hours` after its end. Its `key` is the airline, its `timestamp`
-    the begin of the hour, and its `value` JSON: the number of `flights`, how many `left`, and the minutes of
-    `delay` of those that left, in all and at `most`.
+    """Return the aggregation of the source's rows: a row for each airline and hour with flights.
+
+    The row comes `late_hours` after the end of its hour. Its `key` is the airline, its `timestamp` the begin
+    of the hour, and its `value` JSON: the number of `flights`, the number of flights that `left`, and the
+    minutes of `delay` of these, in all and at `most`.
     """
     from pyspark.sql import functions as f
 
@@ -82,7 +83,7 @@ def delays(rows: DataFrame, late_hours: int) -> DataFrame:
 
 
 def start(spark: SparkSession, ck: Checkpoints, path: str, rows: int, late_hours: int) -> StreamingQuery:
-    """Start the query from the offsets in its checkpoint to the present end of the log, and return it."""
+    """Start the query from the offsets in its checkpoint to the current end of the log, and return it."""
     read = spark.readStream.format("segstore").schema("value binary, timestamp timestamp")
     read = read.option("subscribe", f"{SOURCE},{HEARTBEATS}").option("startingOffsets", "earliest")
     frame = delays(read.option("maxOffsetsPerTrigger", rows).load(path), late_hours)
@@ -91,8 +92,8 @@ def start(spark: SparkSession, ck: Checkpoints, path: str, rows: int, late_hours
 
 
 def heartbeat(store: segstore.Store, late_hours: int) -> None:
-    """Append a record without a flight, so late that all hours are over. Without it the last hours would stay
-    open for ever, since Spark can't know that no more flights come. A second call does nothing.
+    """Append a record without a flight, so late that all hours are over: otherwise the last hours would stay
+    open, since Spark can't know that no more flights come. A second call does nothing.
     """
     log = store.partition(HEARTBEATS)
     if log.end_offset == 0:
@@ -109,7 +110,7 @@ def run(job: Job, tell: Tell) -> None:
     spark.sparkContext.setLogLevel("ERROR")
     tell("session", version=spark.version)
     if job.waits and not sys.stdin.readline():
-        return  # who should have said so has ended
+        return  # the demo has ended
     with segstore.open(job.path) as store, checkpoints(store) as ck:
         ck.configure(spark, rocksdb=True)
         _follow(start(spark, ck, job.path, job.rows, job.late_hours), tell)
@@ -123,26 +124,26 @@ def run(job: Job, tell: Tell) -> None:
 
 
 def archived(spark: SparkSession, uri: str) -> int:
-    """Return how many flights an archive has."""
+    """Return the number of flights in an archive."""
     return int(spark.read.format("segstore").option("subscribe", SOURCE).load(uri).count())
 
 
 def _follow(query: StreamingQuery, tell: Tell) -> None:
-    """Call `tell` for each micro-batch until the query ends. Raises StreamingQueryException; StorageError
-    where rows were too late.
+    """Call `tell` for each micro-batch until the query ends. Raises StreamingQueryException; StorageError if
+    rows were too late.
     """
-    told, ended = -1, False
+    reported, ended = -1, False
     while not ended:
         ended = bool(query.awaitTermination(_LOOK))
         for progress in query.recentProgress:
-            if progress["batchId"] > told:
-                told = progress["batchId"]
+            if progress["batchId"] > reported:
+                reported = progress["batchId"]
                 tell("batch", **_batch(progress))
 
 
 def _batch(progress: Any) -> dict[str, Any]:
-    """Return the fields of a micro-batch's event: how many `windows` were written and how many are still
-    `open`, among others.
+    """Return the fields of a micro-batch's event, such as the number of written `windows` and of
+    `open` ones.
     """
     state = progress["stateOperators"][0]
     late = state["numRowsDroppedByWatermark"]
@@ -167,7 +168,7 @@ def tell(event: str, **fields: Any) -> None:
 
 
 def main(text: str) -> int:
-    """Run the job that `text` has as JSON, and return the exit status."""
+    """Run the job of the JSON `text`, and return the exit status."""
     try:
         find_java()
         run(Job(**json.loads(text)), tell)

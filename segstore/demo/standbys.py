@@ -1,7 +1,7 @@
-"""The demo's part of two machines: a primary that is killed, its hot standby that takes over, the old primary
-that returns, and a mirror of it all by an ordinary consumer.
+"""The demo's part with two machines: a primary that is killed, its hot standby that takes over, the return of
+the old primary, and a mirror by an ordinary consumer.
 
-On disk: four directories. Threads: those of the server, the standby and the mirror; the primary is a child
+On disk: three directories. Threads: those of the server, the standby and the mirror; the primary is a child
 process.
 """
 
@@ -26,8 +26,9 @@ PRIMARY, STANDBY, MIRROR = "primary", "standby", "mirror"
 
 
 def standbys(screen: Screen, base: str, records: int) -> None:
-    """Play it in directories below `base`, which is made; the primary is killed when so many records were
-    acknowledged. Raises StorageError where one is lost, logs differ, or a directory is not sound.
+    """Play this part in directories below `base`, which is created; the primary is killed when `records`
+    records were acknowledged. Raises StorageError if a record is lost, logs differ, or a directory is not
+    sound.
     """
     os.makedirs(base, exist_ok=True)
     old, new, mirror = (os.path.join(base, name) for name in (PRIMARY, STANDBY, MIRROR))
@@ -44,7 +45,7 @@ def standbys(screen: Screen, base: str, records: int) -> None:
 
 
 def _lose_the_primary(screen: Screen, old: str, new: str, records: int) -> int:
-    """Kill the primary under load, and promote its standby; return how many records were acknowledged."""
+    """Kill the primary under load, and promote its standby; return the number of acknowledged records."""
     with _primary(old) as program:
         assert program.stdin is not None
         assert program.stdout is not None
@@ -79,17 +80,17 @@ def _primary(path: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _prove(screen: Screen, path: str, acknowledged: int) -> None:
-    """Check that the promoted store has all that was acknowledged."""
+    """Check that the promoted store has all acknowledged records. Raises StorageError."""
     with segstore.open(path, mode="r") as store:
-        found = {record.value for record in store.partition(TOPIC, 0)}
-    lost = [number for number in range(acknowledged) if b"entry %d" % number not in found]
+        values = {record.value for record in store.partition(TOPIC, 0)}
+    lost = [number for number in range(acknowledged) if b"entry %d" % number not in values]
     if lost:
         raise StorageError(f"of {acknowledged:,} acknowledged records {len(lost):,} are lost, as {lost[0]}")
     screen.good(f"all {acknowledged:,} acknowledged records are there, none lost")
 
 
 def _return(screen: Screen, old: str, new: str, mirror: str) -> None:
-    """Let the old primary follow the new one, and a mirror fetch from it as an ordinary consumer does."""
+    """Let the old primary follow the new one, and a mirror fetch from the new one as an ordinary consumer."""
     with segstore.open(new) as store, segstore.serve(store, port=0) as server:
         address = server.bootstrap_servers
         with segstore.follow(address, old) as standby:

@@ -1,4 +1,4 @@
-"""The steps of the demo that write, those that read, and those that verify what was written.
+"""The steps of the demo that write, read, and verify its store.
 
 On disk: the demo's store, through the engine. Threads: one.
 """
@@ -39,7 +39,7 @@ def create_topic(screen: Screen, path: str) -> None:
 
 
 def verify(screen: Screen, path: str, flights: Flights, acknowledged: list[int]) -> None:
-    """Reopen the store after the kill, and verify that all that was acknowledged is there, byte for byte."""
+    """Reopen the store after the kill, and verify that all acknowledged records are there, byte for byte."""
     with (
         screen.step("Reopened", "recovery, then every record against its flight"),
         segstore.open(path) as store,
@@ -64,7 +64,7 @@ def verify(screen: Screen, path: str, flights: Flights, acknowledged: list[int])
 
 
 def compare(log: segstore.PartitionLog, sent: Flights) -> None:
-    """Compare every record of a partition with what was sent. Raises StorageError."""
+    """Compare every record of a partition with the sent one. Raises StorageError."""
     import pyarrow
 
     offset = 0
@@ -80,7 +80,7 @@ def compare(log: segstore.PartitionLog, sent: Flights) -> None:
 
 
 def append_rest(screen: Screen, path: str, flights: Flights) -> None:
-    """Append the flights that the child did not get to, as columns for each partition."""
+    """Append the flights that the killed child did not append, as columns for each partition."""
     with (
         screen.step("The rest", "a column of keys, values and times per partition"),
         segstore.open(path) as store,
@@ -98,7 +98,7 @@ def append_rest(screen: Screen, path: str, flights: Flights) -> None:
 
 
 def check_store(screen: Screen, path: str, flights: Flights) -> None:
-    """Run `segstore check`, and show what the store takes on disk."""
+    """Run `segstore check`, and show the store's size on disk."""
     with screen.step("Check", "every invariant of bytes, indexes, checkpoints and names"):
         checked, findings = run_check(path)
         if findings:
@@ -118,11 +118,11 @@ def check_store(screen: Screen, path: str, flights: Flights) -> None:
 # These steps only read.
 
 FLIGHT = b"UA-15"
-"""A flight that went every day of the year."""
+"""The key of a flight on every day of the year."""
 
 
 def look(screen: Screen, path: str, flights: Flights) -> None:
-    """Show reads of a store that is opened read-only, as any process may do it."""
+    """Show reads of a store that is opened read-only, as in any process."""
     with segstore.open(path, mode="r") as store:
         logs = [store.partition(TOPIC, p) for p in range(PARTITIONS)]
         from_offset(screen, logs[1], flights)
@@ -143,7 +143,7 @@ def from_offset(screen: Screen, log: segstore.PartitionLog, flights: Flights) ->
 
 
 def from_date(screen: Screen, logs: list[segstore.PartitionLog], flights: Flights) -> None:
-    """Show the first record of each partition from a date on."""
+    """Show the first record of each partition at or after a date."""
     date = (
         "2013-07-04"
         if flights.timestamps[-1] > parse_time("2013-07-04")
@@ -159,7 +159,7 @@ def from_date(screen: Screen, logs: list[segstore.PartitionLog], flights: Flight
 
 
 def by_key(screen: Screen, log: segstore.PartitionLog) -> None:
-    """Show the last ten delays of one flight, by a scan of the one partition that has its key."""
+    """Show the last ten delays of one flight, by a scan of the partition of its key."""
     import pyarrow
     import pyarrow.compute as pc
 
@@ -212,13 +212,13 @@ def show(screen: Screen, found: list[tuple[int, segstore.Record]]) -> None:
 
 # --- broker ------------------------------------------------------------------------------------
 
-# This step opens a directory that an Apache Kafka broker wrote, and only reads it.
+# This step opens a log directory of an Apache Kafka broker, and only reads it.
 
 WRITTEN = os.path.join("tests", "golden", "clean")
 
 
 def show_broker(screen: Screen) -> None:
-    """Show what is in a broker's log directory, opened in place; say so where this directory is not
+    """Show the content of a broker's log directory, opened in place; print a note if the directory is not
     installed.
     """
     root = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(segstore.__file__))), WRITTEN)

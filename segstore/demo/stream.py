@@ -1,5 +1,5 @@
 """The Spark part of the demo: flights go through a windowed aggregation into a topic, exactly once, although
-the driver is killed midway. The result must be the same as that of a batch computation.
+the driver is killed midway. The result must equal that of a batch computation.
 
 On disk: topics of the demo's store, through the engine; a temporary directory for the files of Java and
 Spark. Threads: one, and the reader of a driver.
@@ -32,18 +32,18 @@ from segstore.errors import StorageError, pip_install
 
 # --- answer ------------------------------------------------------------------------------------
 
-# This part computes what the query must have counted, from the package's own file by pyarrow alone, and reads
-# what is in the log. It only reads. Threads: any.
+# The expected result, computed from the package's own file by pyarrow alone, and the result in the log. Only
+# reads. Threads: any.
 
 COLUMNS = ("carrier", "hour", "flights", "left", "delay", "most")
-"""The columns of an answer: airline, hour (ms since the epoch), number of flights, how many of them left, and
-the minutes of delay of these, in all and at most.
+"""The columns of a result: airline, hour (ms since the epoch), number of flights, number of flights that
+left, and the minutes of delay of these, in all and at most.
 """
 
 
 def batch_answer(records: int) -> Any:
-    """Return the answer that a batch computes, an arrow table of COLUMNS: a row for each airline and hour
-    that had flights, sorted by both.
+    """Return the result of a batch computation, an arrow table of COLUMNS: a row for each airline and hour
+    with flights, sorted by both.
     """
     import pyarrow as pa
 
@@ -56,9 +56,7 @@ def batch_answer(records: int) -> Any:
 
 
 def streamed_answer(logs: list[segstore.PartitionLog]) -> Any:
-    """Return the answer that the query wrote to the log, in the same form; a row that is there twice is
-    returned twice.
-    """
+    """Return the query's result in the log, in the form of `batch_answer`; duplicate rows stay."""
     import pyarrow as pa
 
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
@@ -81,13 +79,15 @@ def _in_order(table: Any) -> Any:
 
 
 def compare(streamed: Any, answer: Any) -> None:
-    """Raise StorageError where the two differ, with what is missing, doubled or wrong."""
+    """Raise StorageError if the two results differ, with the numbers of missing, doubled and wrong
+    windows.
+    """
     if streamed.equals(answer):
         return
-    found, expected = _windows(streamed), _windows(answer)
-    doubled = streamed.num_rows - len(found)
-    missing, other = len(expected.keys() - found.keys()), len(found.keys() - expected.keys())
-    wrong = sum(found[window] != counts for window, counts in expected.items() if window in found)
+    windows, expected = _windows(streamed), _windows(answer)
+    doubled = streamed.num_rows - len(windows)
+    missing, other = len(expected.keys() - windows.keys()), len(windows.keys() - expected.keys())
+    wrong = sum(windows[window] != counts for window, counts in expected.items() if window in windows)
     raise StorageError(
         f"the stream's result is not the batch answer: of {len(expected):,} windows {missing:,} are missing, "
         f"{doubled:,} doubled, {wrong:,} wrong, and {other:,} are of no flights"
@@ -101,7 +101,7 @@ def _windows(table: Any) -> dict[tuple[str, int], tuple[int, ...]]:
 
 def worst(answer: Any, least: int, count: int) -> list[tuple[str, int, int, float]]:
     """Return airline, hour, flights that left and mean delay (minutes) of the `count` windows with the
-    longest mean delay, among those in which at least `least` flights left.
+    longest mean delay, among windows with at least `least` flights that left.
     """
     rows = zip(*(answer[name].to_pylist() for name in COLUMNS[:5]), strict=True)
     means = [(*row[:3], row[4] / row[3]) for row in rows if row[3] >= least]
@@ -114,9 +114,9 @@ HEARTBEATS, TARGET = "heartbeats", "delays"
 """The names of these topics in segstore.demo.spark_job."""
 PARTITIONS = 2
 _BATCHES, _LEAST_BATCHES = 20, 6  # micro-batches, about
-_FEW = 1000  # records in each: where there are few flights, there are fewer micro-batches
+_FEW = 1000  # records in each: with few flights there are fewer micro-batches
 _HOUR_MS = 3_600_000
-_WORST, _LEAST = 3, 10  # how many hours are shown, and how many flights must have left in one
+_WORST, _LEAST = 3, 10  # the number of hours that are shown, and the least flights that left in each
 
 
 Begun = tuple[SparkJobFields, Driver]
@@ -124,7 +124,9 @@ Begun = tuple[SparkJobFields, Driver]
 
 @contextmanager
 def begun(path: str, flights: Flights) -> Iterator[Begun | None]:
-    """Bring the first driver's Java and Spark up while other parts of the demo run; None without PySpark."""
+    """Start the first driver's Java and Spark while other parts of the demo run; yield None without
+    PySpark.
+    """
     if importlib.util.find_spec("pyspark") is None:
         yield None
         return
@@ -135,9 +137,8 @@ def begun(path: str, flights: Flights) -> Iterator[Begun | None]:
 def stream(
     screen: Screen, path: str, flights: Flights, first: Begun | None = None, archive: str = ""
 ) -> None:
-    """Run the Spark part, with the driver that has `begun` already; at its end Spark counts the flights of an
-    `archive`, if there is one. Raises StorageError where the result is not the batch answer, or a driver
-    failed.
+    """Run the Spark part, with the driver of `begun`; at its end Spark counts the flights of an `archive`, if
+    there is one. Raises StorageError if the result is not the batch answer, or a driver failed.
     """
     with screen.step("Spark", "delays per airline and hour, streamed exactly once, through a kill"):
         try:
@@ -175,16 +176,15 @@ def _run(screen: Screen, path: str, flights: Flights, first: Begun | None, archi
 
 
 def rows(records: int) -> int:
-    """Return how many rows a micro-batch has: not too few, since a micro-batch of a few records takes as long
-    as one of a thousand.
-    """
+    """Return the number of rows in a micro-batch."""
+    # Not too few: a micro-batch of a few records takes as long as one of a thousand.
     return max(records // _BATCHES, min(records // _LEAST_BATCHES, _FEW), 1)
 
 
 def late_hours(flights: Flights) -> int:
-    """Return by how many hours a flight may be older than the newest one read and still count. Partitions are
-    read in step by their number of records, not by time, so their times drift apart; a 25th of the flights'
-    time span is about twice that drift.
+    """Return the watermark's delay in hours, by which a flight may be older than the newest one read.
+    Partitions are read in step by their number of records, not by time, so their times drift apart; a 25th of
+    the flights' time span is about twice that drift.
     """
     span = int(flights.timestamps[-1] - flights.timestamps[0])
     return max(span // 25 // _HOUR_MS, 24)
@@ -198,7 +198,7 @@ def _make_topics(path: str) -> None:
 
 @contextmanager
 def _mended(screen: Screen, path: str) -> Iterator[None]:
-    """Leave the store recovered where the block fails, whatever ended the driver that had it open."""
+    """Recover the store if the block fails, since its driver may have been killed."""
     try:
         yield
     except BaseException as error:

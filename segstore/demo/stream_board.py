@@ -1,6 +1,6 @@
-"""Shows the Spark part: the progress of the query, and below it the latest events.
+"""The display of the Spark part: the progress of the query, and below it the latest events.
 
-The display can be read without colours, and fits a terminal of 80 columns and 24 lines. Threads: one.
+It is readable without colours, and fits a terminal of 80 columns and 24 lines. Threads: one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from segstore.demo.screen import INDENT, Screen
 EVENTS = 8
 _BAR = 24  # cells
 _FRAME = 0.125  # seconds between two frames
-_LINES = 4.0  # seconds between two lines, where there is no terminal
+_LINES = 4.0  # seconds between two lines, without a terminal
 _PHASES = {
     "session": "Spark {version} is up, the query starts",
     "heartbeat": "a heartbeat: no flight comes any more, the last hours are over",
@@ -27,8 +27,8 @@ _PHASES = {
 
 
 class Progress:
-    """The progress of the query under its drivers, one after the other, from their events; `windows` returns
-    how many windows are in the log.
+    """The progress of the query under both drivers, from their events; `windows` returns the number of
+    windows in the log.
     """
 
     def __init__(self, total: int, windows: Callable[[], int]) -> None:
@@ -44,11 +44,11 @@ class Progress:
         return time.monotonic() - self._began
 
     def say(self, text: str) -> None:
-        """Note an event that happens now."""
+        """Add an event with the current time."""
         self.events.append(f"{self.seconds:5.1f} s  {text}")
 
     def take(self, event: dict[str, Any]) -> None:
-        """Take an event that a driver printed."""
+        """Handle an event of a driver."""
         if event["event"] in _PHASES:
             self.say(_PHASES[event["event"]].format(**event))
         if event["event"] == "archive":
@@ -58,7 +58,7 @@ class Progress:
             self.watermark = event["watermark"][:16].replace("T", " ")
 
     def line(self) -> str:
-        """Return the progress as one line, for output that is no terminal."""
+        """Return the progress as one line, for output without a terminal."""
         batch = f"micro-batch {self.batch}, " if self.batch >= 0 else ""
         counts = (
             f"{self.read:,} of {self.total:,} flights, {self.windows():,} hours written, {self.open:,} open"
@@ -66,7 +66,7 @@ class Progress:
         return f"{self.seconds:5.1f} s  {batch}{counts}"
 
     def frame(self) -> Group:
-        """Return what the terminal shows at this moment."""
+        """Return the current frame for a terminal."""
         full = round(_BAR * self.read / max(self.total, 1))
         bar = (("█" * full, "green"), ("░" * (_BAR - full), "dim"))
         batch = f"micro-batch {self.batch}, {self.ms:,} ms" if self.batch >= 0 else "no micro-batch yet"
@@ -84,7 +84,7 @@ class Progress:
 
 
 class _StreamLines:
-    """Shows the progress as lines of text: each event when it happens, and now and then a micro-batch."""
+    """The progress as lines of text: each event when it happens, and a micro-batch every few seconds."""
 
     def __init__(self, screen: Screen, progress: Progress) -> None:
         self._screen, self._progress = screen, progress
@@ -101,7 +101,7 @@ class _StreamLines:
 
 
 class _Frames:
-    """Shows the progress as frames, a few a second."""
+    """The progress as frames, a few a second."""
 
     def __init__(self, update: Callable[[Group], None], progress: Progress) -> None:
         self._update, self._progress, self._due = update, progress, 0.0
@@ -114,8 +114,8 @@ class _Frames:
 
 @contextmanager
 def shown(screen: Screen, progress: Progress) -> Iterator[Callable[[bool], None]]:
-    """Yield a function that shows the progress, and limits itself to a few frames or lines; its argument is
-    True for the last time.
+    """Yield a function that shows the progress, at most a few frames a second, or a line every few seconds;
+    its argument is True for the last call.
     """
     if screen.interactive:
         with screen.frames() as update:

@@ -1,9 +1,9 @@
-"""A program as anybody has it who uses Kafka: librdkafka's client for Python, and nothing of segstore's.
+"""An ordinary program of a Kafka user, with librdkafka's client for Python and without segstore.
 
     python wire_program.py HOST:PORT TOPIC RECORDS
 
-It produces numbered records, then reads them as a group, commits, and prints how many it has sent and
-received. Threads: one, and those of librdkafka.
+It produces numbered records, then reads them as a group, commits, and prints the numbers of sent and received
+records. Threads: one, and those of librdkafka.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST = 60.0  # seconds
 
 
 def produce(bootstrap_servers: str, topic: str, count: int) -> int:
-    """Send so many records, and return how many were acknowledged."""
+    """Send `count` records, and return the number of acknowledged ones."""
     acknowledged = 0
 
     def delivered(error: Any, _message: Any) -> None:
@@ -43,7 +43,7 @@ def produce(bootstrap_servers: str, topic: str, count: int) -> int:
 
 
 def consume(bootstrap_servers: str, topic: str, count: int) -> int:
-    """Read so many records as a member of a group, commit, and return how many different ones came."""
+    """Read `count` records as a member of a group, commit, and return the number of different ones."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

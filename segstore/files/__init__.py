@@ -1,8 +1,8 @@
-"""The only package that opens, writes, syncs, maps and renames files: the seam where tests inject faults.
+"""The only package that opens, writes, syncs, maps and renames files. Tests inject faults here.
 
-On disk there is no file of its own; see `atomic` for the temporary file while a file is replaced. Threads:
-any; positions are passed in and nothing is cached, so one `Handle` may serve many threads. Errors of the
-system are raised as the OSError that they are, with the path.
+On disk there is no file of its own, except the temporary file of `atomic` while a file is replaced. Threads:
+any. Positions are arguments and nothing is cached, so one `Handle` may serve many threads. System errors are
+raised unchanged as OSError, with the path.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["FILE_MODE", "Files", "Handle", "Path"]
 class Files(Whole, Locking, SendfileCalls):
     """Files of the operating system, by path or `Handle`; sizes and positions in bytes.
 
-    One object has every call that is made on files, so that a subclass sees each call, and can let it fail:
-    calls that are made of others (`atomic`, `locks`) make these on the same object.
+    All calls on files are methods of one object, so that a subclass can observe each call, or let it fail.
+    Compound calls (`atomic`, `locks`) use the methods of the same object.
     """
 
     def boot(self) -> int:
-        """Return a number of 63 bits that no other start of the machine has; 0 where it is not known."""
+        """Return a number of 63 bits that is unique to this start of the machine; 0 if it is unknown."""
         return boot()

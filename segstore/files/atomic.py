@@ -1,7 +1,8 @@
-"""Atomic replacement: whole files are read, replaced in one step, and separated from their other names.
+"""Atomic replacement: reads whole files, replaces them in one step, and separates them from their other
+names.
 
-On disk a file "<path>.tmp" lies beside a file while that is replaced. Threads: any, but one at a time for
-each path that is written. The calls are made of other calls of `Files`, so that a fault can hit each step.
+On disk a file "<path>.tmp" lies beside a file while it is replaced. Threads: any, but only one at a time may
+write a path. Each step is a call of `Files`, so that a test can inject a fault into it.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _MAX_NAME = 255  # bytes that Linux file systems allow in one name
 
 
 class Whole(Opening, FileContent, Directories, Stats):
-    """Calls on whole files. A crash leaves the old file or the new one, and perhaps a temporary one."""
+    """Calls on whole files. A crash leaves the old file or the new one, and perhaps a temporary file."""
 
     def ensure_directory(self, path: Path) -> None:
-        """Make a directory where there is none, durable when this returns. Another process or thread that
-        makes it at the same time does no harm. Raises OSError: EEXIST where the name is something else's.
+        """Make a directory if it is missing, durable when this returns. Other processes and threads may make
+        it at the same time. Raises OSError: EEXIST if a file has the name.
         """
         if self.exists(path):
             return
@@ -42,8 +43,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         self.sync_dir(os.path.dirname(os.path.abspath(path)))
 
     def open_anew(self, path: Path) -> Handle:
-        """Open a new, empty file to read and write. A file that had its name loses the name, and keeps its
-        bytes, which may have another name. Raises OSError.
+        """Open a new, empty file to read and write. An older file of this name loses the name, and keeps its
+        bytes and any other name. Raises OSError.
         """
         if self.exists(path):
             try:
@@ -56,7 +57,7 @@ class Whole(Opening, FileContent, Directories, Stats):
         return in_reserve(lambda: self.open(path, write=True, create=True))
 
     def read_file(self, path: Path, limit: int = 1 << 26) -> bytes:
-        """Return the content of a file of at most `limit` bytes. Raises OSError: EFBIG where it is larger."""
+        """Return the content of a file of at most `limit` bytes. Raises OSError: EFBIG for a larger file."""
         handle = self.open(path)
         try:
             size = self.size(handle)
@@ -68,8 +69,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         return data
 
     def write_atomic(self, path: Path, data: Buffer, *, sync: bool = True) -> None:
-        """Replace a file, or make it: it has the old or the new content, never a mixture; durable with
-        `sync`. Raises OSError.
+        """Replace or create a file in one step: readers and crashes see the old or the new content; durable
+        with `sync`. Raises OSError.
         """
         target = os.fspath(path)
         need = memoryview(data).nbytes
@@ -78,16 +79,18 @@ class Whole(Opening, FileContent, Directories, Stats):
             self.sync_dir(directory)
 
     def write_as_itself(self, path: Path, data: Callable[[tuple[int, int, int]], Buffer]) -> None:
-        """Replace a file, or make it, as `write_atomic` does without `sync`, with the content that `data`
-        returns for which file it will be: `which` without `or_change`, which a rename leaves as it is. Raises
-        OSError.
+        """Replace or create a file in one step, without a sync, with content that may depend on the new
+        file's identity.
+
+        `data` gets the identity (`which` without `or_change`, which the rename keeps) and returns the
+        content. Raises OSError.
         """
         in_reserve(lambda: self._replace(os.fspath(path), data, sync=False), PIECE)
 
     def _replace(
         self, target: str, data: Buffer | Callable[[tuple[int, int, int]], Buffer], sync: bool
     ) -> str:
-        """Replace a file; return its directory. Raises OSError; the file is as before then."""
+        """Replace a file and return its directory. Raises OSError; the file is unchanged then."""
         directory, temporary = _beside(target)
         try:
             with self.open_anew(temporary) as handle:
@@ -97,17 +100,18 @@ class Whole(Opening, FileContent, Directories, Stats):
                     self.sync(handle)
             self.rename(temporary, target)
         except OSError:
-            # The first error says more than one of cleaning up; the next write uses the name again.
+            # The first error says more than an error of the cleanup; the next write reuses the name.
             with contextlib.suppress(OSError):
                 self.unlink(temporary)
             raise
         return directory
 
     def write_together(self, contents: Sequence[tuple[Path, Buffer]]) -> None:
-        """Replace or make several files, each of them as `write_atomic` does, and in this order; all are
-        durable when this returns. After a power cut any of them may be old and any new. This is quicker than
-        one after the other: the disk writes all contents at once, then all names. Raises OSError, with which
-        no file is new, or the first few are.
+        """Replace or create several files in this order, each in one step; all are durable when this returns.
+
+        After a power cut each file has its old or its new content. This is quicker than separate writes: the
+        disk writes all contents at once, then all names. Raises OSError; then no file is new, or only the
+        first few are.
         """
         need = sum(memoryview(data).nbytes + PIECE for _, data in contents)
         for directory in in_reserve(lambda: self._replace_all(contents), need):
@@ -134,8 +138,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         return dict.fromkeys(directory for _, directory, _ in places)
 
     def take_own(self, path: Path) -> None:
-        """Give this name to a durable copy before the file is written in place, where it has other names
-        (hard links), which would show the change. Raises OSError.
+        """If the file has other names (hard links), replace this name by a durable copy, so that a write in
+        place does not show under the other names. Raises OSError.
         """
         if self.links(path) < 2:
             return
@@ -149,7 +153,7 @@ class Whole(Opening, FileContent, Directories, Stats):
 
 
 def _beside(target: str) -> tuple[str, str]:
-    """Return the directory of `target`, and the path in it under which the next content is written."""
+    """Return the directory of `target`, and the path of its temporary file in the same directory."""
     at = target.rfind("/") + 1
     directory, name = target[:at], target[at:]
     if len(name.encode(*CODING)) + len(_TEMPORARY) > _MAX_NAME:

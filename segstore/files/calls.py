@@ -1,8 +1,8 @@
-"""The system calls on files: they open regular files only, read, write and sync them, and change directories.
+"""The system calls on files: open, read, write and sync regular files, and change directories.
 
-What is made has `file_mode`, and directories also the right to enter for whoever may read, whatever the umask
-is. Positions are passed in, so one `Handle` may serve many threads. Errors carry the path. Threads: any.
-Functions of C are in the headers of `_native/contract/`.
+New files get `file_mode`, independent of the umask; new directories also get the search permission for
+everyone who may read. Positions are arguments, so one `Handle` may serve many threads. Errors carry the path.
+Threads: any. The headers of `_native/contract/` declare the C functions.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 FILE_MODE = 0o600
-"""The mode of new files, unless another is asked for: nobody else reads them."""
+"""The default mode of new files: only their owner reads them."""
 
 
 class Opening:
-    """Opens and makes files and directories; `file_mode` is the mode of new files."""
+    """Opens and creates files and directories; `file_mode` is the mode of new files."""
 
     file_mode = FILE_MODE
 
@@ -38,25 +38,24 @@ class Opening:
         return self.file_mode | (self.file_mode & 0o444) >> 2
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> Handle:
-        """Open a regular file to read, or also to write; with `create` it is made (`file_mode`) where
-        missing.
+        """Open a regular file to read, or also to write; `create` makes a missing file (`file_mode`).
 
-        Raises OSError: ELOOP for a symbolic link, EINVAL for what is no regular file.
+        Raises OSError: ELOOP for a symbolic link, EINVAL for any other file that is not regular.
         """
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
-        found = ffi.new("seg_status *")
+        result = ffi.new("seg_status *")
         # O_NONBLOCK: opening a FIFO must not wait for its other end; regular files ignore the flag.
         try:
-            handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode, found)
+            handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode, result)
         except PermissionError:
             # A device on a file system mounted "nodev" gives this error too.
             if stat.S_IFMT(status_of(path).mode) in (stat.S_IFBLK, stat.S_IFCHR):
                 raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path)) from None
             raise
-        if not stat.S_ISREG(found.mode):
+        if not stat.S_ISREG(result.mode):
             handle.close()
             raise OSError(errno.EINVAL, "Not a regular file", handle.path)
-        if create and not found.size and _is_narrower(found.mode, self.file_mode):
+        if create and not result.size and _is_narrower(result.mode, self.file_mode):
             os.fchmod(handle.fd, self.file_mode)
         return handle
 
@@ -69,16 +68,16 @@ class Opening:
 
 
 def _is_narrower(mode: int, wanted: int) -> bool:
-    """Return whether the umask took away a part of the wanted mode. Files that others made keep their
-    permissions.
+    """Return whether the umask removed a part of the wanted mode; a file made by others may differ
+    otherwise.
     """
-    held = mode & 0o777
-    return held != wanted and held | wanted == wanted
+    bits = mode & 0o777
+    return bits != wanted and bits | wanted == wanted
 
 
 # --- content -----------------------------------------------------------------------------------
 
-# Reads, writes, cuts, syncs and maps what is in open files.
+# Reads, writes, cuts, syncs and maps the content of open files.
 
 _NO_COPY_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 _COPY_CHUNK = 1 << 20
@@ -105,7 +104,7 @@ class FileContent:
         return b"".join(parts)
 
     def pread_into(self, handle: Handle, buffer: Buffer, position: int) -> int:
-        """Fill `buffer` from `position`; returns the bytes read, fewer only at the file's end. Raises OSError
+        """Fill `buffer` from `position`; return the bytes read, fewer only at the file's end. Raises OSError
         as pread(2).
         """
         with ffi.from_buffer("uint8_t[]", buffer, require_writable=True) as view:
@@ -113,7 +112,7 @@ class FileContent:
         return checked(done, handle)
 
     def pwrite(self, handle: Handle, data: Buffer, position: int) -> int:
-        """Write all of `data` at `position`; returns its length. Raises OSError as pwrite(2); a part may be
+        """Write all of `data` at `position`; return its length. Raises OSError as pwrite(2); a part may be
         written then.
         """
         with ffi.from_buffer("uint8_t[]", data) as view:
@@ -121,8 +120,8 @@ class FileContent:
         return done if done >= 0 else checked(done, handle)
 
     def pwritev(self, handle: Handle, buffers: Sequence[Buffer], position: int) -> int:
-        """Write all buffers one after the other from `position`; returns the bytes. Raises OSError as
-        `pwrite`.
+        """Write all buffers one after the other from `position`; return the bytes. Raises OSError as
+        pwritev(2); a part may be written then.
         """
         with lent(buffers) as views:
             pointers, lengths = ffi.new("uint8_t *[]", views), ffi.new("int64_t[]", [len(v) for v in views])
@@ -130,58 +129,58 @@ class FileContent:
         return checked(done, handle)
 
     def native_write(self, handle: Handle) -> NativeWrite:
-        """Return by what C appends batches to this file."""
+        """Return the function by which C appends batches to this file."""
         own = type(self)
         is_plain = own.pwrite is FileContent.pwrite and own.pwritev is FileContent.pwritev
         return NATIVE if is_plain else OwnWrite(self, handle)
 
     def native_sync(self, handle: Handle) -> Any:
-        """Return the function of C by which a tail (log.h) syncs this file: NULL for `seg_fdatasync`; None
-        where this object has a `sync` of its own, which C would pass by.
+        """Return the C function by which a tail (log.h) syncs this file: NULL stands for `seg_fdatasync`.
+
+        Return None if a subclass overrides `sync`: C would bypass it.
         """
         return ffi.NULL if type(self).sync is FileContent.sync else None
 
     def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
-        """Return the result of `seg_seek` (batch.h): 1 found, 0 none below `end`, negative: -errno or a bad
-        header.
+        """Return the result of `seg_seek` (batch.h): 1 if the batch was found, 0 if there is none below
+        `end`, negative for -errno or a bad header.
         """
         return int(lib.seg_seek(handle.fd, position, end, target, out))
 
     def read_one(self, handle: Handle, segment: Any, offset: int, point: Any) -> int:
-        """Return the result of `seg_read_one` (segment.h) for a `seg_segment *`: 1, or 0 if the long way must
-        be taken.
+        """Return the result of `seg_read_one` (segment.h) for a `seg_segment *`: 1, or 0 if the caller must
+        read the slow way.
         """
-        found: int = lib.seg_read_one(handle.fd, segment, offset, point)
-        return found
+        result: int = lib.seg_read_one(handle.fd, segment, offset, point)
+        return result
 
     def read_many(self, handle: Handle, segment: Any, offsets: Any, n: int, point: Any, out: Any) -> int:
-        """Return the result of `seg_read_many` (segment.h): of how many offsets the records were found."""
-        found: int = lib.seg_read_many(handle.fd, segment, offsets, n, point, out)
-        return found
+        """Return the result of `seg_read_many` (segment.h): the number of offsets whose records it read."""
+        result: int = lib.seg_read_many(handle.fd, segment, offsets, n, point, out)
+        return result
 
     def read_range(self, handle: Handle, segment: Any, *how: Any) -> int:
-        """Return the result of `seg_read_range` (segment.h): 1, or 0 if the long way must be taken."""
-        found: int = lib.seg_read_range(handle.fd, segment, *how)
-        return found
+        """Return the result of `seg_read_range` (segment.h): 1, or 0 if the caller must read the slow way."""
+        result: int = lib.seg_read_range(handle.fd, segment, *how)
+        return result
 
     def read_by(self, handle: Handle, call: Callable[[int], int]) -> int:
-        """Return the result of `call` for the descriptor, a function of C that reads by itself. Raises
-        OSError where that is -errno.
+        """Return the result of `call`, a C function that reads by itself, for the descriptor. Raises OSError
+        if the result is -errno.
         """
         result = call(handle.fd)
         return checked(result, handle) if result > -_MOST_ERRNO else result
 
     def restamp(self, handle: Handle, end: int, base_offset: int, leader_epoch: int) -> int:
-        """Call `seg_restamp` (staging.h), and return the next offset; EBADMSG where a batch is none. Raises
-        OSError.
+        """Call `seg_restamp` (staging.h), and return the next offset. Raises OSError: EBADMSG if the bytes
+        are no batches.
         """
         code = lib.seg_restamp(handle.fd, end, base_offset, leader_epoch)
         return checked(-errno.EBADMSG if code == lib.SEG_E_COLUMN else code, handle)
 
     def copy_range(self, source: Handle, position: int, target: Handle, at: int, count: int) -> int:
-        """Copy `count` bytes from file to file, sharing blocks where the file system can. Raises OSError.
-
-        Returns the bytes copied, fewer only at the end of the source; after an error a part may be written.
+        """Copy `count` bytes from file to file, sharing blocks if the file system can; return the bytes
+        copied, fewer only at the end of the source. Raises OSError; a part may be written then.
         """
         done = int(lib.seg_copy_range(target.fd, at, source.fd, position, count))
         if done < 0 and -done not in _NO_COPY_RANGE:
@@ -195,7 +194,7 @@ class FileContent:
         return done
 
     def truncate(self, handle: Handle, size: int) -> None:
-        """Cut or extend (with a hole) the file to `size`. Raises OSError as ftruncate(2)."""
+        """Cut the file to `size`, or extend it with a hole. Raises OSError as ftruncate(2)."""
         try:
             os.ftruncate(handle.fd, size)
         except OSError as e:
@@ -210,34 +209,34 @@ class FileContent:
             raise failed(code, handle.path)
 
     def forbid_copy_on_write(self, handle: Handle) -> None:
-        """Have the file system write an empty file in place from now on, as btrfs can. Raises OSError."""
+        """Let the file system write an empty file in place from now on (btrfs). Raises OSError."""
         code = lib.seg_no_copy_on_write(handle.fd)
         if code < 0:
             raise failed(code, handle.path)
 
     def sync(self, handle: Handle) -> None:
-        """Make the file's data durable; never repeated on failure. Raises OSError as fdatasync(2)."""
+        """Make the file's data durable; a failed call is never repeated. Raises OSError as fdatasync(2)."""
         code = lib.seg_fdatasync(handle.fd, handle.failed)
         if code < 0:
             raise failed(code, handle.path)
 
     def start_sync(self, handle: Handle, position: int, length: int) -> None:
-        """Let the disk begin to write `length` bytes, so that a later `sync` has less to wait for. This is
-        only a hint: that `sync` raises what goes wrong.
+        """Let the disk begin to write `length` bytes, so that a later `sync` waits less. This is a hint; only
+        the later `sync` raises errors.
         """
         lib.seg_start_sync(handle.fd, position, length)
 
     def map(self, handle: Handle, length: int, *, write: bool = False) -> mmap.mmap:
         """Return a shared mapping of the first `length` > 0 bytes, which outlives the handle.
 
-        Raises OSError: EINVAL where the file is shorter (touching what is behind its end would be a SIGBUS),
+        Raises OSError: EINVAL if the file is shorter (touching pages after its end would be a SIGBUS),
         ENOMEM.
         """
-        found = ffi.new("seg_status *")
-        code = lib.seg_fstat(handle.fd, found)
+        result = ffi.new("seg_status *")
+        code = lib.seg_fstat(handle.fd, result)
         if code < 0:
             raise failed(code, handle.path)
-        if not 0 < length <= found.size:
+        if not 0 < length <= result.size:
             raise OSError(errno.EINVAL, f"can't map {length} bytes", handle.path)
         protection = mmap.PROT_READ | mmap.PROT_WRITE if write else mmap.PROT_READ
         # Before Python 3.13, mmap.mmap keeps a duplicate of a mapping's descriptor open.
@@ -254,9 +253,7 @@ class FileContent:
 
 
 class Directories:
-    """Calls on names in directories. Each change is one step, done whole or not at all; it is durable after
-    `sync_dir` of its directory.
-    """
+    """Calls on names in directories. Each change is atomic, and durable after `sync_dir` of its directory."""
 
     def sync_dir(self, path: Path) -> None:
         """Make the names in a directory durable. Raises OSError as fsync(2)."""
@@ -269,13 +266,11 @@ class Directories:
             handle.close()
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename, replacing a file at `target` in one step. Raises OSError as rename(2)."""
+        """Rename, atomically replacing a file at `target`. Raises OSError as rename(2)."""
         os.rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
-        """Give the file at `source` a second name. Raises OSError as link(2), EEXIST where the name
-        exists.
-        """
+        """Give the file at `source` a second name. Raises OSError as link(2): EEXIST if the name exists."""
         os.link(source, target, follow_symlinks=False)
 
     def unlink(self, path: Path) -> None:
@@ -296,8 +291,8 @@ class Directories:
                     raise
 
     def directories(self, path: Path) -> list[str]:
-        """Return the names in a directory that are directories, or symbolic links to such. Raises OSError as
-        opendir(3).
+        """Return the names of the directories in a directory, and of symbolic links to directories. Raises
+        OSError as opendir(3).
         """
         while True:
             try:
@@ -308,7 +303,7 @@ class Directories:
                     raise
 
     def irregular(self, path: Path) -> list[str]:
-        """Return the names in a directory that are no regular files. Raises OSError as opendir(3)."""
+        """Return the names in a directory that are not regular files. Raises OSError as opendir(3)."""
         while True:
             try:
                 with os.scandir(path) as entries:

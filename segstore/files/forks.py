@@ -1,5 +1,5 @@
-"""What a fork does to a child process: a page of memory is cleared, by which a process is told from its
-children without a system call each time, and files are closed that belong to the parent alone.
+"""Effects of a fork on the child process: a page of memory is cleared, which distinguishes a process from its
+children without a system call; files that belong to the parent alone are closed.
 
 Nothing is on disk. Threads: any.
 """
@@ -16,13 +16,13 @@ _WIPE_ON_FORK = 18  # MADV_WIPEONFORK of Linux, which Python's mmap does not nam
 
 
 class Here(Protocol):
-    """`here[0]` is 1 in the process that made it, and 0 in children of that process."""
+    """A flag: `here[0]` is 1 in the process that made it, and 0 in its children."""
 
     def __getitem__(self, index: int, /) -> int: ...
 
 
 class _ByNumber:
-    """The same where the kernel can't clear pages: before Linux 4.14."""
+    """A flag by process number, for kernels that can't clear pages: before Linux 4.14."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -32,7 +32,7 @@ class _ByNumber:
 
 
 def here() -> Here:
-    """Return what tells this process from its children, however they are forked."""
+    """Return a flag that is 1 in this process and 0 in its children, after every kind of fork."""
     page = mmap.mmap(-1, 1, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
         page.madvise(_WIPE_ON_FORK)
@@ -43,7 +43,7 @@ def here() -> Here:
 
 
 class Closable(Protocol):
-    """What has descriptors of a process."""
+    """An owner of descriptors that belong to one process."""
 
     def close(self) -> object: ...
 
@@ -52,10 +52,10 @@ _inherited: LiveSet[Closable] = LiveSet()
 
 
 def close_in_children(opened: Closable) -> None:
-    """Have `close` called in each child process that this one forks, for as long as `opened` lives.
+    """Have `opened.close` called in each child process that is forked while `opened` lives.
 
-    A lock of an open file ends with the last descriptor, and a connection, too. A child that is made by a
-    bare clone(2) keeps them until it ends, or runs another program.
+    Otherwise the child would keep locks and connections alive: they end with the last descriptor. A child
+    made by a bare clone(2) keeps them until it ends, or runs another program.
     """
     _inherited.add(opened)
 

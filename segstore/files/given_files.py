@@ -1,4 +1,5 @@
-"""Files that users name, of no store's; and files in memory, for libraries that take secrets from files only.
+"""Files that users name, outside of any store; and files in memory, for libraries that read secrets from
+files only.
 
 Threads: any.
 """
@@ -16,21 +17,21 @@ from segstore.idle_files import with_descriptors
 
 
 def is_there(path: str) -> bool:
-    """Return whether there is something of this name."""
+    """Return whether a file or directory has this name."""
     return os.path.exists(path)
 
 
 def check_regular(path: str) -> None:
-    """Raise OSError (EINVAL) for a directory, a device or a pipe: to open a pipe may wait for ever, and what
-    was read from it can't be read again. Links are followed.
-    """
+    """Raise OSError (EINVAL) for a directory, a device or a pipe. Links are followed."""
+    # The open of a pipe may wait for ever, and bytes once read from it can't be read again.
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
 
 
 def read_given(path: str, most: int) -> bytes:
-    """Return the content of a file of at most `most` bytes; unlike a store's files it may be a link. Raises
-    OSError: EFBIG where it is larger, EINVAL as `check_regular`, ENOENT for a path that no file can have.
+    """Return the content of a file of at most `most` bytes; it may be a link, unlike files of a store. Raises
+    OSError: EFBIG for a larger file, EINVAL for a file that is not regular, ENOENT for a path that no file
+    can have.
     """
     try:
         check_regular(path)
@@ -45,9 +46,7 @@ def read_given(path: str, most: int) -> bytes:
 
 @contextmanager
 def memory_file(data: bytes | memoryview) -> Iterator[str]:
-    """Return the path of a file with these bytes, which lies on no disk, while the block runs. Raises
-    OSError.
-    """
+    """Return the path of a file in memory with these bytes, while the block runs. Raises OSError."""
     with with_descriptors(lambda: os.fdopen(os.memfd_create("segstore", os.MFD_CLOEXEC), "wb")) as file:
         file.write(data)
         file.flush()
@@ -55,13 +54,13 @@ def memory_file(data: bytes | memoryview) -> Iterator[str]:
 
 
 def in_memory(data: bytes | memoryview) -> Handle:
-    """Return a file with these bytes, open to be read, that lies on no disk; on systems without such files it
-    is one without a name. Raises OSError.
+    """Return a handle to read these bytes from a file in memory; on systems without such files, from an
+    unnamed temporary file. Raises OSError.
     """
     if hasattr(os, "memfd_create"):
         with memory_file(data) as path:
             return Handle(path, os.O_RDONLY)
-    import tempfile  # brings archives and their compression: only systems without memfd_create need it
+    import tempfile  # a slow import: only systems without memfd_create need it
 
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)

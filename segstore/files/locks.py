@@ -1,11 +1,11 @@
-"""Lock files: whole-file write locks that exclude Kafka brokers too; the file holds its holder's pid as text,
-and behind a blank the address at which it serves Kafka's clients, where it does.
+"""Lock files: whole-file write locks that exclude Kafka brokers too. The file holds the pid of the lock's
+holder as text, and after a blank its address for Kafka's clients, if it serves them.
 
 The locks are open file description locks of Linux. They exclude the POSIX lock that a Kafka broker takes
-through Java on the same file, and, unlike that, belong to the open file: closing another descriptor of the
-file in this process does not release them. After a fork the child closes the descriptors it inherited, so
-that the lock ends with its holder. Threads: any. The calls are made of other calls of `Files`, so that a
-fault can hit each step.
+through Java on the same file. Unlike a POSIX lock, they belong to the open file: closing another descriptor
+of the file in this process does not release them. After a fork the child closes the inherited descriptors, so
+that the lock ends with its holder. Threads: any. Each step is a call of `Files`, so that a test can inject a
+fault into it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from segstore.threads import LiveSet
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
-# struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len (0: to the end, however it grows), l_pid.
+# struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len (0: to the end of the growing file), l_pid.
 _FLOCK = struct.Struct("hhqqi4x")
 
 
@@ -41,13 +41,13 @@ class _ClosableLock(Protocol):
 
 
 _held: LiveSet[_ClosableLock] = LiveSet()
-"""Handles with a lock."""
+"""Handles that have a lock."""
 
 
 def take(handle: _ClosableLock) -> None:
     """Lock the file of an open writable `handle`, without waiting.
 
-    Raises BlockingIOError where anybody else has a lock on it.
+    Raises BlockingIOError if another open file or process has a lock on it.
     """
     _held.add(handle)
     close_in_children(handle)
@@ -55,17 +55,17 @@ def take(handle: _ClosableLock) -> None:
 
 
 def holder(fd: int) -> int | None:
-    """Return the holder of a lock that keeps `fd` from being locked: a pid; -1 for a lock of an open file, as
-    segstore's; None where nobody has one.
+    """Return the holder of a lock that keeps `fd` from being locked: a pid; -1 for an open file description
+    lock, as segstore takes; None without a lock.
     """
-    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))
+    query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, query))
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 def _is_of(handle: _ClosableLock, path: Path) -> bool:
-    """Return whether the open file of a handle is the one at `path`."""
-    with suppress(OSError):  # it may be closed meanwhile
+    """Return whether a handle's open file is the file at `path`."""
+    with suppress(OSError):  # another thread may have closed it
         return os.path.samestat(os.fstat(handle.fd), os.stat(path))
     return False
 
@@ -74,18 +74,18 @@ def _is_of(handle: _ClosableLock, path: Path) -> bool:
 
 _TRIES = 100
 _LONGEST_TEXT = 300
-"""Bytes of a lock file that are read: a pid and an address."""
+"""Most bytes read of a lock file: a pid and an address."""
 
 
 class Locking(Opening, FileContent, Stats):
     """Lock files. A lock ends with its handle, or with its process."""
 
     def lock(self, path: Path) -> Handle:
-        """Lock a file (made where missing), which then holds this process's pid as text, until the handle is
-        closed.
+        """Lock a file, created if missing, until the handle is closed; it then holds this process's pid as
+        text.
 
-        Raises BlockingIOError where anybody, a live Kafka broker too, holds a lock on it; EMLINK where the
-        file has another name, under which it may be anything; other OSErrors as `open`.
+        Raises BlockingIOError if any process, also a live Kafka broker, holds a lock on it; EMLINK if the
+        file has another name, under which other programs may use it; other OSErrors as `open`.
         """
         for _ in range(_TRIES):
             handle = self.open(path, write=True, create=True)
@@ -99,13 +99,12 @@ class Locking(Opening, FileContent, Stats):
         raise OSError(errno.EAGAIN, "The lock file was removed again and again", os.fspath(path))
 
     def _take(self, handle: Handle, path: Path) -> bool:
-        """Lock an open file; False where its name was removed meanwhile, since the lock would then exclude
-        nobody who opens a file by that name.
-        """
+        """Lock an open file; return False if its name was removed before the lock was taken."""
         try:
             if self.links(path) > 1:
                 raise OSError(errno.EMLINK, "A lock file that has another name (a hard link)", handle.path)
             take(handle)
+            # Such a lock would exclude nobody who opens a file by that name.
             if self.inode(path) != self.inode(handle):
                 return False
         except FileNotFoundError:
@@ -116,8 +115,8 @@ class Locking(Opening, FileContent, Stats):
         return True
 
     def lock_byte(self, handle: Handle, at: int) -> None:
-        """Lock one byte of an open writable file, also one that is not there, until the handle is closed.
-        Raises BlockingIOError if anybody else has a lock on it, OSError.
+        """Lock one byte of an open writable file, which may lie after its end, until the handle is closed.
+        Raises BlockingIOError if another open file or process has a lock on it, OSError.
         """
         close_in_children(handle)
         wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
@@ -127,26 +126,26 @@ class Locking(Opening, FileContent, Stats):
             raise named(e, handle.path) from None
 
     def has_locked_byte(self, handle: Handle, first: int, count: int = 1) -> bool:
-        """Return whether anybody has a lock on one of `count` bytes, but by this handle. Raises OSError."""
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, count, 0)
+        """Return whether an open file other than this handle's has a lock on one of `count` bytes. Raises
+        OSError.
+        """
+        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, count, 0)
         try:
-            answer = fcntl.fcntl(handle.fd, fcntl.F_OFD_GETLK, asked)
+            answer = fcntl.fcntl(handle.fd, fcntl.F_OFD_GETLK, query)
         except OSError as e:
             raise named(e, handle.path) from None
         return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
     def announce(self, handle: Handle, address: str) -> None:
-        """Write into a lock file that this process holds where it can be reached, as a text in ASCII, or ""
-        for nowhere. Raises OSError.
+        """Write the address of this process into a lock file that it holds: ASCII, or "" without an address.
+        Raises OSError.
         """
         text = f"{os.getpid()} {address}".strip().encode()
         self.pwrite(handle, text, 0)
         self.truncate(handle, len(text))
 
     def lock_address(self, path: Path) -> str:
-        """Return where the process that has locked the file can be reached, "" where that is not known.
-        Raises OSError.
-        """
+        """Return the address of the process that has locked the file, "" if unknown. Raises OSError."""
         if self.lock_holder(path) is None:
             return ""
         with self.open(path) as handle:
@@ -154,9 +153,7 @@ class Locking(Opening, FileContent, Stats):
         return text.partition(b" ")[2].decode("ascii", "replace")
 
     def lock_holder(self, path: Path) -> int | None:
-        """Return the pid that has locked the file, 0 where it is not known, None where nobody has a lock.
-        Raises OSError.
-        """
+        """Return the pid that has locked the file, 0 if unknown, None without a lock. Raises OSError."""
         try:
             handle = self.open(path)
         except FileNotFoundError:
@@ -169,13 +166,13 @@ class Locking(Opening, FileContent, Stats):
         return int(text) if text.isdigit() else 0
 
     def is_locked_here(self, path: Path) -> bool:
-        """Return whether this process holds the lock of the file, as far as that can be told; False where it
-        is missing.
+        """Return whether a handle of this process holds the lock of the file; False if the file is
+        missing.
         """
         return any(_is_of(handle, path) for handle in _held.all())
 
     def is_locked(self, path: Path) -> bool:
-        """Return whether anybody holds a lock on the file; False where it is missing. Raises OSError as
+        """Return whether any process holds a lock on the file; False if it is missing. Raises OSError as
         `open`.
         """
         return self.lock_holder(path) is not None
@@ -183,13 +180,13 @@ class Locking(Opening, FileContent, Stats):
 
 # --- machine -----------------------------------------------------------------------------------
 
-# Which start of the machine this is, read from /proc.
+# The identity of this start of the machine, read from /proc.
 
 
 @cache
 def boot_id() -> str:
-    """Return the kernel's id of this start, empty where it is not known. No clock is used, since that may
-    have been set.
+    """Return the kernel's id of this start of the machine, "" if unknown. A clock would not do: it may be
+    set.
     """
     try:
         with with_descriptors(lambda: open(_BOOT_ID, encoding="ascii", errors="replace")) as file:
@@ -200,7 +197,7 @@ def boot_id() -> str:
 
 @cache
 def boot() -> int:
-    """Return a number of 63 bits that no other start has; 0 where it is not known."""
+    """Return a number of 63 bits that is unique to this start of the machine; 0 if it is unknown."""
     try:
         return uuid.UUID(boot_id()).int & (1 << 63) - 1
     except ValueError:

@@ -1,7 +1,7 @@
-"""By what C appends batches to a log's file (`seg_writer` of `_native/contract/active.h`).
+"""The function by which C appends batches to a log's file (`seg_writer` of `_native/contract/active.h`).
 
-C writes by itself, unless `Files` have a `pwrite` of their own, as in tests: then it calls that. Threads:
-any.
+C writes by itself, unless a subclass of `Files` overrides `pwrite` or `pwritev`, as in tests: then C calls
+these. Threads: any.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class NativeWrite:
-    """`c` is the function: NULL for `seg_pwritev`."""
+    """Writes of C: `c` is the function, NULL for `seg_pwritev`."""
 
     c: Any = ffi.NULL
 
     def raised(self) -> BaseException | None:
-        """Return what a call has raised since the last look, of which C has only told a number."""
+        """Return and forget the exception of the last failed call, of which C knows only a number."""
         return None
 
     def check(self) -> None:
-        """Raise that."""
+        """Raise the exception of the last failed call, if any."""
 
 
 NATIVE = NativeWrite()
@@ -42,17 +42,16 @@ class Writing(Protocol):
 
 
 class OwnWrite(NativeWrite):
-    """Writes to a file by `pwrite` and `pwritev` of `files`. It does not keep the file open: a tail that is
-    stopped has none any more.
-    """
+    """Writes to a file by `pwrite` and `pwritev` of `files`. It holds only a weak reference to the handle."""
 
     def __init__(self, files: Writing, handle: Handle) -> None:
         self._raised: BaseException | None = None
-        open_file, kept = weakref.ref(handle), weakref.ref(self)
+        # Weak: a tail that was stopped must not keep its file open.
+        open_file, this = weakref.ref(handle), weakref.ref(self)
 
         @ffi.callback("seg_writer", error=-errno.EIO)  # type: ignore[untyped-decorator]
         def called_by_c(fd: int, parts: Any, sizes: Any, n: int, position: int) -> int:
-            file, own = open_file(), kept()
+            file, own = open_file(), this()
             assert file is not None, "C uses a file that nobody holds"
             assert own is not None, "C writes by what nobody holds"
             data, size = [], 0
@@ -69,12 +68,12 @@ class OwnWrite(NativeWrite):
         self.c = called_by_c
 
     def raised(self) -> BaseException | None:
-        """See `NativeWrite`."""
+        """Return and forget the exception of the last failed call."""
         raised, self._raised = self._raised, None
         return raised
 
     def check(self) -> None:
-        """See `NativeWrite`."""
+        """Raise the exception of the last failed call, if any."""
         raised = self.raised()
         try:
             if raised is not None:

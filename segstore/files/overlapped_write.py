@@ -1,8 +1,8 @@
 """Overlapped writes: one chunk of a long append is written while the next one is being encoded.
 
-Threads: used by one at a time. A single write is done in place; from the second on, writes go to a thread
-that lives as long as the append. At most one write is under way, so that order and errors are those of plain
-calls.
+Threads: used by one at a time. A single write is done in place; from the second on, a thread that lives as
+long as the append does the writes. At most one write is under way, so that order and errors are those of
+plain calls.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _Step = Callable[[], None]
 
 
 class Pipeline:
-    """A context manager: leaving it waits for the last write and raises what failed.
+    """A context manager that makes writes in order: leaving it waits for the last write and raises its error.
 
-    Ctrl-C may also come while the block is being left: code that goes on after the block calls `end` first.
+    Ctrl-C may interrupt the exit from the block: code that continues after the block calls `end` first.
     """
 
     def __init__(self, files: Files) -> None:
@@ -30,36 +30,34 @@ class Pipeline:
         self._held: _Step | None = None
         self._worker: Worker | None = None
         self._under_way = False
-        self._writing = Mutex()  # a finalizer that runs here must not wait for a thread that waits for it
+        self._writing = Mutex()  # while it is held, a finalizer here does not wait for threads (`mutex`)
 
     def __enter__(self) -> Pipeline:
         return self
 
     def append(self, write: Write) -> None:
-        """Make this write when the earlier ones are made, not necessarily at once. Raises the OSError of an
-        earlier write.
-        """
-        held, self._held = self._held, lambda: self._write(write)
-        if held is not None:
-            self._start(held)
+        """Schedule this write after the earlier ones. Raises the OSError of an earlier write."""
+        pending, self._held = self._held, lambda: self._write(write)
+        if pending is not None:
+            self._start(pending)
 
     def then(self, release: Callable[[], None]) -> None:
-        """Call `release` when the last write asked for is done."""
-        held = self._held
+        """Call `release` when the last scheduled write is done."""
+        pending = self._held
 
         def write_and_release() -> None:
-            if held is not None:
-                held()
+            if pending is not None:
+                pending()
             release()
 
         self._held = write_and_release
 
     def drain(self, _: Files | None = None) -> None:
-        """Wait until all is written. Raises OSError."""
-        held, self._held = self._held, None
+        """Wait until all scheduled writes are done. Raises OSError."""
+        pending, self._held = self._held, None
         self._wait()
-        if held is not None:
-            held()
+        if pending is not None:
+            pending()
 
     def _write(self, write: Write) -> None:
         self._files.pwrite(*write)
@@ -67,7 +65,7 @@ class Pipeline:
     def _start(self, write: _Step) -> None:
         self._wait()
         if self._worker is None:
-            self._worker = Worker("segstore-append")  # first: `end` ends also one that was not quite started
+            self._worker = Worker("segstore-append")  # first: `end` stops it if its start is interrupted
             self._worker.start()
         self._under_way = True
         self._worker.do(lambda: self._run(write))

@@ -1,11 +1,13 @@
-"""A reserve: files whose blocks small files may use when a file system has no others.
+"""A reserve: files whose blocks small files may use when the file system is full.
 
 On disk a few files of allocated bytes, whose content means nothing. Without them nothing could free space on
 a full file system: a log start offset is written before a segment is removed, a topic's settings before its
-directories. The files are cut by pieces, only as far as needed: other writers of a full file system take each
-block that becomes free. With its last piece a file goes, which gives an inode if these are used up. Log data
-never uses the reserve. Threads: any; a thread may use a reserve within its `with` block. Interrupts: one that
-prevents the end of a block leaves the reserve to no thread, and lets the next block take it again.
+directories. The files are cut piece by piece, only as far as needed: other writers of a full file system take
+each block that becomes free. With its last piece a file is removed, which also frees an inode. Log data never
+uses the reserve.
+
+Threads: any; a thread may use a reserve within its `with` block. Interrupts: if one prevents the end of a
+block, no thread may use the reserve, and the next block takes it again.
 """
 
 from __future__ import annotations
@@ -24,21 +26,21 @@ if TYPE_CHECKING:
     from segstore.files.stats import Space
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors of a full file system, and of a quota that is used up."""
+"""Errors of a full file system, and of a used-up quota."""
 SIZE = 1 << 17
 """Bytes of the reserve of a store with few partitions."""
 FILES = 8
-"""Files in which the reserve lies: each gives an inode, too. The first close of a store needs five."""
+"""Number of files of the reserve: each also frees an inode. The first close of a store needs five."""
 PIECE = 1 << 12  # bytes: a block of most file systems
 LOOK = ".look"
-"""The end of the names of the files that `Reserve.has_room` makes and removes."""
+"""The suffix of the files that `Reserve.has_room` creates and removes."""
 
 
 T = TypeVar("T")
 
 
 class Calls(Protocol):
-    """The calls on files that a reserve makes: see `Files`."""
+    """The calls of `Files` that a reserve makes."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> Handle: ...
 
@@ -56,12 +58,12 @@ class Calls(Protocol):
 
 
 Frame = tuple[int, "CodeType"]
-"""A frame by its id and its code: a reference would keep its variables, a store among them."""
+"""A frame by its id and its code. A reference to it would keep its variables alive, even a store."""
 
 
 class _Using(threading.local):
-    """The `with` blocks of reserves that a thread is in, the innermost last, each with its frame; and blocks
-    whose end an interrupt has prevented.
+    """The `with` blocks of reserves that a thread is in, the innermost last, each with its frame; also blocks
+    whose end was interrupted.
     """
 
     blocks: tuple[tuple[Reserve, Frame], ...] = ()
@@ -82,15 +84,15 @@ def _usable() -> list[Reserve]:
 
 
 def give(need: int) -> bool:
-    """Let go of `need` bytes, and some for the file system's own use, of a reserve that the calling thread
-    may use; False if there is none.
+    """Free `need` bytes, and some for the file system's own use, of a reserve that the calling thread may
+    use; return False without such a reserve.
     """
     return bool(_using.blocks) and any(reserve.give(need) for reserve in reversed(_usable()))
 
 
 def in_reserve(change: Callable[[], T], need: int = 0) -> T:
-    """Return the result of `change`, which is repeated while it finds no room and the reserve of the calling
-    thread has `need` bytes to let go of. Raises OSError.
+    """Return the result of `change`. If the file system is full, free `need` bytes of the calling thread's
+    reserve, and repeat the call. Raises OSError.
     """
     while True:
         try:
@@ -101,8 +103,8 @@ def in_reserve(change: Callable[[], T], need: int = 0) -> T:
 
 
 class Sparing:
-    """A `with` block in which the calling thread uses no reserve: files that are only a help leave it to
-    those that are needed.
+    """A `with` block in which the calling thread uses no reserve: optional files leave it to files that are
+    needed.
     """
 
     def __enter__(self) -> None:
@@ -113,33 +115,31 @@ class Sparing:
 
 
 class Reserve:
-    """The reserve in FILES files, each of which may be missing or short. As a `with` block it lets the
-    calling thread use it, and is taken again at the end of the outermost block.
+    """A reserve of FILES files, each of which may be missing or short. Within its `with` block the calling
+    thread may use it; the end of the outermost block allocates it again.
     """
 
     def __init__(self, files: Calls, path: str) -> None:
-        """`path` is that of the files without their numbers."""
+        """`path` is the common path of the files, without their numbers."""
         self._files = files
         self._paths = [f"{path}.{n}" for n in range(FILES)]
         self._each, self._is_whole = 0, True
 
     def take(self, size: int) -> None:
-        """Allocate `size` bytes, or as many as there is room for: the reserve is a help, and never in the way
-        of an open.
+        """Allocate `size` bytes, or as many as possible. Never raises OSError: the reserve must not prevent
+        an open.
         """
         self._each, self._is_whole = size // FILES, False
         self._fill_all(anew=True)
 
     def take_again(self) -> bool:
-        """Allocate the bytes that were let go of, or as many as there is room for; return whether all are
-        there.
-        """
+        """Allocate the freed bytes again, or as many as possible; return whether the reserve is whole."""
         if not self._is_whole:
             self._fill_all()
         return self._is_whole
 
     def _fill_all(self, anew: bool = False) -> None:
-        self._is_whole = True  # first: bytes that another thread lets go of from now on are taken later
+        self._is_whole = True  # first: another thread that frees bytes from now on clears it
         try:
             for path in self._paths:
                 self._fill(path, anew)
@@ -149,32 +149,32 @@ class Reserve:
                 raise
 
     def _fill(self, path: str, anew: bool) -> None:
-        """Allocate the bytes of one file, with `anew` also those below its size if they may have no blocks.
-        Raises OSError; as many as there is room for are there then.
+        """Allocate the bytes of one file; `anew`: also its existing bytes if they may have no blocks. Raises
+        OSError; a part may be allocated then.
         """
         files = self._files
-        held, allocated, names = self._allocation(path)
+        size_now, allocated, names = self._allocation(path)
         if anew and names > 1:
-            files.unlink(path)  # another user of these bytes, perhaps a trap, keeps them
+            files.unlink(path)  # the other name (a hard link) keeps these bytes
         # A copy by other tools may have the size without the blocks (holes), or an older, larger size.
-        if anew and (names > 1 or held != self._each or allocated < held):
-            held = 0
-        piece = self._each - held
+        if anew and (names > 1 or size_now != self._each or allocated < size_now):
+            size_now = 0
+        piece = self._each - size_now
         if piece <= 0:
             return
         with files.open(path, write=True, create=True) as handle:
             if files.size(handle) > self._each:
                 files.truncate(handle, self._each)
-            while held < self._each:
-                piece = min(piece, self._each - held)
+            while size_now < self._each:
+                piece = min(piece, self._each - size_now)
                 try:
-                    files.allocate(handle, held, piece)
+                    files.allocate(handle, size_now, piece)
                 except OSError as error:
                     if error.errno not in NO_ROOM or piece <= PIECE:
                         raise
                     piece = max(piece // 2, PIECE)
                 else:
-                    held += piece
+                    size_now += piece
 
     def _allocation(self, path: str) -> tuple[int, int, int]:
         try:
@@ -184,7 +184,7 @@ class Reserve:
 
     def has_room(self, need: int = 0) -> bool:
         """Return whether the reserve is whole, and the file system has room for FILES more files, SIZE bytes
-        and `need` bytes beside it.
+        and `need` bytes.
         """
         files, looks = self._files, [path + LOOK for path in self._paths]
         try:
@@ -200,33 +200,33 @@ class Reserve:
         return True
 
     def forget_looks(self) -> None:
-        """Remove the files of `has_room`, which a kill within it leaves."""
+        """Remove the files that a killed `has_room` left."""
         for path in self._paths:
             with suppress(OSError):
                 self._files.unlink(path + LOOK)
 
     def give(self, need: int) -> bool:
-        """Let go of `need` bytes and a piece; False if nothing is left."""
+        """Free `need` bytes and a piece; return False if nothing was freed."""
         self._is_whole = False
-        left = need + PIECE
+        to_free = need + PIECE
         for path in reversed(self._paths):
-            if left > 0:
+            if to_free > 0:
                 with suppress(OSError):
-                    left -= self._cut(path, left)
-        return left < need + PIECE
+                    to_free -= self._cut(path, to_free)
+        return to_free < need + PIECE
 
     def _cut(self, path: str, most: int) -> int:
-        """Cut up to `most` bytes off a file, which goes with its last piece; return how many. Raises
-        OSError.
+        """Cut up to `most` bytes off a file, and remove it with its last piece; return the bytes freed.
+        Raises OSError.
         """
         files = self._files
         with files.open(path, write=True) as handle:
-            held = files.size(handle)
-            size = max(held - most, 0) // PIECE * PIECE
+            size_now = files.size(handle)
+            size = max(size_now - most, 0) // PIECE * PIECE
             files.truncate(handle, size)
         if not size:
             files.unlink(path)
-        return max(held - size, 1)
+        return max(size_now - size, 1)
 
     def __enter__(self) -> None:
         frame = sys._getframe(1)

@@ -1,10 +1,10 @@
-"""Unix sockets that have a name in a directory: one process listens there, others connect.
+"""Unix sockets with a name in a directory: one process listens, others connect.
 
-On disk a socket, with the mode of new files. A name may be longer than the 108 bytes that the system takes:
-then `/proc/self/fd` stands for the directory. No descriptor is left to a child process. Threads: functions
-without state.
+On disk a socket, with the mode of new files. If a path is longer than the 108 bytes that the system takes,
+`/proc/self/fd` stands for its directory. Child processes inherit no descriptor. Threads: functions without
+state.
 
-It is no part of `Files`: `socket` is imported only by those who share a store.
+This module is not part of `Files`: only processes that share a store import `socket`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from segstore.idle_files import with_descriptors
 
 T = TypeVar("T")
 
-_LONGEST = 107  # bytes of a path, without the zero behind it
+_LONGEST = 107  # bytes of a path, without the terminating zero
 _WAITING = 128  # connections that nobody has accepted yet
 
 
 def listen(files: Files, path: str) -> socket.socket:
-    """Return a socket that listens at a path, in place of what had this name. It never blocks. Raises
+    """Return a socket that listens at a path, and never blocks; a file of this name is replaced. Raises
     OSError.
     """
     listener = _socket()
     try:
         if files.exists(path):
-            files.unlink(path)  # a dead process has left it: a name can be bound once
+            files.unlink(path)  # left by a dead process: a name can be bound only once
         _at(path, listener.bind)
         os.chmod(path, files.file_mode)  # before anybody can connect
         listener.listen(_WAITING)
@@ -52,7 +52,7 @@ def accept(listener: socket.socket) -> socket.socket:
 
 
 def connect(path: str, seconds: float) -> socket.socket:
-    """Return a connection with the socket at a path, whose calls wait for `seconds` at most. Raises OSError:
+    """Return a connection to the socket at a path; its calls wait at most `seconds`. Raises OSError:
     FileNotFoundError, ConnectionRefusedError if nobody listens, TimeoutError.
     """
     connection = _socket()
@@ -72,7 +72,7 @@ def _socket() -> socket.socket:
 
 
 def _at(path: str, call: Callable[[str], T]) -> T:
-    """Return the result of `call` for a path, or for a short one that leads to the same name."""
+    """Return the result of `call` for the path, or for a shorter path to the same name if it is too long."""
     if len(path.encode(*CODING)) <= _LONGEST:
         return call(path)
     directory, name = os.path.split(path)

@@ -1,7 +1,7 @@
-"""What the system knows of a file or directory: kind, size, rights, names, times.
+"""Attributes of a file or directory: kind, size, permissions, names, times.
 
-On disk only times of change are written (`set_modified`, `has_passed`). Calls on a symbolic link concern the
-link; it is not followed. Errors carry the path. Threads: any.
+On disk only modification times are written (`set_modified`, `has_passed`). Calls on a symbolic link concern
+the link itself. Errors carry the path. Threads: any.
 """
 
 from __future__ import annotations
@@ -19,61 +19,60 @@ _MISSING = frozenset({-errno.ENOENT, -errno.ENOTDIR})
 
 
 def status(handle: Handle) -> Any:
-    """Return the result of fstat(2) for an open file: a `seg_status`. Raises OSError as fstat(2).
-
-    `os.fstat` of CPython 3.10 raises SystemError where two signals arrive in it whose handlers raise.
-    """
-    found = ffi.new("seg_status *")
-    code = lib.seg_fstat(handle.fd, found)
+    """Return the result of fstat(2) for an open file: a `seg_status`. Raises OSError as fstat(2)."""
+    # Not os.fstat: in CPython 3.10 it raises SystemError if two signals arrive in it whose handlers raise.
+    result = ffi.new("seg_status *")
+    code = lib.seg_fstat(handle.fd, result)
     if code < 0:
         raise failed(code, handle.path)
-    return found
+    return result
 
 
 def status_of(path: Path, *, follow: bool = False) -> Any:
-    """Return the result of lstat(2), or of stat(2) with `follow`, for a name. Raises OSError as those.
-
-    C does it for the same reason as in `status`.
+    """Return the result of lstat(2), or of stat(2) with `follow`, for a path. Raises OSError as lstat(2) and
+    stat(2).
     """
-    found = ffi.new("seg_status *")
-    code = lib.seg_stat(os.fspath(path).encode(*CODING), follow, found)
+    # Not os.stat: it may raise SystemError, see `status`.
+    result = ffi.new("seg_status *")
+    code = lib.seg_stat(os.fspath(path).encode(*CODING), follow, result)
     if code < 0:
         raise failed(code, path)
-    return found
+    return result
 
 
 class Space(NamedTuple):
-    """The space of a file system in bytes: all of it, and what this user may still write."""
+    """The space of a file system in bytes: its size, and the bytes that this user may still write."""
 
     total: int
     usable: int
 
 
 class Stats:
-    """Attributes of files: sizes in bytes, times in ns since the epoch. Methods that an open calls for many
-    files call C themselves: `status_of` would be one call more each time.
+    """Attributes of files: sizes in bytes, times in ns since the epoch.
+
+    Methods that an open calls for many files call C directly: `status_of` would cost one more Python call
+    each.
     """
 
     def real_path(self, path: Path) -> str:
-        """Return the absolute path without symbolic links, as realpath(3); for a name that does not exist,
-        that of its directory with the name. Raises OSError (ELOOP, EACCES, ENOTDIR).
-
-        C does it for the same reason as in `status`: `os.path.realpath` calls `os.lstat`.
+        """Return the absolute path without symbolic links, as realpath(3). For a missing name, return the
+        real path of its directory with the name. Raises OSError (ELOOP, EACCES, ENOTDIR).
         """
+        # Not os.path.realpath: it calls os.lstat, which has the fault that `status` names.
         out = ffi.new("char[]", _PATH_MAX)
-        there, missing = os.fsdecode(path), ""
-        if not there.startswith("/"):
-            there = os.path.join(os.getcwd(), there)
-        while (code := lib.seg_realpath(there.encode(*CODING), out)) == -errno.ENOENT:
-            there, name = os.path.split(there)
+        existing, missing = os.fsdecode(path), ""
+        if not existing.startswith("/"):
+            existing = os.path.join(os.getcwd(), existing)
+        while (code := lib.seg_realpath(existing.encode(*CODING), out)) == -errno.ENOENT:
+            existing, name = os.path.split(existing)
             missing = os.path.join(name, missing)
         if code < 0:
             raise failed(code, path)
-        found: str = ffi.string(out).decode(*CODING)
-        return os.path.normpath(os.path.join(found, missing)) if missing else found
+        result: str = ffi.string(out).decode(*CODING)
+        return os.path.normpath(os.path.join(result, missing)) if missing else result
 
     def exists(self, path: Path) -> bool:
-        """Return whether anything has this name. Raises OSError where that is not known (EACCES)."""
+        """Return whether anything has this name. Raises OSError if that is unknown (EACCES)."""
         code = lib.seg_stat(os.fspath(path).encode(*CODING), False, ffi.new("seg_status *"))
         if code < 0 and code not in _MISSING:
             raise failed(code, path)
@@ -81,33 +80,33 @@ class Stats:
 
     def is_symlink(self, path: Path) -> bool:
         """Return whether this is a symbolic link. Raises OSError as lstat(2)."""
-        found = ffi.new("seg_status *")
-        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, found)
+        result = ffi.new("seg_status *")
+        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, result)
         if code < 0:
             raise failed(code, path)
-        return stat.S_ISLNK(found.mode)
+        return stat.S_ISLNK(result.mode)
 
     def is_directory(self, path: Path) -> bool:
         """Return whether this is a directory, or a symbolic link to one. Raises OSError as stat(2)."""
         return stat.S_ISDIR(status_of(path, follow=True).mode)
 
     def is_file(self, path: Path) -> bool:
-        """Return whether this is a regular file, and no link to one. Raises OSError as lstat(2)."""
+        """Return whether this is a regular file, not a link to one. Raises OSError as lstat(2)."""
         return stat.S_ISREG(status_of(path).mode)
 
     def check_directory(self, path: Path) -> bool:
-        """Return whether there is a directory here. Raises OSError: ELOOP for a symbolic link (what it leads
-        to belongs to somebody else), ENOTDIR.
+        """Return whether there is a directory here. Raises OSError: ELOOP for a symbolic link (its target
+        belongs to somebody else), ENOTDIR for any other file.
         """
-        found = ffi.new("seg_status *")
-        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, found)
+        result = ffi.new("seg_status *")
+        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, result)
         if code == -errno.ENOENT:
             return False
         if code < 0:
             raise failed(code, path)
-        if not stat.S_ISDIR(found.mode):
-            number = errno.ELOOP if stat.S_ISLNK(found.mode) else errno.ENOTDIR
-            what = "A symbolic link" if stat.S_ISLNK(found.mode) else "Something else"
+        if not stat.S_ISDIR(result.mode):
+            number = errno.ELOOP if stat.S_ISLNK(result.mode) else errno.ENOTDIR
+            what = "A symbolic link" if stat.S_ISLNK(result.mode) else "Something else"
             raise OSError(number, f"{what} in a directory's place", os.fspath(path))
         return True
 
@@ -119,25 +118,25 @@ class Stats:
         """Return the size of a file in bytes, by path (of a symbolic link itself) or handle. Raises OSError
         as stat(2).
         """
-        found = ffi.new("seg_status *")
+        result = ffi.new("seg_status *")
         if isinstance(file, Handle):
-            code = lib.seg_fstat(file.fd, found)
+            code = lib.seg_fstat(file.fd, result)
         else:
-            code = lib.seg_stat(os.fspath(file).encode(*CODING), False, found)
+            code = lib.seg_stat(os.fspath(file).encode(*CODING), False, result)
         if code < 0:
             raise failed(code, file.path if isinstance(file, Handle) else file)
-        return int(found.size)
+        return int(result.size)
 
     def space(self, path: Path) -> Space:
         """Return the space of the file system that a file or directory lies in. Raises OSError as
         statvfs(3).
         """
-        found = os.statvfs(path)
-        return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+        result = os.statvfs(path)
+        return Space(result.f_blocks * result.f_frsize, result.f_bavail * result.f_frsize)
 
     def file_system(self, path: Path) -> int:
-        """Return the kind of file system that a file or directory lies in, as the magic number of statfs(2).
-        Raises OSError; ENOSYS on other systems than Linux.
+        """Return the type of the file system that a file or directory lies in, as the magic number of
+        statfs(2). Raises OSError; ENOSYS on systems other than Linux.
         """
         code = lib.seg_file_system(os.fspath(path).encode(*CODING))
         if code < 0:
@@ -145,55 +144,55 @@ class Stats:
         return int(code)
 
     def inode(self, file: Path | Handle) -> int:
-        """Return the inode number, which identifies a file as long as it exists. Raises OSError as
-        stat(2).
-        """
+        """Return the inode number, which identifies a file while it exists. Raises OSError as stat(2)."""
         return int(status(file).inode) if isinstance(file, Handle) else int(status_of(file).inode)
 
     def identity(self, file: Path | Handle) -> tuple[int, ...]:
-        """Return what distinguishes a file that nobody writes any more from another one that has got its
-        name: inode, size, time of change. Raises OSError as stat(2).
+        """Return (inode, size, modification time), by which a finished file differs from a later file of its
+        name. Raises OSError as stat(2).
         """
-        found = status(file) if isinstance(file, Handle) else status_of(file)
-        return found.inode, found.size, found.modified
+        result = status(file) if isinstance(file, Handle) else status_of(file)
+        return result.inode, result.size, result.modified
 
     def which(self, path: Path, *, or_change: bool = True) -> tuple[int, int, int]:
-        """Return three numbers that no copy of a file has: its device, its inode, and the time of its birth.
-        If the system tells no birth, the third is the time of its last change, or 0 without `or_change`.
-        Raises OSError as lstat(2).
+        """Return (device, inode, time of birth) of a file, which differ in every copy. If the birth is
+        unknown, the third is the time of the last change, or 0 without `or_change`. Raises OSError as
+        lstat(2).
         """
-        found = ffi.new("int64_t[3]")
-        code = lib.seg_which(os.fspath(path).encode(*CODING), or_change, found)
+        result = ffi.new("int64_t[3]")
+        code = lib.seg_which(os.fspath(path).encode(*CODING), or_change, result)
         if code < 0:
             raise failed(code, path)
-        return found[0], found[1], found[2]
+        return result[0], result[1], result[2]
 
     def links(self, path: Path) -> int:
-        """Return how many names a file has (hard links): a write shows under all of them. Raises OSError."""
-        found = ffi.new("seg_status *")
-        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, found)
+        """Return the number of names (hard links) of a file: a write shows under all of them. Raises
+        OSError.
+        """
+        result = ffi.new("seg_status *")
+        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, result)
         if code < 0:
             raise failed(code, path)
-        return int(found.links)
+        return int(result.links)
 
     def allocation(self, path: Path) -> tuple[int, int, int]:
-        """Return the size of a file, the size of its blocks, and how many names it has. Anything but a
-        regular file has no blocks here. Raises OSError as lstat(2).
+        """Return the size of a file, the bytes of its blocks, and its number of names. A file that is not
+        regular counts as having no blocks. Raises OSError as lstat(2).
         """
-        found = ffi.new("seg_status *")
-        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, found)
+        result = ffi.new("seg_status *")
+        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, result)
         if code < 0:
             raise failed(code, path)
-        return found.size, found.allocated if stat.S_ISREG(found.mode) else 0, found.links
+        return result.size, result.allocated if stat.S_ISREG(result.mode) else 0, result.links
 
     def changed(self, handle: Handle) -> int:
-        """Return when a file's bytes or names were last changed (its ctime, which nobody can set), in ns.
+        """Return the ctime of a file in ns: the last change of its bytes or names, which nobody can set.
         Raises OSError.
         """
         return int(status(handle).changed)
 
     def modified(self, path: Path) -> int:
-        """Return when a file or directory was last changed, ns since the epoch; 0 where it is missing. Raises
+        """Return the modification time of a file or directory, ns since the epoch; 0 if it is missing. Raises
         OSError.
         """
         try:
@@ -202,8 +201,8 @@ class Stats:
             return 0
 
     def set_modified(self, file: Path | Handle, ns: int) -> None:
-        """Set the time of the last change of a file by path (no link is followed) or handle, ns since the
-        epoch. Raises OSError as utimensat(2).
+        """Set the modification time of a file by path (no link is followed) or handle, ns since the epoch.
+        Raises OSError as utimensat(2).
         """
         if isinstance(file, Handle):
             os.utime(file.fd, ns=(ns, ns))
@@ -211,7 +210,7 @@ class Stats:
             os.utime(file, ns=(ns, ns), follow_symlinks=False)
 
     def has_passed(self, handle: Handle, ns: int) -> bool:
-        """Touch a file; returns whether a change from now on gets a ctime above `ns`. Raises OSError as
+        """Touch a file; return whether a change from now on gets a ctime above `ns`. Raises OSError as
         utimensat(2).
         """
         os.utime(handle.fd)

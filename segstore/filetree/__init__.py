@@ -1,4 +1,4 @@
-"""Keeps directories and files as records of one compacted topic, from which Spark's checkpoints are served.
+"""Directories and files as records of one compacted topic, which stores Spark's checkpoints.
 
 On disk: the topic, through the engine. There are two kinds of record: (file id, chunk number) -> bytes, and
 path -> file id, size and time. A rename writes two small records in one batch, whatever the file's size; a

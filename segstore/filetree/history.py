@@ -1,4 +1,5 @@
-"""`history`: reads the changes of a file tree from the log, one by one. On disk: it only reads.
+"""`history`: reads the changes of a file tree from the log, one by one. On disk: only reads.
+
 Threads: any.
 """
 
@@ -18,10 +19,10 @@ from segstore.storage.store.partition_log import PartitionLog
 
 
 class TreeChange(NamedTuple):
-    """A change of a file tree. `what` is create, rename, mkdir or delete; the tree has the change as of
-    `offset` and later; `timestamp` is in ms.
+    """A change of a file tree. `what` is create, rename, mkdir or delete; snapshots at `offset` and later
+    include it; `timestamp` is in ms.
 
-    `source` is the old path of a renamed file; `replaced` says whether a file was at `path` before.
+    `source` is the old path of a renamed file; `replaced` is True if a file was at `path` before.
     """
 
     offset: int
@@ -38,7 +39,7 @@ def history(
 ) -> Iterator[TreeChange]:
     """Yield the changes at `path` and below it in the records from `start` up to `end`, in order.
 
-    By default they begin at the first offset that compaction has not reached. Raises OffsetOutOfRangeError,
+    By default `start` is the first offset that compaction has not reached. Raises OffsetOutOfRangeError,
     InvalidRecordError.
     """
     path = clean_path(path)
@@ -60,13 +61,13 @@ def _concerns(change: TreeChange, path: str) -> bool:
 
 
 def _batches(records: Records) -> Iterator[list[Record]]:
-    """Yield the records of paths, batch by batch: the changes of a batch were made at once."""
+    """Yield the path records of each batch, whose changes were made together."""
     indexes, batch = records.batch_indexes().tolist(), []
     for i, record in enumerate(records):
         if (record.key or b"")[:1] == nodes.PATH_TAG:
             batch.append(record)
         if batch and (i + 1 == len(indexes) or indexes[i + 1] != indexes[i]):
-            # The offset is that of the batch's end: tombstones of chunks lie behind the paths.
+            # With the offset of the batch's last record: tombstones of chunks follow the paths.
             yield [*batch[:-1], batch[-1]._replace(offset=record.offset)]
             batch = []
 
@@ -86,7 +87,7 @@ def _changes(batch: list[Record], nodes_by_path: dict[str, Node]) -> Iterator[Tr
             continue  # the tombstone of a path that compaction has removed already
         except ValueError as error:
             raise InvalidRecordError(f"offset {record.offset}: {error}") from None
-    # A rename deletes and puts in the same order, so that directories can be matched.
+    # A rename deletes and puts nodes in the same order, so that directories can be matched.
     sources: dict[object, deque[str]] = defaultdict(deque)
     for path, node in deleted.items():
         sources[_same(node)].append(path)
@@ -106,5 +107,5 @@ def _size(node: Node) -> int:
 
 
 def _same(node: Node) -> object:
-    """Return the part of a node that a rename keeps."""
+    """Return the part of a node that does not change in a rename."""
     return node.id if isinstance(node, File) else ("directory", node.time)

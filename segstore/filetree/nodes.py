@@ -1,5 +1,4 @@
-"""`Nodes`: the files and directories of a tree, in memory. This module also has the wire format of their
-records.
+"""`Nodes`: the files and directories of a tree, in memory, and the wire format of their records.
 
 Threads: a `Nodes` belongs to one thread at a time; the nodes in it never change.
 """
@@ -13,16 +12,14 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from segstore.errors import InvalidArgumentError
-from segstore.storage.meta.small_files import parse_json
+from segstore.storage.meta.framed import parse_json
 
 ROOT = "/"
 
 
 class File(NamedTuple):
-    """`chunks` are the offsets of the chunks' records, in order; each chunk has `chunk_bytes`, the last one
-    may have fewer.
-
-    An offset of -1 says that the log does not have that chunk. `time` is in ms since the epoch.
+    """A file. `chunks` are the offsets of its chunks' records, in order, -1 if the log lacks the chunk; each
+    chunk has `chunk_bytes`, the last one perhaps fewer. `time` is in ms since the epoch.
     """
 
     id: int
@@ -33,7 +30,7 @@ class File(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """A directory; `time` is when it was made, in ms since the epoch."""
+    """A directory; `time` is its creation time, in ms since the epoch."""
 
     time: int
 
@@ -42,7 +39,7 @@ Node = File | Directory
 
 
 def clean_path(path: str) -> str:
-    """Return /a/b for "a/b/" or "//a/b". Raises InvalidArgumentError for a path that can't name a file."""
+    """Return "/a/b" for "a/b/" or "//a/b". Raises InvalidArgumentError for a path that can't name a file."""
     parts = [part for part in path.split("/") if part]
     bad = next((part for part in parts if part in (".", "..") or "\0" in part), None)
     try:
@@ -72,7 +69,7 @@ def lies_below(path: str, directory: str) -> bool:
 
 
 def error(number: int, path: str, text: str = "") -> OSError:
-    """Return the OSError subclass of this number, as the file system's own call would raise it."""
+    """Return the OSError subclass of this number, as a file system call would raise it."""
     return OSError(number, text or os.strerror(number), path)
 
 
@@ -106,7 +103,7 @@ class Nodes:
         return sorted(self._names.get(path, ()), key=str.encode)
 
     def walk(self, path: str) -> Iterator[tuple[str, Node]]:
-        """Yield the node at `path` and all below it in order, a directory before its contents."""
+        """Yield the node at `path` and all nodes below it in order, a directory before its contents."""
         node = self._at.get(path)
         if node is not None:
             yield path, node
@@ -120,7 +117,7 @@ class Nodes:
 
 # --- wire --------------------------------------------------------------------------------------
 
-# This part has the bytes of the two kinds of record.
+# The bytes of the two kinds of record.
 #
 # A record with key "f" + file id int64 + chunk number int32 (big-endian) has the chunk's bytes. A record with
 # key "p" + path in UTF-8 has JSON: {"id", "size", "chunk", "time"} for a file, {"time"} for a directory. A
@@ -140,7 +137,7 @@ def path_key(path: str) -> bytes:
 
 
 def chunk_of(key: bytes) -> tuple[int, int]:
-    """Return file id and chunk number. Raises ValueError for a key that is not of a chunk."""
+    """Return file id and chunk number. Raises ValueError if the key is not a chunk's."""
     if len(key) != CHUNK_KEY_BYTES or key[:1] != CHUNK_TAG:
         raise ValueError(f"{key!r:.80} is no key of a file tree")
     return _CHUNK.unpack(key)[1:]
@@ -154,7 +151,7 @@ def path_value(node: Node) -> bytes:
 
 
 def parse_path(key: bytes, value: bytes) -> tuple[str, Node]:
-    """Return the path and its node; a file's chunks are not known yet (-1). Raises ValueError."""
+    """Return the path and its node; a file's chunks are not filled in. Raises ValueError."""
     try:
         fields: Any = parse_json(value)
         path, time = key[1:].decode(), int(fields["time"])

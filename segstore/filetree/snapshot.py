@@ -2,7 +2,7 @@
 be read, and restored as plain files.
 
 On disk: the log is only read; `restore` writes plain files below a target directory. Threads: any; nothing is
-locked. Of all records of a key only the last is decoded.
+locked. Only the last record of each key is decoded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HAS_HORIZON = 1 << 6
 
 @dataclass
 class TreeSnapshot:
-    """The tree that the records below `end` make; `orphans` are the keys of chunks that belong to no file."""
+    """The tree of the records below `end`; `orphans` are the keys of chunks that belong to no file."""
 
     end: int
     nodes: Nodes = field(default_factory=Nodes)
@@ -38,10 +38,10 @@ class TreeSnapshot:
 
 
 def snapshot(log: PartitionLog, end: int | Edge = LATEST, *, trusted: bool = False) -> TreeSnapshot:
-    """Return the tree as of the offset `end`, from the records before it; by default from all.
+    """Return the tree as of the offset `end`, from the records before it; by default from all records.
 
-    Raises OffsetOutOfRangeError where compaction has passed `end`, unless it is `trusted`;
-    InvalidRecordError for a record that is not of a file tree; CorruptRecordError, StorageError.
+    Raises OffsetOutOfRangeError if compaction has passed `end`, unless it is `trusted`; InvalidRecordError
+    for a record of another kind; CorruptRecordError, StorageError.
     """
     now = log.end_offset
     end = given_bound("end", end, log.start_offset, now)
@@ -52,7 +52,7 @@ def snapshot(log: PartitionLog, end: int | Edge = LATEST, *, trusted: bool = Fal
 
 
 def _built(last: Mapping[bytes, LastRecord], end: int) -> TreeSnapshot:
-    """Return the tree that the last records of all keys make."""
+    """Return the tree of the last records of all keys."""
     chunk_at = _chunk_offsets(last)
     made = TreeSnapshot(end)
     for key, record in last.items():
@@ -68,17 +68,17 @@ def _built(last: Mapping[bytes, LastRecord], end: int) -> TreeSnapshot:
 
 
 def _chunk_offsets(last: Mapping[bytes, LastRecord]) -> dict[bytes, int]:
-    """Return the offsets of the chunks that were not deleted. Raises InvalidRecordError where a key is not
-    of a file tree.
+    """Return the offsets of the chunks that were not deleted. Raises InvalidRecordError for an
+    invalid key.
     """
-    found = {}
+    offsets = {}
     for key, record in last.items():
         if key[:1] != nodes.PATH_TAG:
             if len(key) != nodes.CHUNK_KEY_BYTES or key[:1] != nodes.CHUNK_TAG:
                 raise InvalidRecordError(f"offset {record.at}: {key!r:.80} is no key of a file tree")
             if record.value is not None:
-                found[key] = record.at
-    return found
+                offsets[key] = record.at
+    return offsets
 
 
 def _parsed(key: bytes, value: bytes) -> tuple[str, Node]:
@@ -94,11 +94,10 @@ def _placed(file: File, chunk_at: Mapping[bytes, int]) -> File:
 
 
 def floor(log: PartitionLog) -> int:
-    """Return the lowest offset as of which the tree is known: the log has all records from there on.
+    """Return the lowest offset as of which the tree is known.
 
     Compaction up to an offset keeps the last record of each key before it, so the tree as of that offset is
-    whole. The cleaner's checkpoint says how far compaction came; where that was lost, the batches that it
-    wrote show it.
+    whole. The cleaner's checkpoint has the offset; if the checkpoint was lost, the compacted batches show it.
     """
     assert isinstance(log.store, Store)
     cleaned = max(log.store._cleaned().get((log.topic, log.partition), 0), log.start_offset)
@@ -109,7 +108,7 @@ def floor(log: PartitionLog) -> int:
 
 
 def _was_cleaned(log: PartitionLog, start: int, end: int) -> bool:
-    """Return whether compaction wrote any batch of the sealed segments from `start` on."""
+    """Return whether compaction wrote a batch of the sealed segments from `start` on."""
     at = start
     for records in reads(log, start, end):
         batches = records.batches
@@ -124,14 +123,14 @@ def _was_cleaned(log: PartitionLog, start: int, end: int) -> bool:
 
 # --- reading -----------------------------------------------------------------------------------
 
-# This part reads a file's bytes from the log.
+# Reads a file's bytes from the log.
 
 
 def read_file(log: PartitionLog, path: str, file: File, start: int = 0, length: int = -1) -> Iterator[bytes]:
-    """Yield the bytes from `start` on, `length` of them or all, chunk by chunk.
+    """Yield `length` bytes from `start` on, by default all, chunk by chunk.
 
-    Raises FileNotFoundError where the file was deleted and compacted away meanwhile; StorageError where the
-    log lacks a chunk of a live file; CorruptRecordError.
+    Raises FileNotFoundError if the file was deleted and compacted since; StorageError if the log lacks a
+    chunk of a live file; CorruptRecordError.
     """
     end = file.size if length < 0 else min(file.size, start + length)
     size = file.chunk_bytes
@@ -160,8 +159,7 @@ def _chunk(log: PartitionLog, path: str, file: File, number: int) -> bytes:
 
 # --- restoring ---------------------------------------------------------------------------------
 
-# This part writes a directory of the tree, as of any snapshot, as plain files below a target directory that
-# is empty or missing.
+# Writes a directory of a snapshot as plain files below a target directory, which must be empty or missing.
 
 
 class RestoredTree(NamedTuple):
@@ -173,10 +171,10 @@ class RestoredTree(NamedTuple):
 
 
 def restore(log: PartitionLog, seen: TreeSnapshot, path: str, target: str | os.PathLike[str]) -> RestoredTree:
-    """Write what a snapshot has at `path` into the directory `target`; it is synced on return.
+    """Write a snapshot's files at `path` and below into the directory `target`; they are synced on return.
 
-    Raises FileNotFoundError where the snapshot has nothing at `path`; FileExistsError where `target` is not
-    empty; OSError; CorruptRecordError. The files that were written by then stay.
+    Raises FileNotFoundError if the snapshot has no node at `path`; FileExistsError if `target` is not empty;
+    OSError; CorruptRecordError. After an error the files written so far stay.
     """
     path, root, files = clean_path(path), arguments.path("target", target), log.context.files
     nodes = list(seen.nodes.walk(path))

@@ -1,5 +1,5 @@
-"""Creates and writes the topic of a file tree, which is compacted and has one partition. On disk: through the
-engine.
+"""The topic of a file tree, which is compacted and has one partition: it is created and written here. On
+disk: through the engine.
 
 Threads: any.
 """
@@ -32,8 +32,8 @@ MiB has room for a rename of some 20,000 files.
 
 
 def files_log(store: Store, topic: str) -> PartitionLog:
-    """Return the topic's log to read. Raises UnknownTopicOrPartitionError; ConfigError where the topic
-    can't hold files.
+    """Return the topic's log to read. Raises UnknownTopicOrPartitionError; ConfigError if the topic can't
+    hold files.
     """
     info = find_topic(store.topics(), topic)
     if info.partition_ids != (0,):
@@ -45,7 +45,7 @@ def files_log(store: Store, topic: str) -> PartitionLog:
 
 
 def make_topic(store: Store, topic: str, config: Mapping[str, Any]) -> None:
-    """Create the topic where it is missing. `config` overrides SETTINGS. Raises ConfigError, StorageError."""
+    """Create the topic if it is missing. `config` overrides SETTINGS. Raises ConfigError, StorageError."""
     check_not_internal(topic, "files are kept in a topic of their own")
     if topic in store.topics():
         return
@@ -57,8 +57,8 @@ def make_topic(store: Store, topic: str, config: Mapping[str, Any]) -> None:
 
 # --- writing -----------------------------------------------------------------------------------
 
-# A change of a tree is a list of entries, each a key and a value. The entries of a batch are written together
-# or not at all.
+# A change of a tree is a list of entries, each a key and a value. A batch writes its entries together or not
+# at all.
 
 Entry = tuple[bytes, "bytes | None"]
 _RECORD_BYTES = 36  # a record's varints and attributes, at most
@@ -66,9 +66,9 @@ _BESIDE = 16 << 10  # bytes of a batch that paths may take beside a chunk
 _AT_A_TIME = 10_000
 
 
-def puts(held: Mapping[str, Node]) -> Iterator[Entry]:
-    """Yield the entries that put these nodes."""
-    return ((nodes.path_key(path), nodes.path_value(node)) for path, node in held.items())
+def puts(changed: Mapping[str, Node]) -> Iterator[Entry]:
+    """Yield the entries that store these nodes."""
+    return ((nodes.path_key(path), nodes.path_value(node)) for path, node in changed.items())
 
 
 def gone_chunks(node: Node | None) -> list[Entry]:
@@ -79,8 +79,8 @@ def gone_chunks(node: Node | None) -> list[Entry]:
 
 
 def chunk_bytes(log: PartitionLog) -> int:
-    """Return the chunk size of a new file: what the topic's settings allow in one batch, with the paths
-    beside it.
+    """Return the chunk size of a new file: CHUNK_BYTES, or less if the topic's limit of a batch
+    requires it.
     """
     most = log.partition_for_write().validator.largest_batch
     return min(CHUNK_BYTES, max(most - _BESIDE, most // 2, 1))
@@ -88,7 +88,7 @@ def chunk_bytes(log: PartitionLog) -> int:
 
 def append(log: PartitionLog, entries: Sequence[Entry]) -> int:
     """Write the entries as one batch; return the first offset. Raises RecordTooLargeError, StorageError;
-    then nothing was written.
+    nothing was written then.
     """
     size = HEADER_SIZE + sum(len(key) + len(value or b"") + _RECORD_BYTES for key, value in entries)
     limit = log.partition_for_write().validator.largest_batch
@@ -101,7 +101,7 @@ def append(log: PartitionLog, entries: Sequence[Entry]) -> int:
 
 
 def append_all(log: PartitionLog, entries: Sequence[Entry]) -> None:
-    """Write the entries in as many batches as they need; after a kill the log may have only the first
+    """Write the entries in as many batches as necessary; after a kill the log may have only the first
     batches.
     """
     for at in range(0, len(entries), _AT_A_TIME):

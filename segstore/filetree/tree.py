@@ -1,9 +1,9 @@
 """`FileTree`: reads and changes the files of one topic, in the process that writes the store. On disk: the
 topic's log.
 
-Threads: any. A change is one record batch. It is appended with the tree's lock held and becomes visible
-once it is written, so that the log has the changes in the order in which they were seen; nothing is synced
-under the lock.
+Threads: any. A change is one record batch. It is appended with the tree's lock held and becomes visible once
+it is written, so that the log has the changes in the order in which readers saw them; nothing is synced under
+the lock.
 """
 
 from __future__ import annotations
@@ -51,15 +51,13 @@ if TYPE_CHECKING:
 # An `Upload` is a file that is being received. Its chunks are appended as they fill, its path once it is
 # complete.
 #
-# On disk: until then the chunks belong to no file; those of an upload that did not end are deleted by
-# `abort`, or when the tree is opened again. Threads: an upload belongs to one; it holds no lock while it
-# waits for bytes.
+# On disk: until then the chunks belong to no file. `abort`, or the next open of the tree, deletes the chunks
+# of an unfinished upload. Threads: an upload belongs to one thread; it holds no lock while it waits for
+# bytes.
 
 
 class Upload:
-    """A file that is being received. It is a context manager: on exit, an upload that was not committed is
-    aborted.
-    """
+    """A file that is being received. A context manager: its end aborts an upload that was not committed."""
 
     def __init__(self, tree: FileTree, path: str, file_id: int, chunk_bytes: int, overwrite: bool) -> None:
         self._tree, self._path, self._overwrite = tree, path, overwrite
@@ -78,8 +76,7 @@ class Upload:
             self._written.append(append(self._tree.log, [(key, chunk)]))
 
     def commit(self) -> File:
-        """Make the file visible, in place of an older one: the last chunk and the path go into one batch.
-
+        """Make the file visible, in place of an older one, by one batch of the last chunk and the path.
         Raises FileExistsError, IsADirectoryError, NotADirectoryError; StorageError.
         """
         size = len(self._written) * self._chunk_bytes + len(self._buffer)
@@ -90,7 +87,7 @@ class Upload:
         return made
 
     def abort(self) -> None:
-        """Delete the chunks. Raises StorageError; then the next open of the tree deletes them."""
+        """Delete the chunks. Raises StorageError; the next open of the tree then deletes them."""
         if not self._done:
             self._done = True
             chunks = range(len(self._written))
@@ -107,12 +104,12 @@ class Upload:
 
 # --- checks ------------------------------------------------------------------------------------
 
-# These functions check whether a file system would allow a change, and raise the errors that its calls would
-# raise. Threads: the caller holds the lock of the nodes. Paths are clean.
+# These functions check whether a file system would allow a change, and raise its errors. Threads: the caller
+# holds the lock of the nodes. Paths are clean.
 
 
 def missing(nodes: Nodes, path: str, now: int) -> dict[str, Node]:
-    """Return the directories that are missing, from the root down to `path`. Raises NotADirectoryError."""
+    """Return the missing directories from the root down to `path`. Raises NotADirectoryError."""
     made: dict[str, Node] = {}
     while path != ROOT:
         node = nodes.get(path)
@@ -126,8 +123,8 @@ def missing(nodes: Nodes, path: str, now: int) -> dict[str, Node]:
 
 
 def check_target(nodes: Nodes, path: str, overwrite: bool) -> File | None:
-    """Return the file that a new one at this path replaces. Raises FileExistsError, IsADirectoryError,
-    NotADirectoryError.
+    """Return the file that a new file at this path replaces, or None. Raises FileExistsError,
+    IsADirectoryError, NotADirectoryError.
     """
     node = nodes.get(path)
     if isinstance(node, Directory):
@@ -139,7 +136,9 @@ def check_target(nodes: Nodes, path: str, overwrite: bool) -> File | None:
 
 
 def check_rename(nodes: Nodes, source: str, target: str, node: Node, overwrite: bool) -> Node | None:
-    """Return what `node` at `source` replaces at `target`. Raises what `FileTree.rename` raises."""
+    """Return the node that `node` from `source` replaces at `target`, or None. Raises the errors of
+    `FileTree.rename`.
+    """
     if lies_below(target, source) or source == ROOT:
         raise error(errno.EINVAL, source, f"can't become {target}")
     replaced = nodes.get(target)
@@ -164,16 +163,16 @@ def check_rename(nodes: Nodes, source: str, target: str, node: Node, overwrite: 
 
 
 class FileTree:
-    """The files of one topic. Paths are absolute, such as /a/b. Methods raise the errors that a file system's
-    calls would raise, and those of the engine.
+    """The files of one topic. Paths are absolute, such as /a/b. Methods raise the errors of file system
+    calls, and those of the engine.
     """
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
         self._lock = Mutex()
-        found = snapshot(log)
-        self._nodes, self._next_id = found.nodes, found.next_id
-        append_all(log, [(key, None) for key in found.orphans])
+        latest = snapshot(log)
+        self._nodes, self._next_id = latest.nodes, latest.next_id
+        append_all(log, [(key, None) for key in latest.orphans])
 
     def __repr__(self) -> str:
         return f"<FileTree {self.log.topic}: {len(self._nodes) - 1:,} paths>"
@@ -181,9 +180,7 @@ class FileTree:
     # --- looking --------------------------------------------------------------------------
 
     def get(self, path: str) -> Node | None:
-        """Return the node at the path, or None. Raises InvalidArgumentError for a path that can't name a
-        file.
-        """
+        """Return the node at the path, or None. Raises InvalidArgumentError for an invalid path."""
         return self._nodes.get(clean_path(path))
 
     def stat(self, path: str) -> Node:
@@ -195,7 +192,7 @@ class FileTree:
         return node
 
     def listing(self, path: str) -> list[tuple[str, Node]]:
-        """Return (name, node) of all in a directory, in order; a file is listed as "". Raises
+        """Return (name, node) of the entries of a directory, in order; a file is listed as "". Raises
         FileNotFoundError.
         """
         path = clean_path(path)
@@ -203,11 +200,11 @@ class FileTree:
             node = self.stat(path)
             if isinstance(node, File):
                 return [("", node)]
-            found = ((name, self._nodes.get(joined(path, name))) for name in self._nodes.names(path))
-            return [(name, node) for name, node in found if node is not None]
+            entries = ((name, self._nodes.get(joined(path, name))) for name in self._nodes.names(path))
+            return [(name, node) for name, node in entries if node is not None]
 
     def walk(self, path: str = ROOT) -> list[tuple[str, Node]]:
-        """Return (path, node) of the path and of all below it. Raises FileNotFoundError."""
+        """Return (path, node) of the node at the path and all nodes below it. Raises FileNotFoundError."""
         path = clean_path(path)
         with self._lock:
             self.stat(path)
@@ -225,9 +222,8 @@ class FileTree:
     # --- changing -------------------------------------------------------------------------
 
     def create(self, path: str, overwrite: bool = False) -> Upload:
-        """Begin a file; it appears once the upload is committed, with its missing parents.
-
-        Raises FileExistsError, IsADirectoryError, NotADirectoryError.
+        """Begin a file; it becomes visible when the upload is committed, with its missing parents. Raises
+        FileExistsError, IsADirectoryError, NotADirectoryError.
         """
         path = clean_path(path)
         with self._lock:
@@ -236,13 +232,13 @@ class FileTree:
         return Upload(self, path, file_id, chunk_bytes(self.log), overwrite)
 
     def write(self, path: str, data: bytes, overwrite: bool = False) -> File:
-        """Write a whole file at once. Raises what `create` raises."""
+        """Write a whole file at once. Raises the errors of `create`."""
         with self.create(path, overwrite) as upload:
             upload.write(data)
             return upload.commit()
 
     def put_file(self, path: str, file: File, last: Sequence[Entry], overwrite: bool) -> File:
-        """Make a file visible whose chunks are written, except the `last`. `Upload` calls this."""
+        """Make a file visible; all its chunks are written already, except the `last`. `Upload` calls this."""
         with self._lock:
             replaced = check_target(self._nodes, path, overwrite)
             shown = {**missing(self._nodes, parent_of(path), file.time), path: file}
@@ -252,9 +248,7 @@ class FileTree:
         return file
 
     def mkdirs(self, path: str) -> None:
-        """Make a directory and its parents; does nothing where it exists. Raises NotADirectoryError,
-        FileExistsError.
-        """
+        """Make a directory and its parents, unless it exists. Raises NotADirectoryError, FileExistsError."""
         path = clean_path(path)
         with self._lock:
             if isinstance(self._nodes.get(path), File):
@@ -265,10 +259,11 @@ class FileTree:
                 self._put(made)
 
     def rename(self, source: str, target: str, overwrite: bool = False) -> None:
-        """Give a file or directory another path, whose parent must exist.
+        """Move a file or directory to another path, whose parent must exist.
 
         With `overwrite` it may replace a file, or an empty directory. Raises FileNotFoundError,
-        FileExistsError, IsADirectoryError, NotADirectoryError, OSError (ENOTEMPTY; EINVAL: into itself).
+        FileExistsError, IsADirectoryError, NotADirectoryError, OSError (ENOTEMPTY; EINVAL for a move into
+        itself).
         """
         source, target = clean_path(source), clean_path(target)
         with self._lock:
@@ -285,9 +280,7 @@ class FileTree:
             self._put(moved)
 
     def delete(self, path: str, recursive: bool = False) -> bool:
-        """Delete a file or directory; return whether it existed. Of the root, only the contents are
-        deleted.
-
+        """Delete a file or directory; return whether it existed. The root itself stays, without contents.
         Raises OSError (ENOTEMPTY) for a directory that is not empty, unless `recursive`.
         """
         path = clean_path(path)
@@ -295,8 +288,7 @@ class FileTree:
             below = list(self._nodes.walk(path))
             if len(below) > 1 and not recursive:
                 raise error(errno.ENOTEMPTY, path)
-            # The contents of a directory are deleted first, so that a kill in a long delete still leaves a
-            # tree.
+            # Contents before their directory, so that a kill in a long delete leaves a valid tree.
             entries: list[Entry] = []
             for at, node in reversed(below):
                 entries += [(nodes.path_key(at), None)] if at != ROOT else []
@@ -311,7 +303,7 @@ class FileTree:
         self.log.flush()
 
     def now(self) -> int:
-        """Return ms since the epoch, by the store's clock."""
+        """Return the time of the store's clock, ms since the epoch."""
         return self.log.context.clock()
 
     # --- parts ----------------------------------------------------------------------------
@@ -323,13 +315,13 @@ class FileTree:
 
 # --- trees -------------------------------------------------------------------------------------
 
-# A store has one tree for each topic, which all callers that change its files share.
+# A store has one tree per topic, shared by all callers that change its files.
 
 
 def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None) -> FileTree:
-    """Return the one tree of a topic in an open store; the topic is created where it is missing.
+    """Return the one tree of a topic in an open store; a missing topic is created.
 
-    Raises ConfigError where the topic can't hold files, InvalidRecordError where it has other records;
+    Raises ConfigError if the topic can't hold files, InvalidRecordError if it has other records;
     ReadOnlyError; IllegalStateError in a guest of a shared store.
     """
     store.check_keeps("file_tree()")
@@ -342,16 +334,16 @@ class _Trees:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = Mutex()
-        self._held: dict[str, FileTree] = {}
+        self._trees: dict[str, FileTree] = {}
 
     def tree(self, topic: str, config: Mapping[str, Any]) -> FileTree:
         with self._lock:
             make_topic(self._store, topic, config)
             log = files_log(self._store, topic)
-            held = self._held.get(topic)
-            if held is None or held.log is not log:
-                held = self._held[topic] = FileTree(log)
-            return held
+            tree = self._trees.get(topic)
+            if tree is None or tree.log is not log:
+                tree = self._trees[topic] = FileTree(log)
+            return tree
 
     def close(self) -> None:
-        self._held.clear()
+        self._trees.clear()

@@ -1,9 +1,9 @@
-"""The index builder makes a segment's index entries from its batch headers, for whoever writes a segment as a
-whole; those of the active segment are made as its batches are appended (`_native/active.c`).
+"""The index builder makes a segment's index entries from its batch headers, for a segment that is written or
+indexed as a whole. The entries of the active segment are made with its appends (`_native/active.c`).
 
-As org.apache.kafka.storage.internals.log.LogSegment.append. The entries depend on the batches and
-`index.interval.bytes` only, so that a rebuilt index equals the one that was written with the log. Nothing is
-on disk. Threads: one at a time.
+As org.apache.kafka.storage.internals.log.LogSegment.append. The entries depend only on the batches and
+`index.interval.bytes`, so that a rebuilt index equals the original. Nothing is on disk. Threads: one at a
+time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ EMPTY = dict(zip(_FIELDS, (0, -1, -1, -1), strict=True))
 
 
 def closing_entry(state: Any, base_offset: int) -> bytes:
-    """Return the time index entry that sealing or closing adds to a segment whose indexes are in this state,
-    a `seg_index_state` (b"" where the last entry has that timestamp already).
+    """Return the time index entry that sealing or closing adds to a segment with this index state
+    (`seg_index_state`); b"" if the last entry has the largest timestamp already.
     """
     if state.max_timestamp <= state.last_time_entry:
         return b""
@@ -33,21 +33,21 @@ def closing_entry(state: Any, base_offset: int) -> bytes:
 
 
 class IndexBuilder:
-    """The state of a segment's indexes after the batches seen so far."""
+    """Makes the index entries of one segment; `state` is the state of its indexes after the batches so
+    far.
+    """
 
     def __init__(self, base_offset: int, interval_bytes: int) -> None:
         """Begin without entries."""
         self.base_offset, self.interval_bytes = base_offset, interval_bytes
         self._state = ffi.new("seg_index_state *", EMPTY)
         self._n_time = ffi.new("int64_t *")
-        self._capacity = -1  # there are no buffers yet for what C makes
+        self._capacity = -1  # there are no buffers yet for C's entries
 
     @property
     def state(self) -> State:
         """Return the bytes since the last entry, the largest timestamp (-1: none), its offset, and the last
-        time index entry's timestamp.
-
-        Setting an earlier value undoes what `add` did meanwhile.
+        time index entry's timestamp. Setting an earlier value undoes the calls of `add` since.
         """
         s = self._state
         return s.bytes_since, s.max_timestamp, s.max_timestamp_offset, s.last_time_entry
@@ -60,9 +60,9 @@ class IndexBuilder:
     def add(self, batches: Any) -> tuple[bytes, bytes]:
         """Return the entries for the offset index and the time index that these batches add.
 
-        `batches` lends the memory of `seg_batch`, in the log's order, `position` in the segment's log file.
-        Raises OSError (EOVERFLOW), with the state unchanged, where an offset or a
-        position doesn't fit the segment's int32.
+        `batches` is memory of `seg_batch`, in the log's order; each `position` is a byte of the segment's log
+        file. Raises OSError (EOVERFLOW), with the state unchanged, if an offset or a position doesn't fit the
+        segment's int32.
         """
         first = held("seg_batch[]", batches)
         n = len(first)
@@ -86,11 +86,11 @@ class IndexBuilder:
         return offsets, ffi.buffer(self._time_out, self._n_time[0] * TimeIndex.ENTRY.size)[:]
 
     def last_time_entry(self) -> bytes:
-        """Return what `closing_entry` does."""
+        """Return the closing time index entry, as `closing_entry`."""
         return closing_entry(self._state, self.base_offset)
 
     def _room(self, n: int) -> None:
         offset_out = ffi.new("uint8_t[]", n * OffsetIndex.ENTRY.size)
         time_out = ffi.new("uint8_t[]", n * TimeIndex.ENTRY.size)
-        # No call lies in between, in which an interrupt could leave `_capacity` larger than the buffers.
+        # In one statement: an interrupt must not leave `_capacity` larger than the buffers.
         self._offset_out, self._time_out, self._capacity = offset_out, time_out, n

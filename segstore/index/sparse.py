@@ -1,13 +1,13 @@
 """The sparse indexes of a segment, the offset index and the time index: files of fixed-size, rising entries.
 
 On disk an active index is empty until its first entry, then grows by 64 KiB of allocated blocks (a store
-through the mapping of a hole on a full disk would be a SIGBUS) and ends in zeros; a sealed one is trimmed to
-its entries. A broker's may be preallocated: the count of entries never comes from the file's size.
+through the mapping of a hole on a full disk would be a SIGBUS) and ends in zeros. A sealed index is trimmed
+to its entries. A broker's index may be preallocated: the number of entries never comes from the file's size.
 
-Threads: one writer, any number of look-ups at the same time, without locks: they work on a `View` that the
-writer replaces whole. A view reads below its count only, and entries below it never change: a file is trimmed
-behind them. Only `truncate_to` takes some back, and leaves zeros. An old view's mapping is unmapped with its
-last reference. Other processes map sealed files only, and read active ones by pread.
+Threads: one writer, and any number of look-ups at the same time, without locks. A look-up works on a `View`,
+which the writer replaces whole. A view reads only below its count, and these entries never change: a file is
+trimmed after them. Only `truncate_to` removes entries, and leaves zeros. An old view's mapping is unmapped
+with its last reference. Other processes map only sealed files, and read active ones by pread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST = MOST_RELATIVE + 1
 
 
 class View(NamedTuple):
-    """Entries that can be looked up: a C pointer, their number, and the memory they lie in."""
+    """Entries for look-ups: a C pointer, their number, and the memory that they lie in."""
 
     pointer: Any
     n: int
@@ -49,9 +49,7 @@ _view: Callable[[tuple[Any, ...]], View] = partial(tuple.__new__, View)  # a cal
 
 
 class SparseIndex:
-    """Look-ups in entries of two fields; the subclass says which fields these are and how they are
-    ordered.
-    """
+    """Look-ups in entries of two fields; subclasses define the fields and their order."""
 
     ENTRY: ClassVar[struct.Struct]
     OFFSET_FIELD: ClassVar[int]  # which of the two is the relative offset
@@ -61,24 +59,24 @@ class SparseIndex:
 
     _view: View
     _count: Any = None
-    """Of an active index: a pointer to the number of its entries."""
+    """In an active index, a pointer to the number of its entries."""
 
     def __init__(self, files: Files, path: str | os.PathLike[str]) -> None:
         self._files, self.path = files, os.fspath(path)
 
     @property
     def entries(self) -> int:
-        """Return how many entries there are."""
+        """Return the number of entries."""
         return self.view.n
 
     @property
     def view(self) -> View:
-        """Return the view that C looks up in, valid for as long as it is referred to."""
+        """Return the view for C's look-ups, valid for as long as a reference exists."""
         return self._view
 
     def entry(self, slot: int) -> tuple[int, int]:
-        """Return both fields of entry `slot`; negative slots count from the end. Raises IndexError where
-        there is none.
+        """Return both fields of entry `slot`; negative slots count from the end. Raises IndexError if there
+        is no such entry.
         """
         view = self.view
         slot += view.n if slot < 0 else 0
@@ -87,7 +85,7 @@ class SparseIndex:
         return self.ENTRY.unpack_from(view.memory, slot * self.ENTRY.size)
 
     def lookup(self, key: int) -> tuple[int, int] | None:
-        """Return the last entry whose first field is at most `key`; None where there is none."""
+        """Return the last entry whose first field is at most `key`, or None."""
         pointer, count, memory = self._view if self._count is None else self.view
         slot = self._slot(pointer, count, key)
         if slot < 0:
@@ -96,7 +94,8 @@ class SparseIndex:
 
     @classmethod
     def valid_entries(cls, data: Any, end_relative: int, log_size: int) -> int:
-        """Return how many leading entries of `data` (bytes-like) are in order and inside their segment.
+        """Return the number of leading entries of `data` (bytes-like) that are in order and inside their
+        segment.
 
         The segment has offsets up to `end_relative` (end offset - base offset) and `log_size` bytes.
         """
@@ -105,7 +104,7 @@ class SparseIndex:
 
     @classmethod
     def parse(cls, data: bytes) -> list[tuple[int, int]]:
-        """Return all entries of `data`, without a last one that is cut off."""
+        """Return all whole entries of `data`."""
         whole = len(data) - len(data) % cls.ENTRY.size
         return list(cls.ENTRY.iter_unpack(data[:whole]))
 
@@ -126,11 +125,11 @@ def _pages(size: int) -> int:
 
 class ActiveIndex(SparseIndex):
     """The writable index of a partition's active segment; it keeps no descriptor open. C adds the entries of
-    batches that are appended: the segment's `seg_active` says where, and its `seg_end` how many there are.
+    appended batches: the segment's `seg_active` has the memory, and its `seg_end` the number of entries.
     """
 
-    FIELDS: ClassVar[tuple[str, str]]  # of `seg_end`: how many entries there are, and may be
-    MEMORY: ClassVar[str]  # of `seg_active`
+    FIELDS: ClassVar[tuple[str, str]]  # fields of `seg_end`: the number of entries, and the room for them
+    MEMORY: ClassVar[str]  # the field of `seg_active` with the memory
 
     def __init__(
         self,
@@ -141,8 +140,8 @@ class ActiveIndex(SparseIndex):
         active: Any,
         entries: int = 0,
     ) -> None:
-        """Open the file, create it if it is missing, and truncate it to its `entries` valid ones, as `end`
-        and `active` say from then on. Raises OSError.
+        """Open the file, create it if it is missing, and truncate it to its valid `entries`; from then on
+        `end` and `active` have their number and memory. Raises OSError.
 
         `max_bytes` is `segment.index.bytes`.
         """
@@ -154,9 +153,9 @@ class ActiveIndex(SparseIndex):
         self._count, self._most = ffi.addressof(end, count), ffi.addressof(end, most)
         self._looked_at = 0  # the most entries that a view had before some were dropped
         self.max_entries = max_bytes // self.ENTRY.size
-        # Bytes of the file; those behind the entries are allocated. While the file grows or is trimmed, and
-        # after an interrupt of that, `_size` is the larger and `_room` the smaller number: entries are only
-        # written below `_room`.
+        # Bytes of the file; the bytes after the entries are allocated. While the file grows or is trimmed,
+        # and after an interrupt of that, `_size` is the larger and `_room` the smaller number: entries are
+        # only written below `_room`.
         self._size = self._room = entries * self.ENTRY.size
         with files.open(path, write=True, create=True) as handle:
             size = files.size(handle)
@@ -170,19 +169,19 @@ class ActiveIndex(SparseIndex):
 
     @property
     def view(self) -> View:
-        """Return the view that C looks up in, valid for as long as it is referred to."""
-        count = self._count[0]  # first: the memory that is seen then has all the entries that were counted
+        """Return the view for C's look-ups, valid for as long as a reference exists."""
+        count = self._count[0]  # first: memory that is read later has all counted entries
         view, (pointer, memory) = self._view, self._mapped
         if view.n != count or view.memory is not memory:
             view = self._view = _view((pointer, count, memory))
         return view
 
     def _map(self, mapped: tuple[Any, Any]) -> None:
-        self._mapped = mapped  # which keeps the memory
+        self._mapped = mapped  # keeps the memory alive
         setattr(self._active, self.MEMORY, mapped[0])
 
     def _most_in(self, room: int) -> int:
-        """Return how many entries `room` bytes take before the one that sealing adds."""
+        """Return the number of entries that fit in `room` bytes, less the one that sealing adds."""
         return min(room // self.ENTRY.size, self.max_entries - self.SPARE) - self.SPARE
 
     def is_full(self, n: int = 1) -> bool:
@@ -190,13 +189,13 @@ class ActiveIndex(SparseIndex):
         return bool(self._count[0] + n > self.max_entries - self.SPARE)
 
     def reserve(self, n: int) -> None:
-        """Make room on disk for `n` more entries. Raises OSError (ENOSPC); nothing has changed then."""
+        """Reserve room on disk for `n` more entries. Raises OSError (ENOSPC); nothing has changed then."""
         need = (self._count[0] + n) * self.ENTRY.size
         if need > self._room:
             self._grow(need)
 
     def append(self, entries: bytes) -> None:
-        """Add whole entries; this can't fail where room was reserved. Raises OSError."""
+        """Add whole entries; this can't fail if room was reserved. Raises OSError."""
         n = len(entries) // self.ENTRY.size
         if not n:
             return
@@ -207,7 +206,7 @@ class ActiveIndex(SparseIndex):
         self._count[0] = count + n
 
     def truncate_to(self, relative_offset: int) -> None:
-        """Drop the entries of offsets from `relative_offset` on; this needs no room on the disk."""
+        """Remove the entries with offsets from `relative_offset` on; this needs no room on the disk."""
         n, memory = self._count[0], self._mapped[1]
         keep = n
         while keep and self.entry(keep - 1)[self.OFFSET_FIELD] >= relative_offset:
@@ -221,13 +220,13 @@ class ActiveIndex(SparseIndex):
         memory[keep * size : n * size] = bytes((n - keep) * size)
 
     def seal(self) -> None:
-        """Trim the file to its entries; look-ups go on, the next append would grow it again. Raises
-        OSError.
+        """Trim the file to its entries. Look-ups still work, and the next append would grow the file again.
+        Raises OSError.
         """
         used = self._count[0] * self.ENTRY.size
         if used == self._size:
             return
-        # In this order, as in `_grow_to`: between both, the file has the entries of the record's room.
+        # In this order, as in `_grow_to`: at any moment the file has at least the room that `seg_end` says.
         self._room = used
         self._most[0] = self._most_in(used)
         # A page that an older, longer view may still read must not be cut off.
@@ -258,8 +257,7 @@ class ActiveIndex(SparseIndex):
                 self._files.allocate(handle, room, size - room)
                 mapped = _mapping(self._files.map(handle, size, write=True))
             except OSError:
-                # An emulated posix_fallocate may have got half way; the first error is the one that is
-                # raised.
+                # An emulated posix_fallocate may have allocated a part. Its error is raised, not a later one.
                 with contextlib.suppress(OSError):
                     self._files.truncate(handle, room)
                     self._size = room
@@ -270,7 +268,7 @@ class ActiveIndex(SparseIndex):
 
 
 class SealedIndex(SparseIndex):
-    """The entries of an index file that nobody appends to through this object, or of memory (`of`)."""
+    """The entries of an index file to which this object does not append, or of memory (`of`)."""
 
     def __init__(
         self,
@@ -284,12 +282,12 @@ class SealedIndex(SparseIndex):
         """Map the file and count its valid entries. Raises OSError (FileNotFoundError).
 
         Entries outside the segment's `log_size` (bytes) and `end_relative` (end offset - base offset) are not
-        valid. Where the file may still be written or cut, `mapped=False` makes a copy instead.
+        valid. If the file may still be written or cut, `mapped=False` makes a copy instead.
         """
         super().__init__(files, path)
         with files.open(path) as handle:
-            # A batch has at most one entry, whatever the file's size is; and no batch is smaller than its
-            # header.
+            # A batch has at most one entry, and is not smaller than its header: this bounds the entries,
+            # even if the file is larger.
             most = (log_size // _LEAST_BATCH + 2) * self.ENTRY.size
             size = min(files.size(handle), most)
             memory: Any = files.map(handle, size) if size and mapped else files.pread(handle, size, 0)
@@ -308,14 +306,14 @@ class SealedIndex(SparseIndex):
         pointer, _ = _mapping(memory)
         self._view = View(pointer, n, memory)
         next_entry = memory[n * self.ENTRY.size : (n + 1) * self.ENTRY.size]
-        #: Whether the entry behind the valid ones is anything but the zeros of allocated room.
+        #: Whether the entry after the valid ones is not zero, as it is in allocated room.
         self.damaged: bool = any(next_entry)
 
 
 def replace_index(files: Files, path: str | os.PathLike[str], entries: bytes, *, sync: bool = False) -> None:
-    """Put a file with these entries in place of the index, if there is one, by rename. Raises OSError.
+    """Replace the index, if there is one, with a file with these entries, by rename. Raises OSError.
 
-    Without `sync`, a file that a power loss has damaged is found out by validation, as always.
+    Without `sync` a power cut may damage the file, which the next load finds by validation.
     """
     files.write_atomic(path, entries, sync=sync)
 
@@ -343,7 +341,7 @@ class ActiveOffsetIndex(OffsetIndex, ActiveIndex):
 
 
 class SealedOffsetIndex(OffsetIndex, SealedIndex):
-    """The offset index of a sealed segment, or as a reader in another process sees it."""
+    """The offset index of a sealed segment, or of an active segment in a reader's process."""
 
 
 # --- time index --------------------------------------------------------------------------------
@@ -351,7 +349,7 @@ class SealedOffsetIndex(OffsetIndex, SealedIndex):
 # `<base offset>.timeindex`: entries of timestamp int64 and relative offset int32, big-endian
 # (org.apache.kafka.storage.internals.log.TimeIndex). An entry is the largest timestamp (ms) of its segment
 # so far and the last offset, relative to the base offset, of the batch that has it: no record below that
-# offset is later.
+# offset has a later timestamp.
 
 
 class TimeIndex(SparseIndex):
@@ -374,4 +372,4 @@ class ActiveTimeIndex(TimeIndex, ActiveIndex):
 
 
 class SealedTimeIndex(TimeIndex, SealedIndex):
-    """The time index of a sealed segment, or as a reader in another process sees it."""
+    """The time index of a sealed segment, or of an active segment in a reader's process."""

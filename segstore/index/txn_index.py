@@ -2,9 +2,9 @@
 
 An entry has 34 bytes, big-endian: version int16 = 0, producer id, first offset, last offset (the marker's)
 and last stable offset, int64 each (org.apache.kafka.storage.internals.log.AbortedTxn). Last offsets rise.
-There is no file before a segment's first abort. Like every index it is a hint: only leading entries that are
-possible are used, and where there is more in the file the log's control batches are read. Threads: any;
-functions without state.
+There is no file before a segment's first abort. Like every index it is a hint: only leading plausible entries
+are used, and if the file has more bytes the log's control batches are read. Threads: any; functions without
+state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ENTRY_SIZE = 34
 
 @cache
 def entry_type() -> np.dtype[np.void]:
-    """Return the type of an entry as it is on disk, packed."""
+    """Return the packed numpy type of an entry on disk."""
     return np.dtype(
         [
             ("version", ">i2"),
@@ -52,27 +52,25 @@ class AbortedTxn(NamedTuple):
 
 def parse(data: bytes, base_offset: int = 0) -> NDArray[np.void]:
     """Return the leading entries that can belong to the segment from `base_offset` on: an array of
-    `entry_type`, a view of `data`.
-
-    The whole file was sound where `len(result) * ENTRY_SIZE == len(data)`.
+    `entry_type`, a view of `data`. The whole file is sound if `len(result) * ENTRY_SIZE == len(data)`.
     """
     found = np.frombuffer(data, entry_type(), len(data) // ENTRY_SIZE)
     first, last = found["first_offset"], found["last_offset"]
     good = (found["version"] == VERSION) & (found["producer_id"] >= 0) & (found["last_stable_offset"] >= 0)
-    # A transaction has a record before its marker, so that zeros, which a power cut leaves, are no entry.
+    # A transaction has a record before its marker, so zeros, as a power cut leaves them, are no entry.
     good &= (first >= 0) & (first < last) & (last >= base_offset)
     good[1:] &= last[1:] > last[:-1]
     return found if good.all() else found[: int(good.argmin())]
 
 
 def format_entries(txns: Iterable[AbortedTxn]) -> bytes:
-    """Return the bytes of entries, as `parse` reads them; those of later aborts go behind them."""
+    """Return the bytes of entries, as `parse` reads them; the file appends later entries to them."""
     return np.array([(VERSION, *txn) for txn in txns], entry_type()).tobytes()
 
 
 def aborted(entries: NDArray[np.void], fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-    """Return the entries of an array of `entry_type` that overlap offsets [fetch_offset, upper_bound),
-    and whether these are all.
+    """Return the entries of an array of `entry_type` that overlap offsets [fetch_offset, upper_bound), and
+    whether they are complete.
 
     False: later segments may have more (Kafka: TransactionIndex.collectAbortedTxns).
     """

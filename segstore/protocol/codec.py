@@ -1,10 +1,10 @@
-"""Messages as Python objects, and their bytes: code that is generated from Kafka's definitions when a message
-and version is first met.
+"""Messages as Python objects, and their bytes: the code is generated from Kafka's definitions when a message
+and version is first used.
 
-A body is an object with an attribute a field, named in snake_case. `structs("FetchResponse")` is the class of
-a body; the classes of the structures in it are its attributes: `structs("FetchResponse").PartitionData`. All
-take keywords and have Kafka's defaults; a uuid is 16 bytes, an array is a list, record batches that were
-read are a memoryview of the message. Threads: what is here has no state.
+A body is an object with one attribute per field, named in snake_case. `structs("FetchResponse")` is the class
+of a body; the classes of its structures are attributes of that class:
+`structs("FetchResponse").PartitionData`. The constructors take keywords and have Kafka's defaults. A uuid is
+16 bytes, an array is a list, received record batches are a memoryview of the message. Threads: no state.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ABSENT: Any = object()
 
 
 class FileSlice(Protocol):
-    """Bytes of a file from `position` on that stand for record batches in a response: they go out by
-    sendfile. `release` is called when they did, or when they won't.
+    """Bytes of a file from `position` on, which stand for record batches in a response and are sent by
+    sendfile. `release` is called after the sending, or when it is given up.
     """
 
     position: int
@@ -37,17 +37,17 @@ class FileSlice(Protocol):
 
 
 Slices = list[tuple[int, FileSlice]]
-"""Where in the bytes each slice belongs."""
+"""The position of each slice in the encoded bytes."""
 
 
 class Struct:
-    """A structure of a message. Equal where all fields are."""
+    """A structure of a message. Two structures are equal if all fields are."""
 
     __slots__: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
-        return f"{type(self).__name__}({told})"
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"{type(self).__name__}({fields})"
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -75,8 +75,8 @@ def _made(name: str, fields: tuple[Field, ...]) -> Any:
 
 
 def _initializer(fields: tuple[Field, ...], made: dict[str, Any]) -> Callable[..., None]:
-    given = ", ".join(f"{f.name}={'ABSENT' if f.default == MADE else repr(f.default)}" for f in fields)
-    lines = [f"def __init__(self, *, {given}):"] if fields else ["def __init__(self):", "    pass"]
+    parameters = ", ".join(f"{f.name}={'ABSENT' if f.default == MADE else repr(f.default)}" for f in fields)
+    lines = [f"def __init__(self, *, {parameters}):"] if fields else ["def __init__(self):", "    pass"]
     for field in fields:
         if field.default == MADE:
             lines.append(f"    if {field.name} is ABSENT: {field.name} = {fresh(field)}")
@@ -87,16 +87,16 @@ def _initializer(fields: tuple[Field, ...], made: dict[str, Any]) -> Callable[..
 
 
 def decode(name: str, version: int, data: memoryview) -> Any:
-    """Read a message's body. Bytes behind it are left alone, as Kafka does.
+    """Return the body of a message. Bytes after it are ignored, as in Kafka.
 
-    Raises InvalidRequestError where the bytes are no such message, UnsupportedVersionError.
+    Raises InvalidRequestError if the bytes are no such message, UnsupportedVersionError.
     """
     return decode_at(name, version, data, 0, primitives.MOST_ELEMENTS)[0]
 
 
 def decode_at(name: str, version: int, data: memoryview, at: int, most: int) -> tuple[Any, int]:
-    """Read the body at position `at`, whose arrays have at most `most` elements; return it and the position
-    behind it. Raises what `decode` raises.
+    """Return the body at position `at`, whose arrays have at most `most` elements, and the position after it.
+    Raises InvalidRequestError, UnsupportedVersionError.
     """
     read: Callable[..., tuple[Any, int]] = _decoder(name, version)
     try:
@@ -108,17 +108,17 @@ def decode_at(name: str, version: int, data: memoryview, at: int, most: int) -> 
 
 
 def encode(body: Any, version: int, out: bytearray, slices: Slices | None = None) -> None:
-    """Append a message's bytes to `out`. Record batches that have a `fileno` are left out, and added to
-    `slices` with their place in `out`.
+    """Append a message's bytes to `out`. Record batches with a `fileno` are left out, and added to `slices`
+    with their position in `out`.
 
-    Raises InvalidArgumentError for values that the version can't hold, UnsupportedVersionError.
+    Raises InvalidArgumentError for values that the version can't represent, UnsupportedVersionError.
     """
     _write(type(body).__name__, version, (body,), out, slices)
 
 
 def packed(name: str, version: int, rows: Sequence[Struct]) -> Packed:
-    """Return structures of the message `name` as an array that is encoded, which may stand for them in many
-    bodies. Raises InvalidArgumentError, UnsupportedVersionError as `encode`.
+    """Return structures of the message `name` as an encoded array, which can be used in many bodies. Raises
+    InvalidArgumentError, UnsupportedVersionError as `encode`.
     """
     out = bytearray()
     _write(name, version, rows, out, None)
@@ -142,7 +142,7 @@ def _decoder(name: str, version: int) -> Callable[..., Any]:
 
 @cache
 def _encoders(name: str, version: int) -> dict[str, Callable[..., None]]:
-    """Return the encoders of a message's structures, its body among them, by name."""
+    """Return the encoders of a message's structures, including its body, by name."""
     definition = _checked(name, version)
     return _compiled(encoder_source(definition, version), definition, version, "write_")
 

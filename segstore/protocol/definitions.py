@@ -1,5 +1,5 @@
-"""Kafka's own definitions of its messages and records, out of a data file that tools/kafka_messages.py makes
-from Kafka's jars. Each one is parsed when it is first asked for. Threads: any.
+"""Kafka's own definitions of its messages and records, from a data file that tools/kafka_messages.py makes
+from Kafka's jars. Each definition is parsed at its first use. Threads: any.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ SCALARS: dict[str, Any] = {
     "bool": False, "int8": 0, "int16": 0, "uint16": 0, "int32": 0, "uint32": 0, "int64": 0, "float64": 0.0,
     "uuid": bytes(16), "string": "", "bytes": b"", "records": None,
 }  # fmt: skip
-"""The types that are no structures, with their defaults."""
+"""The types that are not structures, with their defaults."""
 
 
 class Versions(NamedTuple):
-    """A range, both ends included; `low` > `high` is none."""
+    """A range of versions, both ends included; empty if `low` > `high`."""
 
     low: int
     high: int
@@ -31,15 +31,15 @@ class Versions(NamedTuple):
 
 NEVER = Versions(0, -1)
 MADE = ()
-"""The default of an array that starts empty, or of a structure that starts with its defaults: each object has
-one of its own.
+"""The default of an array that starts empty, or of a structure that starts with its own defaults: each object
+gets a new one.
 """
 _NO_END = 1 << 15
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 def versions(text: str | None) -> Versions:
-    """Read a range as Kafka writes it: "4-18", "12+", "7", "none"."""
+    """Return the range that Kafka writes as "4-18", "12+", "7" or "none"."""
     if text is None or text == "none":
         return NEVER
     low, dash, high = text.rstrip("+").partition("-")
@@ -47,8 +47,8 @@ def versions(text: str | None) -> Versions:
 
 
 class Field(NamedTuple):
-    """One field of a structure. `kind` is a scalar's type or a structure's name; `tag` is -1 where the field
-    is never a tagged one (KIP-482). `default` is a value, None for null, or MADE.
+    """One field of a structure. `kind` is a scalar's type or a structure's name; `tag` is -1 if the field is
+    never tagged (KIP-482). `default` is a value, None for null, or MADE.
     """
 
     name: str
@@ -66,8 +66,8 @@ class Field(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A request, a response, a header, or the key or value of a record; `structs` are its structures by name,
-    the one of its own name is the body.
+    """The definition of a request, a response, a header, or the key or value of a record. `structs` are its
+    structures by name; the body has the message's name.
     """
 
     name: str
@@ -102,7 +102,7 @@ class _Messages(Mapping[str, Message]):
 @cache
 def messages() -> Mapping[str, Message]:
     """Return all messages by name."""
-    loader: Any = __spec__.loader if __spec__ else None  # also that of an archive
+    loader: Any = __spec__.loader if __spec__ else None  # a zip archive has a loader too
     data = loader.get_data(os.path.join(os.path.dirname(__file__), "messages.json.gz"))
     return _Messages(dict(line.split(" ", 1) for line in zlib.decompress(data, _GZIP).decode().splitlines()))
 
@@ -112,20 +112,20 @@ def message(name: str) -> Message:
     return messages()[name]
 
 
-def _message(held: dict[str, Any]) -> Message:
+def _message(definition: dict[str, Any]) -> Message:
     structs: dict[str, tuple[Field, ...]] = {}
-    for each in held.get("commonStructs", ()):
+    for each in definition.get("commonStructs", ()):
         _collect(each["name"], each["fields"], structs)
-    _collect(held["name"], held.get("fields", []), structs)
-    valid = versions(held["validVersions"])
-    if held.get("latestVersionUnstable"):
+    _collect(definition["name"], definition.get("fields", []), structs)
+    valid = versions(definition["validVersions"])
+    if definition.get("latestVersionUnstable"):
         valid = Versions(valid.low, valid.high - 1)
     return Message(
-        held["name"],
-        held.get("apiKey", -1),
-        held["type"],
+        definition["name"],
+        definition.get("apiKey", -1),
+        definition["type"],
         valid,
-        versions(held.get("flexibleVersions")),
+        versions(definition.get("flexibleVersions")),
         structs,
     )
 
@@ -137,31 +137,31 @@ def _collect(name: str, fields: list[dict[str, Any]], structs: dict[str, tuple[F
             _collect(each["type"].removeprefix("[]"), each["fields"], structs)
 
 
-def _field(held: dict[str, Any]) -> Field:
-    kind = held["type"].removeprefix("[]")
-    tagged = versions(held.get("taggedVersions"))
+def _field(definition: dict[str, Any]) -> Field:
+    kind = definition["type"].removeprefix("[]")
+    tagged = versions(definition.get("taggedVersions"))
     return Field(
-        snake_case(held["name"]),
+        snake_case(definition["name"]),
         kind,
-        held["type"].startswith("[]"),
-        versions(held.get("versions") or held.get("taggedVersions")),
-        versions(held.get("nullableVersions")),
+        definition["type"].startswith("[]"),
+        versions(definition.get("versions") or definition.get("taggedVersions")),
+        versions(definition.get("nullableVersions")),
         tagged,
-        held.get("tag", -1),
-        _default(held, kind),
+        definition.get("tag", -1),
+        _default(definition, kind),
     )
 
 
-def _default(held: dict[str, Any], kind: str) -> Any:
-    given = held.get("default")
-    if given == "null":
+def _default(definition: dict[str, Any], kind: str) -> Any:
+    default = definition.get("default")
+    if default == "null":
         return None
-    if held["type"].startswith("[]") or kind not in SCALARS:
+    if definition["type"].startswith("[]") or kind not in SCALARS:
         return MADE
-    if given is None or given == "":
+    if default is None or default == "":
         return SCALARS[kind]
     if kind == "bool":
-        return str(given).lower() == "true"
+        return str(default).lower() == "true"
     if kind.startswith(("int", "uint")):
-        return int(str(given), 0)
-    return float(given) if kind == "float64" else given
+        return int(str(default), 0)
+    return float(default) if kind == "float64" else default

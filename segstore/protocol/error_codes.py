@@ -1,5 +1,5 @@
-"""Kafka's error codes (org.apache.kafka.common.protocol.Errors), which exception each stands for at a server,
-and the exception by which a client tells of them.
+"""Kafka's error codes (org.apache.kafka.common.protocol.Errors), the code of each exception at a server, and
+the exception of a code at a client.
 
 Threads: no state.
 """
@@ -12,7 +12,7 @@ from segstore import errors
 
 
 class Code(IntEnum):
-    """The codes that a server answers."""
+    """The error codes of a server's answers."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -190,13 +190,15 @@ _CODES: dict[type[BaseException], Code] = {
 
 
 def told_error(code: int, message: str) -> errors.BrokerError:
-    """Return the error that stands for a broker's answer, at a client; `message` says what was asked for."""
+    """Return the client's exception for an error code in a broker's answer; `message` describes the
+    request.
+    """
     name = Code(code).name if code in Code._value2member_map_ else "an error that is not known here"
     return errors.BrokerError(f"{message}: the broker answers {name} ({code})", code, name)
 
 
 def code_of(error: BaseException) -> Code:
-    """Return the code that tells a client of an exception: that of its class, or of the nearest base."""
+    """Return the code of an exception for clients: that of its class, or of the nearest base."""
     for kind in type(error).__mro__:
         if kind in _CODES:
             return _CODES[kind]

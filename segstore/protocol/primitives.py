@@ -1,8 +1,8 @@
-"""What generated codecs call: unsigned varints, strings, byte strings and arrays' lengths. The usual varint
-has one byte (below ONE_BYTE): it is read and written where it stands, since a request has a dozen.
+"""The functions of generated codecs: unsigned varints, strings, byte strings and lengths of arrays. A varint
+has mostly one byte (below ONE_BYTE); that case is inlined, since a request has a dozen varints.
 
-Functions that read take a memoryview of bytes and a position, and return a value and the position behind
-it. Where the bytes end too early they raise IndexError or struct.error, which `codec.decode` translates.
+Functions that read take a memoryview of bytes and a position, and return a value and the position after it.
+If the bytes end too early they raise IndexError or struct.error, which `codec.decode` translates.
 """
 
 from __future__ import annotations
@@ -13,23 +13,21 @@ from typing import Any, NoReturn
 from segstore.errors import InvalidRequestError
 
 CORRELATION_ID = slice(4, 8)
-"""Where requests and, with their sizes, answers have the correlation id."""
+"""The position of the correlation id in requests, and in answers with their size field."""
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 LONGEST_VARINT = 5
 ONE_BYTE = 0x80
 LONGEST_STRING = 0x7FFF
-"""In bytes; compact lengths could tell more (Kafka: MessageGenerator refuses those too)."""
+"""In bytes; compact lengths could be larger (Kafka: MessageGenerator refuses these too)."""
 MOST_ELEMENTS = 250_000
-"""Elements of all arrays of one request, nested ones too: ten bytes may ask for an object of 180, so all of
-them take at most 45 MB.
+"""Most elements of all arrays of one request, nested ones included: ten bytes may ask for an object of 180
+bytes, so all of them take at most 45 MB.
 """
 
 
 class Packed:
-    """An array of structures that is encoded already, and stands for the list of them in a body of that
-    version.
-    """
+    """An encoded array of structures, which replaces the list of them in a body of that version."""
 
     __slots__ = ("_data", "_size", "_version")
 
@@ -40,14 +38,14 @@ class Packed:
         return self._size
 
     def of(self, version: int) -> bytes:
-        """Return the bytes of the elements. Raises ValueError where they are of another version."""
+        """Return the bytes of the elements. Raises ValueError if they are encoded in another version."""
         if version != self._version:
             raise ValueError(f"an array is encoded in version {self._version}")
         return self._data
 
 
-def bad(told: str) -> NoReturn:
-    raise InvalidRequestError(told)
+def bad(message: str) -> NoReturn:
+    raise InvalidRequestError(message)
 
 
 def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
@@ -64,7 +62,7 @@ def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def behind_tags(data: memoryview, at: int) -> int:
-    """Return the position behind the tagged fields of a header, which nobody reads."""
+    """Return the position after the tagged fields of a header, which are ignored."""
     if data[at] == 0:
         return at + 1
     number, at = read_uvarint(data, at)
@@ -87,7 +85,7 @@ def uvarint(value: int) -> bytes:
 
 
 def _span(data: memoryview, at: int, compact: bool, wide: bool, nullable: bool) -> tuple[int, int]:
-    """Read a length that is not beyond what is left; -1 is null."""
+    """Read a length that does not exceed the remaining bytes; -1 is null."""
     if compact:
         length, at = read_uvarint(data, at)
         length -= 1
@@ -130,7 +128,9 @@ def read_records(data: memoryview, at: int, compact: bool, nullable: bool) -> tu
 
 
 def read_count(data: memoryview, at: int, compact: bool, nullable: bool, left: list[int]) -> tuple[int, int]:
-    """Read an array's length; -1 is null. `left[0]` elements may be in the message yet."""
+    """Read an array's length; -1 is null. `left[0]` is the number of elements that the message may still
+    have.
+    """
     if compact and 0 < (size := data[at]) < ONE_BYTE and size <= len(data) - at and size <= left[0]:
         left[0] -= size - 1
         return size - 1, at + 1
@@ -170,7 +170,9 @@ def write_string(out: bytearray, text: str | None, compact: bool) -> None:
 
 
 def uuid(value: bytes) -> bytes:
-    """Return a uuid that has 16 bytes, which `struct.pack` would pad or cut."""
+    """Return a uuid of 16 bytes. Raises ValueError for another length, which `struct.pack` would pad
+    or cut.
+    """
     if len(value) != 16:
         raise ValueError(f"a uuid has {len(value)} bytes instead of 16")
     return value

@@ -1,7 +1,8 @@
-"""The keys and values of records in Kafka's internal topics, and the data that members of a group exchange:
-an int16 and the bytes of a message (Kafka: CoordinatorRecordSerde, MessageUtil.toVersionPrefixedBytes).
+"""The keys and values of records in Kafka's internal topics, and the data that group members exchange: an
+int16 and the bytes of a message (Kafka: CoordinatorRecordSerde, MessageUtil.toVersionPrefixedBytes).
 
-The int16 of a key says of which kind the record is, that of a value is the message's version.
+The int16 of a key is the record's kind, that of a value is the message's version.
+
 Threads: any; functions without state.
 """
 
@@ -17,16 +18,18 @@ from .definitions import message
 
 _INT16 = struct.Struct(">h")
 NEWEST_VERSION = 99
-"""Kafka's versions grow by one: a record whose version is larger than this, or negative, is junk."""
+"""Kafka's versions grow by one: a record with a larger or a negative version is invalid."""
 
 
 def encode_key(body: Any) -> bytes:
-    """Raises InvalidArgumentError for values that the message can't hold."""
+    """Return the bytes of a key. Raises InvalidArgumentError for values that the message can't represent."""
     return _prefixed(message(type(body).__name__).api_key, body, 0)
 
 
 def encode_value(body: Any, version: int) -> bytes:
-    """Raises InvalidArgumentError for values that the version can't hold."""
+    """Return the bytes of a value. Raises InvalidArgumentError for values that the version can't
+    represent.
+    """
     return _prefixed(version, body, version)
 
 
@@ -37,7 +40,7 @@ def _prefixed(number: int, body: Any, version: int) -> bytes:
 
 
 def prefix_of(data: bytes) -> int:
-    """Return the int16 that the data begins with. Raises ValueError."""
+    """Return the int16 at the begin of the data. Raises ValueError."""
     try:
         return int(_INT16.unpack_from(data)[0])
     except struct.error:
@@ -45,7 +48,7 @@ def prefix_of(data: bytes) -> int:
 
 
 def kind_of(key: bytes, whose: str) -> int:
-    """Return the kind of a record. Raises ValueError for bytes that are no key."""
+    """Return the kind of a record by its key. Raises ValueError for bytes that are no key."""
     kind = prefix_of(key)
     if not 0 <= kind <= NEWEST_VERSION:
         raise InvalidRequestError(f"no record of {whose} has a key of version {kind}")
@@ -53,13 +56,13 @@ def kind_of(key: bytes, whose: str) -> int:
 
 
 def decode_key(name: str, key: bytes) -> Any:
-    """Return the message `name` of a key. Raises ValueError for bytes that are no such key."""
+    """Return a key as message `name`. Raises ValueError for bytes that are no such key."""
     return decode_body(name, 0, key)
 
 
 def decode_value(name: str, value: bytes) -> Any:
-    """Return the message `name` of a value. Raises UnsupportedVersionError for a newer version, ValueError
-    for bytes that are no such value.
+    """Return a value as message `name`. Raises UnsupportedVersionError for a newer version, ValueError for
+    bytes that are no such value.
     """
     version, last = prefix_of(value), message(name).valid.high
     if not 0 <= version <= NEWEST_VERSION:
@@ -70,5 +73,5 @@ def decode_value(name: str, value: bytes) -> Any:
 
 
 def decode_body(name: str, version: int, data: bytes) -> Any:
-    """Return the message behind the int16. Raises ValueError for bytes that are no such message."""
+    """Return the message after the int16. Raises ValueError for bytes that are no such message."""
     return decode_at(name, version, memoryview(data), _INT16.size, len(data))[0]

@@ -1,4 +1,4 @@
-"""The keys of SCRAM-SHA-256 and SCRAM-SHA-512, which both sides of an exchange compute (RFC 5802, section 3;
+"""The keys of SCRAM-SHA-256 and SCRAM-SHA-512, which client and server both compute (RFC 5802, section 3;
 Kafka: ScramFormatter). Threads: no state.
 """
 
@@ -9,12 +9,12 @@ import hmac
 from typing import NamedTuple
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-"""The names of the hash functions by mechanism."""
+"""The name of the hash function, by mechanism."""
 LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 16384
 
 
 class ScramKeys(NamedTuple):
-    """What is derived from a salted password."""
+    """The keys derived from a salted password."""
 
     client_key: bytes
     stored_key: bytes
@@ -22,7 +22,7 @@ class ScramKeys(NamedTuple):
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """Return a password that is salted (RFC 5802: Hi). It takes milliseconds, by intention."""
+    """Return a salted password (RFC 5802: Hi). This takes milliseconds, by intention."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode("utf-8"), salt, iterations)
 
 
@@ -34,16 +34,16 @@ def keys_of(mechanism: str, salted: bytes) -> ScramKeys:
     return ScramKeys(client_key, stored_key, hmac.digest(salted, b"Server Key", kind))
 
 
-def client_proof(mechanism: str, keys: ScramKeys, said: bytes) -> bytes:
-    """Return the proof that a client knows the password; `said` is the AuthMessage of RFC 5802."""
-    return masked(keys.client_key, signature(mechanism, keys.stored_key, said))
+def client_proof(mechanism: str, keys: ScramKeys, auth_message: bytes) -> bytes:
+    """Return the proof that a client knows the password; `auth_message` is the AuthMessage of RFC 5802."""
+    return masked(keys.client_key, signature(mechanism, keys.stored_key, auth_message))
 
 
-def signature(mechanism: str, key: bytes, said: bytes) -> bytes:
-    """Return a key's signature of what both sides have said."""
-    return hmac.digest(key, said, HASHES[mechanism])
+def signature(mechanism: str, key: bytes, auth_message: bytes) -> bytes:
+    """Return a key's signature of the AuthMessage."""
+    return hmac.digest(key, auth_message, HASHES[mechanism])
 
 
 def masked(one: bytes, other: bytes) -> bytes:
-    """Return the exclusive or of two byte strings, as long as the shorter one."""
+    """Return the exclusive or of two byte strings, in the length of the shorter one."""
     return bytes(a ^ b for a, b in zip(one, other, strict=False))

@@ -1,6 +1,6 @@
-"""The source of codecs: a function a structure, which reads or writes its fields in one version.
+"""The source code of codecs: one function per structure, which reads or writes its fields in one version.
 
-Neighbours of fixed size are read and written by one `struct.Struct`.
+Adjacent fields of fixed size are read and written by one struct call.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ _NUMBERS = {"int8", "int16", "uint16", "int32", "uint32", "int64", "float64"}
 
 
 def decoder_source(message: Message, version: int) -> str:
-    """Functions `read_STRUCT(data, at, left)`, which return an object and the position behind it."""
+    """Return the source of functions `read_STRUCT(data, at, left)`, which return an object and the position
+    after it.
+    """
     return "\n".join(
         line for name in message.structs for line in _MessageReader(message, version).struct(name)
     )
 
 
 def encoder_source(message: Message, version: int) -> str:
-    """Functions `write_STRUCT(value, out, slices)`."""
+    """Return the source of functions `write_STRUCT(value, out, slices)`."""
     return "\n".join(line for name in message.structs for line in _Writer(message, version).struct(name))
 
 
 class _CodecSource:
-    """What both directions know of one version."""
+    """The common base of readers and writers: one message in one version."""
 
     def __init__(self, message: Message, version: int) -> None:
         self.message, self.version = message, version
         self.flexible = version in message.flexible
 
     def plain(self, struct: str) -> list[tuple[bool, list[Field]]]:
-        """The untagged fields that the version has, in runs: (whether of fixed size, fields)."""
+        """Return the untagged fields of the version in runs: (whether of fixed size, fields)."""
         fields = [f for f in self.message.structs[struct] if self.has(f) and not self.is_tagged(f)]
         runs = [(fixed, list(run)) for fixed, run in groupby(fields, lambda f: self.code(f) is not None)]
         return [(fixed, part) for fixed, run in runs for part in ([run] if fixed else [[f] for f in run])]
@@ -53,7 +55,7 @@ class _CodecSource:
         return self.flexible and self.version in field.tagged
 
     def may_lack(self, field: Field) -> bool:
-        """Whether the bytes may have nothing of a field, so that it has its default."""
+        """Return whether a message may lack a field, which then has its default."""
         return not self.has(field) or self.is_tagged(field)
 
     def is_nullable(self, field: Field) -> bool:
@@ -91,9 +93,9 @@ class _MessageReader(_CodecSource):
             read = f"{pad}{target}, at = read_{field.kind}(data, at, left)"
             if not nullable:
                 return [read]
-            # Behind a tag null is an unsigned varint of 0, elsewhere an int8 of -1.
-            told = "data[at - 1]" if self.is_tagged(field) else "unpack('>b', data, at - 1)[0] >= 0"
-            return [f"{pad}{target} = None", f"{pad}at += 1", f"{pad}if {told}:", " " + read]
+            # In a tagged field null is an unsigned varint of 0, in other fields an int8 of -1.
+            present = "data[at - 1]" if self.is_tagged(field) else "unpack('>b', data, at - 1)[0] >= 0"
+            return [f"{pad}{target} = None", f"{pad}at += 1", f"{pad}if {present}:", " " + read]
         if (code := self.code(field)) is not None:
             form = ">" + code
             return [f"{pad}{target}, = unpack({form!r}, data, at)", f"{pad}at += {struct.calcsize(form)}"]
@@ -137,7 +139,7 @@ class _Writer(_CodecSource):
     def struct(self, name: str) -> list[str]:
         lines = [f"def write_{name}(value, out, slices):"]
         plain = self.plain(name)
-        has_no_tags = self.flexible and not self.tagged(name)  # which is a zero byte
+        has_no_tags = self.flexible and not self.tagged(name)  # then a zero byte is written
         is_padded = has_no_tags and bool(plain) and plain[-1][0]
         for n, (fixed, run) in enumerate(plain, 1):
             padding = "x" if is_padded and n == len(plain) else ""
@@ -213,7 +215,7 @@ class _Writer(_CodecSource):
         ]
 
     def length(self, source: str, pad: str, out: str) -> list[str]:
-        """Write how many bytes or elements there are."""
+        """Return the lines that write the number of bytes or elements."""
         if not self.flexible:
             return [f"{pad}{out} += pack('>i', len({source}))"]
         return [
@@ -232,7 +234,8 @@ class _Writer(_CodecSource):
         return [*lines, "  out += uvarint(tag) + uvarint(len(part)) + part"]
 
     def differs(self, field: Field, owner: str) -> str:
-        """Return whether a field is not the default, field by field: objects of defaults cost time."""
+        """Return the source of a test whether a field differs from its default, field by field."""
+        # Not by comparing with a default object, which would have to be made each time.
         source = f"{owner}.{field.name}"
         if field.is_struct and not field.is_array and field.default == MADE:
             fields = " or ".join(self.differs(each, source) for each in self.message.structs[field.kind])
@@ -241,7 +244,7 @@ class _Writer(_CodecSource):
 
 
 def fresh(field: Field) -> str:
-    """Return the source of a field's default."""
+    """Return the source of a field's default value."""
     if field.default == MADE:
         return "[]" if field.is_array else f"{field.kind}()"
     return repr(field.default)

@@ -1,5 +1,5 @@
-"""Names of features by which a standby says, where it registers itself (Kafka: BrokerRegistrationRequest),
-that it is one, and that it is in sync mode. Threads: no state.
+"""Names of features in a standby's registration (Kafka: BrokerRegistrationRequest): it is a standby, and it
+is in sync mode. Threads: no state.
 """
 
 from __future__ import annotations

@@ -33,21 +33,21 @@ SCHEMA = pa.schema(
         ("headers", HEADER_TYPE),
     ]
 )
-"""The schema of every table that `Records.to_arrow` gives; timestamp in ms since the epoch."""
+"""The schema of the tables that `Records.to_arrow` returns; timestamps are ms since the epoch."""
 
 
 def validity_bitmap(lengths: NDArray[np.int64]) -> Any:
-    """Return an Arrow validity buffer, or None where no length is negative."""
+    """Return an Arrow validity buffer, or None if no length is negative."""
     present = lengths >= 0
     return None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
 
 
 MOST_BYTES = INT32_MAX
-"""Most bytes of one column in one chunk of a table: int32 offsets reach no further."""
+"""Most bytes of one column in one chunk of a table: int32 offsets can't point beyond."""
 
 
 class Rows(Protocol):
-    """The columns of records that a table is made from; `arena`: the memory that they lie in."""
+    """The columns of records that a table is made from. `arena` is the memory that holds their bytes."""
 
     arena: Any
 
@@ -69,10 +69,10 @@ class Rows(Protocol):
 
     @property
     def headers(self) -> HeaderColumn:
-        """Return the headers, pairs of str, and bytes or None."""
+        """Return the headers: pairs of str and (bytes or None)."""
 
     def __len__(self) -> int:
-        """Return how many records there are."""
+        """Return the number of records."""
 
     def __getitem__(self, at: slice) -> Self:
         """Return the records of a slice."""
@@ -84,13 +84,13 @@ def table(records: Rows, columns: list[str] | None = None) -> pa.Table:
 
 
 def table_of(parts: Iterable[Rows], columns: list[str] | None = None) -> pa.Table:
-    """Return records that come in parts as one table; see `table`."""
+    """Return the records of several parts, in order, as one table of SCHEMA, or of its `columns`."""
     schema = _schema(columns)
     return pa.Table.from_batches(_batches(parts, schema), schema)
 
 
 def reader_of(parts: Iterable[Rows]) -> pa.RecordBatchReader:
-    """Return a reader of batches of SCHEMA, which are made as they are asked for."""
+    """Return a reader of batches of SCHEMA, each made when the reader is asked for it."""
     return pa.RecordBatchReader.from_batches(SCHEMA, _batches(parts, SCHEMA))
 
 
@@ -108,7 +108,7 @@ def _batches(parts: Iterable[Rows], schema: pa.Schema) -> Iterator[pa.RecordBatc
 
 
 def arrays(records: Rows, names: Sequence[str] = SCHEMA.names) -> Iterator[list[pa.Array]]:
-    """Yield the named columns of SCHEMA, in pieces of rows that int32 offsets reach."""
+    """Yield the named columns of SCHEMA in row ranges small enough for int32 offsets."""
     n = len(records)
     if n > 1 and len(records.arena) > MOST_BYTES and _largest_column(records) > MOST_BYTES:
         yield from arrays(records[: n // 2], names)
@@ -123,7 +123,7 @@ def _largest_column(records: Rows) -> int:
 
 
 def gather(column: ByteColumn) -> pa.Array:
-    """Return a pa.binary() array of a column, copied out of its arena by C."""
+    """Return a pa.binary() array of a column. C copies the bytes out of the column's arena."""
     n, at, lengths = len(column), np.ascontiguousarray(column.at), np.ascontiguousarray(column.lengths)
     size, nulls = _extent(lengths)
     if 0 < nulls == n:
@@ -140,7 +140,7 @@ def gather(column: ByteColumn) -> pa.Array:
 
 
 def _extent(lengths: NDArray[np.int64]) -> tuple[int, int]:
-    """Return the bytes of byte strings of these lengths, and how many of them are null (-1)."""
+    """Return the total bytes of byte strings with these lengths, and the number of nulls (length -1)."""
     nulls = ffi.new("int64_t *")
     size = lib.seg_extent(_int64s(lengths), len(lengths), nulls)
     return int(size), int(nulls[0])
@@ -153,15 +153,14 @@ def _nulls(n: int) -> pa.Array:
 
 @lru_cache(maxsize=4)
 def _no_headers(n: int) -> pa.Array:
-    # Empty children replace those of `made`, whose buffers are as long as its own: IPC would write all of
-    # them.
+    # pa.nulls makes children with long buffers, which IPC would write: empty children replace them.
     made, children = pa.nulls(n, HEADER_TYPE), [pa.array([], HEADER_TYPE.value_type)]
     return pa.Array.from_buffers(HEADER_TYPE, n, made.buffers()[:2], n, children=children)
 
 
 def beginning(make: Callable[..., pa.Array], n: int, *of: object) -> pa.Array:
-    """Return the first `n` of a constant array `make(m, *of)`, which is made once and serves many tables
-    where it is not large.
+    """Return the first `n` elements of the constant array `make(m, *of)`. Arrays up to `_MOST` elements are
+    cached and shared by many tables.
     """
     size = max(_LEAST, 1 << (n - 1).bit_length())
     return make(size, *of)[:n] if size <= _MOST else make.__wrapped__(n, *of)  # type: ignore[attr-defined]
@@ -180,7 +179,7 @@ def _headers(records: Rows) -> pa.Array:
 
 
 def header_array(n: int, headers: HeaderColumn | None) -> pa.Array:
-    """Return the array of HEADER_TYPE of `n` records; None: no record has a header."""
+    """Return an array of HEADER_TYPE with `n` records. `headers` None means that no record has a header."""
     if headers is None:
         return beginning(_no_headers, n)
     counts, names, values = headers.flat()

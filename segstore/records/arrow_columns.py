@@ -1,7 +1,8 @@
 """Columns of records from Arrow arrays, without a loop per record; nothing is on disk.
 
-A column of one chunk is encoded from Arrow's own buffers. Of several chunks, and of views, spans point into
-their memory, which a Column keeps. C compares each offset with the memory that it points into.
+A column of one chunk is encoded from Arrow's own buffers. A column of several chunks or of views becomes
+spans that point into the memory of its chunks; the Column keeps that memory alive. C compares each offset
+with the size of the memory that it points into.
 
 Functions without state: safe from any thread. It imports pyarrow, and is imported only when Arrow data is
 passed in.
@@ -33,14 +34,14 @@ if TYPE_CHECKING:
 
 NARROW_OFFSETS = 1
 _SPAN = 16
-"""Bytes of a `seg_span`, and of an Arrow view."""
+"""Bytes of a `seg_span`; also of an element of an Arrow view array."""
 _TEXTS = {pa.string(), pa.large_string(), pa.string_view()}
 _BYTES = {pa.binary(), pa.large_binary(), pa.binary_view()}
 _VIEWS = {pa.string_view(), pa.binary_view()}
 
 
 class _Chunks(NamedTuple):
-    """The arrays of a column, each of the same type, which no array of dictionary or extension type is."""
+    """The arrays of a column, all of one type, which is neither a dictionary nor an extension type."""
 
     kind: pa.DataType
     arrays: list[pa.Array]
@@ -68,11 +69,10 @@ def _chunks(values: Any, name: str) -> _Chunks:
 
 
 def _plain(kind: pa.DataType, arrays: Sequence[pa.Array], name: str) -> _Chunks:
-    """Return the chunks that are not empty, whose buffers are as long as their arrays say, decoded of their
-    dictionary.
-    """
+    """Return the non-empty chunks with dictionaries decoded and extension types replaced by their storage."""
     arrays = [array for array in arrays if len(array)]
     try:
+        # An array of a foreign producer may claim more rows than its buffers have.
         for array in arrays:
             array.validate(full=pa.types.is_dictionary(kind))
         if isinstance(kind, pa.BaseExtensionType):
@@ -89,7 +89,7 @@ def _decoded_type(kind: pa.DictionaryType) -> pa.DataType:
 
 
 def _of_dictionary(array: pa.DictionaryArray) -> pa.Array:
-    """Return the values of the records. pyarrow does not take views, which polars has in a Categorical."""
+    """Return the decoded values. polars has views in a Categorical, for which pyarrow has no `take`."""
     return array.dictionary.cast(_decoded_type(array.type)).take(array.indices)
 
 
@@ -115,7 +115,7 @@ def _column(chunks: _Chunks, name: str) -> Column:
 
 
 def over(array: pa.Array) -> Column:
-    """Return a Column over the buffers of one array of byte strings, which are no views."""
+    """Return a Column over the buffers of one array of byte strings, which must not be a view array."""
     buffers, at, n = array.buffers(), array.offset, len(array)
     validity = buffers[0] if array.null_count else None
     if pa.types.is_fixed_size_binary(array.type):
@@ -164,7 +164,7 @@ def _view_spans(array: pa.Array, out: Any, measures: Any) -> int:
 
 def timestamps_from_arrow(values: Any, name: str = "timestamps") -> NDArray[np.int64]:
     """Return int64 ms of an Arrow timestamp, date or integer column without nulls. A timestamp without a zone
-    is one of UTC; a finer unit is cut to ms. Raises InvalidArgumentError.
+    counts as UTC; units finer than ms are truncated. Raises InvalidArgumentError.
     """
     kind, arrays = chunks = _chunks(values, name)
     array = pa.chunked_array(arrays, kind)
@@ -194,8 +194,9 @@ _IS_VIEW_OF = {"is_list": False, "is_large_list": False, "is_map": False} | {
 
 
 def headers_from_arrow(values: Any, name: str) -> HeaderColumns:
-    """Return the headers of an Arrow column of lists of pairs; a null list has none. No object is made for a
-    header. Raises InvalidTypeError; InvalidArgumentError, also for a header that is null, or has a null name.
+    """Return the headers of an Arrow column of lists of pairs; a null list has no headers. No Python object
+    is made per header. Raises InvalidTypeError, or InvalidArgumentError, also for a null header or a null
+    name.
     """
     chunks = _chunks(values, name)
     n, kind = chunks.n, chunks.kind
@@ -212,7 +213,7 @@ def headers_from_arrow(values: Any, name: str) -> HeaderColumns:
             pairs.append(array.values.slice(least, most - least))
             _check_names(pairs[-1], begins[span] - least, ends[span] - least, name, at)
         for edges in (begins[span], ends[span]):
-            np.maximum(edges + (count - least), 0, out=edges)  # those of an empty list are anywhere
+            np.maximum(edges + (count - least), 0, out=edges)  # an empty list may have any offsets
         at, count = at + len(array), count + most - least
     if not pairs:
         return no_headers(n)
@@ -251,7 +252,9 @@ def _decoded(kind: pa.DataType) -> pa.DataType:
 def _ranges(
     array: pa.Array, begins: NDArray[np.int64], ends: NDArray[np.int64], place: str, at: int
 ) -> tuple[int, int]:
-    """Fill in which items belong to each list; return the first item, and the end of the last."""
+    """Fill `begins` and `ends` with the item range of each list; return the first item and the end of the
+    last.
+    """
     kind, n, first = array.type, len(array), array.offset
     wide = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
     views = pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)
@@ -287,17 +290,17 @@ def _check_names(
 
 
 def _names_and_values(pairs: list[pa.Array], name: str) -> tuple[Column, Column]:
-    """Return the columns of the two parts of pairs, each of which is a struct, or null and of no list."""
+    """Return the two columns of pairs: names and values."""
     if pa.types.is_null(pairs[0].type):
         count = sum(map(len, pairs))
         return null_column(count), null_column(count)
     made = []
-    for part, told in zip(_key_and_value(pairs[0].type), (f"{name}, keys", f"{name}, values"), strict=True):
+    for part, label in zip(_key_and_value(pairs[0].type), (f"{name}, keys", f"{name}, values"), strict=True):
         arrays = [pair.field(part) for pair in pairs]
-        made.append(_column(_plain(arrays[0].type, arrays, told), told))
+        made.append(_column(_plain(arrays[0].type, arrays, label), label))
     return made[0], made[1]
 
 
 def _key_and_value(pair: pa.StructType) -> tuple[int, int]:
-    """Return the places of key and value; a map's may have any names."""
+    """Return the field indexes of key and value; a map's fields may have any names."""
     return (1, 0) if [field.name for field in pair] == ["value", "key"] else (0, 1)

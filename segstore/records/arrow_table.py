@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 TAKEN = ("value", "key", "timestamp", "headers")
 LEFT_OUT = ("topic", "partition", "offset", "timestamp_type")
-"""Columns of a topic's table that a record gets from the log that it is appended to."""
+"""Columns of a topic's table that are ignored: the log that a record is appended to decides them."""
 _ALLOWED_TABLES = (
     "allowed is a table of pyarrow, polars, pandas or DuckDB, Records, a scan, or another object with"
     " __arrow_c_stream__ or __arrow_c_array__"
 )
 
 _MAKING = ("collect", "to_table")
-"""Methods that make a table, of a LazyFrame and of a dataset."""
+"""Methods of a LazyFrame and of a dataset that return a table."""
 
 
 class TableColumns(NamedTuple):
-    """Columns of records as `PartitionLog.append_batch` takes them; None for one that a table does not
-    have.
+    """Columns of records as `PartitionLog.append_batch` takes them; None for a column that the table
+    lacks.
     """
 
     values: Column
@@ -44,9 +44,10 @@ class TableColumns(NamedTuple):
 
 
 def columns_of_table(table: Any) -> TableColumns:
-    """Return the columns of records from those of a table: value, which must be there, key, timestamp and
-    headers. LEFT_OUT is left out. A stream is read to its end. Raises InvalidArgumentError for another
-    column, InvalidTypeError.
+    """Return the columns of records of a table: value, which is required, key, timestamp and headers.
+
+    Columns in LEFT_OUT are ignored. A stream is read to its end. Raises InvalidTypeError, or
+    InvalidArgumentError for a column with any other name.
     """
     read = read_table(table)
     _check_names(read.schema.names)
@@ -77,14 +78,14 @@ def _check_names(names: list[str]) -> None:
 
 
 def read_table(table: Any) -> pa.Table:
-    """Return a table of any engine as one of pyarrow, over the same memory if that is Arrow's. Raises
-    InvalidTypeError.
+    """Return a table of any engine as a pyarrow table, over the same memory if the engine uses Arrow's.
+    Raises InvalidTypeError.
     """
     if isinstance(table, pa.Table):
         return table
     if _is_pandas(table):
         return _from_pandas(table)
-    # Through the C interface, an error of Python code would become one of pyarrow.
+    # Not through the C interface: it would turn an error of Python code into a pyarrow error.
     if isinstance(table, pa.RecordBatchReader):
         return table.read_all()
     if type(table).__module__.startswith("segstore.") and hasattr(table, "to_arrow"):
@@ -114,7 +115,7 @@ def _is_pandas(table: Any) -> bool:
 
 
 def _from_pandas(frame: Any) -> pa.Table:
-    """Return a DataFrame as a table; an index that has a name is a column."""
+    """Return a pyarrow table of a DataFrame; a named index becomes a column."""
     indexed = any(name is not None for name in frame.index.names)
     try:
         return pa.Table.from_pandas(frame, preserve_index=indexed)

@@ -1,13 +1,13 @@
-"""Brings messages of magic 0 and 1 up to record batches of magic 2 (Kafka: AbstractLegacyRecordBatch);
-nothing is on disk.
+"""Converts messages of magic 0 and 1 to record batches of magic 2 (Kafka: AbstractLegacyRecordBatch); nothing
+is on disk.
 
-All that stands above sees magic 2 only: `decode` calls this where it meets messages, and so does what sends
-batches to others. Offsets, keys, values, timestamps and their type stay; a record of magic 0 has the
-timestamp -1. There is no leader epoch and no producer. Neighbours of one kind share a batch; a wrapper
-becomes a batch of its own, which is plain.
+Callers see magic 2 only: `decode` converts the messages that it meets, and so do the senders of batches.
+Offsets, keys, values, timestamps and the timestamp type stay; a record of magic 0 has the timestamp -1. The
+batches have no leader epoch and no producer. Adjacent plain messages of the same attributes share a batch;
+each wrapper (compressed messages) becomes one uncompressed batch.
 
-Functions without state over bytes that were read already: safe from any thread. C does what is done by
-record; a wrapper is decompressed here, under the bound that batches of magic 2 have.
+Functions without state over bytes in memory: safe from any thread. C does the work per record; a wrapper is
+decompressed here, with the same size limit as batches of magic 2.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from segstore.records.codecs import Buffer
 
 BATCH_BYTES = 64 << 10
-"""Most bytes of a batch that is made of several plain messages: as `PartitionLog.append_batch` makes them."""
+"""Most bytes of a batch made of several plain messages; `PartitionLog.append_batch` has the same limit."""
 
 _BATCHES, _PLAIN, _WRAPPER = range(3)
 _KEY_AT = (18, 26)
-"""Where a message of magic 0, and one of magic 1, has the length of its key."""
+"""Position of the key's length in a message of magic 0, and of magic 1."""
 _LZ4 = CODECS.index("lz4")
 _CODECS = _LZ4 + 1
-"""How many codecs magic 0 and 1 know: there is no zstd before magic 2 (KIP-110)."""
+"""Number of codecs that magic 0 and 1 know: zstd came with magic 2 (KIP-110)."""
 
 _REASONS = {
     lib.SEG_E_RECORD: "the lengths within a message don't fill it",
@@ -45,7 +45,7 @@ _REASONS = {
 
 
 def is_old(batches: NDArray[np.void]) -> bool:
-    """Return whether any of these headers, of which there is one at least, is that of a message."""
+    """Return whether any of these headers (at least one) belongs to a message of magic 0 or 1."""
     return bool(np.minimum.reduce(batches["magic"]) != MAGIC)
 
 
@@ -58,13 +58,13 @@ def bring_up(
     most: int = INT64_MAX,
     least: int = -1,
 ) -> tuple[bytes, NDArray[np.void]]:
-    """Return the batches of `buf`, which was read at `position` of file `where`, as batches of magic 2: their
-    bytes, perhaps with unused ones behind, and their headers, with positions in these bytes. `batches` are
-    headers of a `scan`, or some of them; those of magic 2 stay as they are. `least`: a wrapper that
-    comes first has no offset below this; -1 where that is not known.
+    """Return the batches of `buf` converted to magic 2: their bytes, perhaps with unused bytes at the end,
+    and their headers, with positions in these bytes.
 
-    The bytes end with the wrapper that makes them `most` or more. Raises CorruptRecordError where a message
-    is damaged, or a wrapper holds more than `limit` bytes.
+    `buf` was read at `position` of file `where`. `batches` are headers of a `scan`, or a part of them;
+    batches of magic 2 are copied unchanged. If a wrapper comes first, no offset in it may be below `least`;
+    -1 if that bound is unknown. The result ends with the wrapper that brings it to `most` bytes. Raises
+    CorruptRecordError if a message is damaged, or a wrapper holds more than `limit` bytes.
     """
     made = _Made(memoryview(buf), where, position, limit)
     for kind, first, last in _runs(batches):
@@ -92,17 +92,17 @@ def _runs(batches: NDArray[np.void]) -> list[tuple[int, int, int]]:
 
 
 class _Made:
-    """What was brought up so far: pieces of bytes, one behind the other, and the headers of each."""
+    """The batches converted so far: consecutive pieces of bytes, and the headers of each piece."""
 
     def __init__(self, view: memoryview, where: str, position: int, limit: int) -> None:
         self._view, self._where, self._position, self._limit = view, where, position, limit
         self._pieces: list[memoryview] = []
-        self._last = b""  # what holds the last piece, and perhaps unused bytes behind it
+        self._last = b""  # the memory of the last piece, perhaps with unused bytes after it
         self._headers: list[NDArray[np.void]] = []
         self.size = 0
 
     def add_batches(self, run: NDArray[np.void]) -> None:
-        """Add batches of magic 2, as they are."""
+        """Add batches of magic 2 unchanged."""
         sizes = run["size"].astype(np.int64)
         starts = run["position"] - self._position
         self._last = b""
@@ -118,7 +118,7 @@ class _Made:
         n, total = len(run), int(run["size"].sum(dtype=np.int64))
         few = 2 + 2 * total // BATCH_BYTES
         headers, counts = np.empty(n, batch_type()), ffi.new("int64_t[2]")
-        for batches in (few, n):  # there are as many as messages where each has another append time
+        for batches in (few, n):  # n batches, if each message has another append time
             room = total + HEADER_SIZE * batches
             out = bytes(room)
             done = lib.seg_bring_up(
@@ -171,17 +171,17 @@ class _Made:
         self.size += size
 
     def whole(self) -> tuple[bytes, NDArray[np.void]]:
-        """Return the bytes, and the headers."""
+        """Return the bytes and the headers of all batches."""
         if not self._headers:
             return b"", np.empty(0, batch_type())
         headers = np.concatenate(self._headers)
-        # What messages took beyond their records is a quarter of them, mostly: not worth a copy.
+        # The unused bytes are mostly a quarter of the whole: not worth a copy.
         alone = len(self._pieces) == 1 and 0 < len(self._last) <= self.size + self.size // 2
         return (self._last if alone else b"".join(self._pieces)), headers
 
 
 def _value(message: memoryview, magic: int) -> memoryview | None:
-    """Return the value of a whole message; None where that is null, or does not end with it."""
+    """Return the value of a whole message, or None if it is null or does not end where the message ends."""
     at = _KEY_AT[magic]
     key = int.from_bytes(message[at : at + 4], "big", signed=True)
     at += 4 + max(key, 0)

@@ -2,9 +2,9 @@
 
 Functions without state that release the GIL while they work: safe from any thread.
 
-Frames are those that Kafka's own streams write (org.apache.kafka.common.compress): gzip and zstd as they are,
+The output has the framing of Kafka's own streams (org.apache.kafka.common.compress): standard gzip and zstd,
 snappy in snappy-java's framing of 32 KiB blocks, lz4 as a frame of independent 64 KiB blocks without
-checksums. Raw snappy and every valid lz4 frame are read too.
+checksums. Raw snappy and every valid lz4 frame can be read too.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 1 << 31
 _LZ4_FAST_LEVEL = 9
 
-# The most that a byte of input can become, by format; zstd's run-length blocks know no useful bound.
+# Most plain bytes per compressed byte, by codec; zstd's run-length blocks have no useful bound.
 _MAX_RATIO = (1, 1040, 64, 256, 1 << 20)
 _GUESS_RATIO = (1, 10, 5, 5, 10)
 
 
 class DecompressError(Exception):
-    """The bytes are no whole, valid frame of their codec, or decompress to more than was allowed."""
+    """The bytes are no whole, valid frame of their codec, or decompress to more bytes than allowed."""
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
-    """Compress `data` into Kafka's framing of `codec` (index in CODECS).
+    """Compress `data` into Kafka's framing of `codec` (an index in CODECS).
 
-    `level` is Kafka's `compression.<codec>.level`; None, or its default, is the codec's ordinary one
-    (for lz4 that is the fast compressor, as in Kafka's Lz4BlockOutputStream).
+    `level` is Kafka's `compression.<codec>.level`; None stands for the codec's default (for lz4 the fast
+    compressor, as in Kafka's Lz4BlockOutputStream).
     """
     return _COMPRESS[codec](memoryview(data), level)
 
 
 def decompress(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> Buffer:
-    """Return the plain bytes of a whole frame. Raises DecompressError where it is damaged or above
+    """Return the plain bytes of a whole frame. Raises DecompressError if it is damaged or larger than
     `limit`.
     """
     out = np.empty(guess(codec, data, limit), np.uint8)
@@ -65,10 +65,10 @@ def decompress(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> Buffer:
 
 
 def decompress_into(codec: int, data: Buffer, out: Buffer, limit: int = MAX_PLAIN) -> int:
-    """Decompress into `out`; returns the bytes written, or -1 where more room may help.
+    """Decompress into `out`; return the bytes written, or -1 if a larger `out` may help.
 
-    Raises DecompressError where more room cannot help: `out` already has all that the frame could need, or
-    `limit`.
+    Raises DecompressError if a larger `out` can't help: it already has `limit` bytes, or the most that the
+    frame could need.
     """
     most = bound(codec, len(data), limit)
     view = memoryview(out)[:most]
@@ -82,20 +82,21 @@ def decompress_into(codec: int, data: Buffer, out: Buffer, limit: int = MAX_PLAI
 
 
 def lz4_of_magic_0(data: Buffer) -> Buffer:
-    """Return the lz4 frame of a message of magic 0 with the checksum of its header that the format asks for.
-    Kafka's writers had the frame's magic number hashed, too, and its readers take any
+    """Return the lz4 frame of a message of magic 0 with a valid header checksum.
+
+    Kafka's old writers included the frame's magic number in the hash; its readers accept any checksum
     (KafkaLZ4BlockInputStream).
     """
     if len(data) < 5:
         return data
-    end = 6 + 8 * (data[4] >> 3 & 1)  # behind flags, block size, and the content's size where there is one
+    end = 6 + 8 * (data[4] >> 3 & 1)  # after flags, block size, and the content's size if present
     mended = bytearray(data)
     mended[end : end + 1] = bytes([_xxhash32(data[4:end]) >> 8 & 0xFF]) if len(data) > end else b""
     return mended
 
 
 def _xxhash32(data: Buffer) -> int:
-    """Return the xxHash32, with seed 0, of less than 16 bytes."""
+    """Return the xxHash32, with seed 0, of fewer than 16 bytes."""
     most, h = 0xFFFFFFFF, 0x165667B1 + len(data)
     words = len(data) // 4 * 4
     for (word,) in struct.iter_unpack("<I", data[:words]):
@@ -110,12 +111,12 @@ def _xxhash32(data: Buffer) -> int:
 
 
 def bound(codec: int, size: int, limit: int = MAX_PLAIN) -> int:
-    """Return the most bytes that `size` compressed bytes can become, at most `limit`."""
+    """Return an upper bound of the plain bytes of `size` compressed bytes, at most `limit`."""
     return min(limit, _MAX_RATIO[codec] * size + 64)
 
 
 def guess(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> int:
-    """Return a number of bytes that is probably enough to decompress `data`; never above `bound`."""
+    """Return a number of bytes that is probably enough to decompress `data`, at most `bound`."""
     size = len(data)
     if codec == 0:
         likely = size
@@ -160,19 +161,19 @@ def _lz4(data: memoryview, level: int | None) -> Buffer:
 
 
 def _lz4_high(plain: memoryview, level: int | None) -> memoryview:
-    # cramjam accepts a level for frames only, and makes frames of linked blocks, which Kafka refuses: so
-    # each block is taken out of a frame of its own, where it can't be linked to another.
+    # cramjam accepts a level for frames only, and links the blocks of a frame, which Kafka refuses. So each
+    # block is compressed as a frame of its own, and taken out of it.
     frame = memoryview(cramjam.lz4.compress(plain, level=level))
     at = 7 + 8 * (frame[4] >> 3 & 1)
     size = int.from_bytes(frame[at : at + 4], "little")
-    behind = at + 4 + (size & ~_LZ4_STORED)
-    end = behind + 4 * (frame[4] >> 4 & 1)  # a checksum of the block
+    block_end = at + 4 + (size & ~_LZ4_STORED)
+    end = block_end + 4 * (frame[4] >> 4 & 1)  # a checksum of the block
     if size & _LZ4_STORED:
         return plain
     if int.from_bytes(frame[end : end + 4], "little"):
-        # Before 2.12, cramjam cuts frames into linked blocks of 8 KiB, none of which can stand alone.
+        # Before 2.12, cramjam cuts frames into blocks of 8 KiB that depend on each other.
         return memoryview(cramjam.lz4.compress_block(plain, store_size=False))
-    return frame[at + 4 : behind]
+    return frame[at + 4 : block_end]
 
 
 def _zstd(data: memoryview, level: int | None) -> Buffer:

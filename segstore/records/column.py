@@ -1,8 +1,8 @@
-"""Columns of byte strings, and of headers, as C reads them: many values behind one address; nothing is on
-disk.
+"""Columns of byte strings, and of headers, in the layout that C reads: many values in one piece of memory;
+nothing is on disk.
 
-A Column is immutable once made and owns what its pointers point to, so that any thread may encode from it;
-the caller must not change an array or a bytearray that it passed in until then.
+A Column is immutable once made and owns the memory of its pointers, so that any thread may encode from it.
+Until the encoding has ended, the caller must not change an array or a bytearray that it passed in.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NULLS, WIDE_OFFSETS, FIXED, SPANS = 0, 2, 3, 4
-"""Kinds of seg_column that are made here; kind 1 (int32 offsets) comes from Arrow."""
+"""Kinds of seg_column made in this module; kind 1 (int32 offsets) comes from Arrow."""
 
-_SPAN = 1 << 15  # elements looked at together: few enough to stay in a core's cache
+_SPAN = 1 << 15  # elements per step: few enough to stay in a core's cache
 ALLOWED_ITEMS = "bytes, bytearray, memoryview or None"
 # Types that can be iterated over, but are never meant as a sequence of elements.
 TEXT: tuple[type, ...] = (str, bytes, bytearray, memoryview)
 
 
 class Column:
-    """`n` byte strings, each of which may be null. `c` is the `seg_column *`."""
+    """A column of `n` byte strings, each of which may be null. `c` is the `seg_column *`."""
 
     __slots__ = ("_owners", "c", "n")
 
@@ -58,17 +58,18 @@ class Column:
             c.validity = next(parts)
 
     def keep(self, owner: object) -> None:
-        """Keep an object, into whose memory spans point."""
+        """Keep an object alive whose memory the spans point into."""
         self._owners.append(owner)
 
     @property
     def has_nulls(self) -> bool:
-        """Return whether an element is null: a validity bitmap is only made, or taken over, where one is."""
+        """Return whether an element is null."""
         c = self.c
+        # A column has a validity bitmap only if an element is null.
         return self.n > 0 and (c.kind == NULLS or c.nulls != 0 or c.validity != ffi.NULL)
 
     def longest(self, enough: int) -> int:
-        """Return an upper bound of the length of the elements: exact where a bound that costs nothing is
+        """Return an upper bound of the elements' length: the exact length if the bound that costs nothing is
         above `enough`.
         """
         c = self.c
@@ -84,15 +85,15 @@ class Column:
 
 
 def null_column(n: int) -> Column:
-    """Return `n` nulls."""
+    """Return a column of `n` nulls."""
     return Column(NULLS, n)
 
 
 def from_list(items: Sequence[Any], name: str) -> Column:
-    """Return a Column of a list or tuple; see `columns.as_column`."""
-    owners = tuple(items)  # nobody can change it, while C reads what it holds
-    found = seg_spans(owners)
-    return _from_mixed(owners, name) if found is None else _of_spans(owners, *found)
+    """Return a Column of a list or tuple of bytes, bytearray, memoryview or None. Raises InvalidTypeError."""
+    owners = tuple(items)  # a copy, which nobody can change while C reads its elements
+    spans_of = seg_spans(owners)
+    return _from_mixed(owners, name) if spans_of is None else _of_spans(owners, *spans_of)
 
 
 def _of_spans(owners: tuple[bytes | None, ...], spans: bytes, size: int, longest: int, nulls: int) -> Column:
@@ -106,7 +107,7 @@ def _of_spans(owners: tuple[bytes | None, ...], spans: bytes, size: int, longest
 
 
 def _from_mixed(items: Sequence[Any], name: str) -> Column:
-    """Return a Column of a list with other types than bytes and None: copies, or what is refused."""
+    """Return a Column of copies, of a list with other types than bytes and None. Raises InvalidTypeError."""
     kinds = set(map(type, items))
     _check_kinds(kinds, items, name)
     validity = None
@@ -128,12 +129,14 @@ def _check_kinds(kinds: set[type], items: Sequence[Any], name: str) -> None:
 
 
 def offsets_of(items: Sequence[Any]) -> array[int]:
-    """Return int64[n + 1]: where each of n elements begins, laid end to end, and where the last ends."""
+    """Return int64[n + 1]: the start of each of `n` elements laid end to end, and the end of the last."""
     return array("q", accumulate(map(len, items), initial=0))
 
 
 def from_numpy(array: NDArray[Any], name: str) -> Column:
-    """Return a Column of a numpy array; see `columns.as_column`."""
+    """Return a Column of a numpy array of dtype S, V or object, or uint8 of two dimensions. Raises
+    InvalidTypeError.
+    """
     if isinstance(array, np.ma.MaskedArray) or (array.dtype.kind == "O" and array.ndim == 1):
         return from_list(array.tolist(), name)
     if array.dtype == np.uint8 and array.ndim == 2:
@@ -156,7 +159,7 @@ def _flat(array: NDArray[Any]) -> NDArray[np.uint8] | None:
 
 
 def _from_padded(table: NDArray[np.uint8]) -> Column:
-    """Return a Column of dtype S: trailing NULs are padding, as numpy has it."""
+    """Return a Column of dtype S: trailing NULs are padding, as in numpy."""
     n, width = table.shape
     if table[:, -1].all():
         return Column(FIXED, n, table.reshape(-1), width=width)
@@ -171,13 +174,14 @@ def _from_padded(table: NDArray[np.uint8]) -> Column:
 
 
 class HeaderColumns:
-    """The headers of `n` records, flat. `c` is the `seg_header_columns *`."""
+    """The headers of `n` records in flat arrays. `c` is the `seg_header_columns *`."""
 
     __slots__ = ("_owners", "c", "n")
 
     def __init__(self, offsets: Any, names: Column, values: Column, ends: Any = None) -> None:
-        """`offsets`, int64: where the headers of each record begin, and in an element more where those of the
-        last one end; with `ends` only where they begin, and there where they end.
+        """`offsets`, int64: the index of each record's first header, and as one more element the end of the
+        last record's headers. With `ends`: `offsets` has the first headers only, `ends` the end for each
+        record.
         """
         pointer = held("int64_t[]", offsets)
         until = None if ends is None else held("int64_t[]", ends)
@@ -196,5 +200,5 @@ class HeaderColumns:
 
 
 def no_headers(n: int) -> HeaderColumns:
-    """Return the headers of `n` records without any."""
+    """Return the header columns of `n` records without headers."""
     return HeaderColumns(bytes(8 * (n + 1)), null_column(0), null_column(0))

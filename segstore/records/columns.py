@@ -1,6 +1,6 @@
 """The columns of records to encode: values, keys, headers, timestamps, offsets; nothing is on disk.
 
-They are immutable once made, as `Column` is: any thread may encode from them.
+They are immutable once made, like `Column`: any thread may encode from them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _ALLOWED = "allowed is one int (ms since the epoch) or numpy datetime64 for each
 
 
 def as_timestamps(timestamps: Any, name: str = "timestamps") -> NDArray[np.int64] | None:
-    """Return int64 ms since the epoch from ints, numpy datetime64 or an Arrow timestamp, date or int column;
-    errors name it by `name`.
+    """Return int64 ms since the epoch from ints, numpy datetime64 or an Arrow timestamp, date or int column.
+    Errors call the argument `name`.
 
-    Raises InvalidTypeError for what is no integer or time; InvalidArgumentError, which names a negative
-    timestamp (-1, Kafka's NO_TIMESTAMP, is allowed) or a missing one.
+    Raises InvalidTypeError for other types; InvalidArgumentError, which names the element, for a missing or a
+    negative timestamp (-1, Kafka's NO_TIMESTAMP, is allowed).
     """
     if timestamps is None:
         return None
@@ -62,7 +62,7 @@ def as_timestamps(timestamps: Any, name: str = "timestamps") -> NDArray[np.int64
 
 
 class ValidTimestamps(NamedTuple):
-    """Timestamps in ms that are valid: int64, and the least and the most of them."""
+    """Valid timestamps, int64 ms, with the least and the largest of them."""
 
     ms: NDArray[np.int64]
     least: int
@@ -70,7 +70,7 @@ class ValidTimestamps(NamedTuple):
 
 
 def valid_stamps(ms: bytes) -> ValidTimestamps:
-    """Return the timestamps that lie behind each other in `ms`, int64."""
+    """Return the timestamps in `ms`, consecutive int64 values, with their least and their largest."""
     return ValidTimestamps(np.frombuffer(ms, np.int64), *seg_stamps(ms))
 
 
@@ -96,8 +96,8 @@ Header = tuple[str, bytes | None]
 
 
 def as_headers(headers: Any, name: str = "headers") -> HeaderColumns | None:
-    """Return HeaderColumns of one sequence of (str, bytes or None) for each record, or of an Arrow column of
-    lists of pairs (`Records.to_arrow`); None for None. Errors name it by `name`. Raises InvalidTypeError,
+    """Return HeaderColumns of one sequence of (str, bytes or None) per record, or of an Arrow column of lists
+    of pairs (`Records.to_arrow`); None for None. Errors call the argument `name`. Raises InvalidTypeError,
     InvalidArgumentError.
     """
     if headers is None:
@@ -155,9 +155,7 @@ def _pairs(of_one: Any, where: str, allowed: str) -> Iterable[tuple[bytes, Any]]
 
 
 def header_name(name: str, where: str) -> bytes:
-    """Return a header's key in UTF-8; `where` says in an error which header it is. Raises
-    InvalidArgumentError.
-    """
+    """Return a header's key in UTF-8. `where` names the header in an error. Raises InvalidArgumentError."""
     try:
         return name.encode()
     except UnicodeEncodeError:
@@ -165,12 +163,12 @@ def header_name(name: str, where: str) -> bytes:
 
 
 def as_column(values: Any, name: str = "values") -> Column:
-    """Return a Column of `values`; errors name it by `name`.
+    """Return a Column of `values`; errors call the argument `name`.
 
     Accepts a list, tuple or iterable of bytes, bytearray, memoryview or None; numpy arrays of dtype S
-    (elements as numpy gives them: without trailing NULs), V, object, or uint8 of shape (n, width); binary and
-    string columns of pyarrow, or of anything that exports Arrow's C interface. Arrays are not copied where C
-    can read them as they are. Raises InvalidTypeError, which names the wrong element.
+    (without trailing NULs, as in numpy), V, object, or uint8 of shape (n, width); binary and string columns
+    of pyarrow, or of any object that exports Arrow's C interface. Arrays are not copied if C can read their
+    layout. Raises InvalidTypeError, which names the wrong element.
     """
     if isinstance(values, (list, tuple)):
         return from_list(values, name)
@@ -191,8 +189,8 @@ def as_column(values: Any, name: str = "values") -> Column:
 class Columns:
     """The columns of `n` records to encode: values, keys, headers, timestamps (ms) and offsets.
 
-    `timestamps` may be None (then `timestamp` applies to all), `offsets` None (contiguous; else absolute and
-    rising, with gaps kept), `headers` None. Raises InvalidArgumentError where their lengths differ.
+    `timestamps` may be None (then all records get `timestamp`), `offsets` None (consecutive; otherwise
+    absolute, rising, gaps allowed), `headers` None. Raises InvalidArgumentError if the lengths differ.
     """
 
     __slots__ = ("_span", "headers", "keys", "n", "offsets", "timestamp", "timestamps", "values")
@@ -213,7 +211,7 @@ class Columns:
         else:
             self.keys = keys if isinstance(keys, Column) else as_column(keys, "keys")
         flat = headers if isinstance(headers, HeaderColumns) else as_headers(headers)
-        # Records without headers are encoded quicker by what has none.
+        # Without header columns C takes a quicker path.
         self.headers = None if flat is None or flat.is_empty else flat
         self.timestamp = timestamp
         self._span: tuple[int, int] | None = None
@@ -232,7 +230,7 @@ class Columns:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the least and the most of the timestamps; there is a record."""
+        """Return the least and the largest timestamp; there must be a record."""
         if self._span is None:
             stamps, one = self.timestamps, self.timestamp
             self._span = (one, one) if stamps is None else (int(stamps.min()), int(stamps.max()))

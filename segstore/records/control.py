@@ -1,11 +1,12 @@
-"""The record of a control batch, which says how a transaction ended, or is the first or the last one of a
-snapshot of the metadata; nothing is on disk.
+"""The record of a control batch: the end of a transaction, or the first or last record of a metadata
+snapshot; nothing is on disk.
 
 Key: version int16 = 0, type int16. Value of a transaction's end: version int16 = 0, coordinator epoch int32
 (org.apache.kafka.common.record.ControlRecordType, EndTransactionMarker). Value of a snapshot's header:
-version int16 = 0, timestamp of the last record of the log that it covers, int64 ms; of its footer: version
-int16 = 0; each ends with a byte 0, as no tagged fields follow (KIP-630: SnapshotHeaderRecord,
+version int16 = 0, timestamp of the last record of the log that the snapshot covers, int64 ms. Value of its
+footer: version int16 = 0. Both end with a byte 0: no tagged fields (KIP-630: SnapshotHeaderRecord,
 SnapshotFooterRecord).
+
 Big-endian. Threads: any; functions without state.
 """
 
@@ -32,7 +33,7 @@ _VERSION = 0
 
 
 class Marker(NamedTuple):
-    """How a producer's transaction ends: `kind` is ABORT or COMMIT."""
+    """The end of a producer's transaction: `kind` is ABORT or COMMIT."""
 
     producer_id: int
     producer_epoch: int
@@ -41,7 +42,7 @@ class Marker(NamedTuple):
 
 
 def end_marker(marker: Marker, timestamp: int) -> Encoded:
-    """Return the control batch that ends a transaction, stamped `timestamp` (ms): one record, never
+    """Return the control batch that ends a transaction, with `timestamp` (ms): one record, never
     compressed.
     """
     template = Template(TRANSACTIONAL_FLAG | CONTROL_FLAG, marker.producer_id, marker.producer_epoch)
@@ -52,11 +53,10 @@ def end_marker(marker: Marker, timestamp: int) -> Encoded:
 def parse_control(
     key: bytes | None, value: bytes | None, *, file: str, position: int, offset: int
 ) -> tuple[int, int]:
-    """Return (type, coordinator epoch) of a control record; the epoch is -1 where the type ends no
-    transaction.
+    """Return (type, coordinator epoch) of a control record; the epoch is -1 if the type ends no transaction.
 
-    Types (Kafka: ControlRecordType): 0 abort, 1 commit; others have nothing to do with producers. Raises
-    CorruptRecordError, with the given place, for what is no control record.
+    Types (Kafka: ControlRecordType): 0 abort, 1 commit; other types don't concern producers. Raises
+    CorruptRecordError, with the given file, position and offset, if the record is no control record.
     """
     if key is None or len(key) < _KEY.size or key[0] & 0x80:
         raise CorruptRecordError(file, position, offset, "a control record's key is no version and type")
@@ -70,15 +70,15 @@ def parse_control(
 
 
 def snapshot_header(last_contained_timestamp: int, timestamp: int, leader_epoch: int) -> Encoded:
-    """Return the control batch with which a snapshot begins, at offset 0 and stamped `timestamp` (ms):
-    `last_contained_timestamp` (ms) is that of the last record of the log that the snapshot covers.
+    """Return the control batch that begins a snapshot, at offset 0 with `timestamp` (ms).
+    `last_contained_timestamp` (ms) belongs to the last record of the log that the snapshot covers.
     """
     value = _HEADER.pack(_VERSION, last_contained_timestamp, 0)
     return _of_snapshot(SNAPSHOT_HEADER, value, timestamp, 0, leader_epoch)
 
 
 def snapshot_footer(timestamp: int, base_offset: int, leader_epoch: int) -> Encoded:
-    """Return the control batch with which a snapshot ends: without it the snapshot is not whole."""
+    """Return the control batch that ends a snapshot; a snapshot without it is incomplete."""
     return _of_snapshot(SNAPSHOT_FOOTER, _FOOTER.pack(_VERSION, 0), timestamp, base_offset, leader_epoch)
 
 
@@ -88,7 +88,7 @@ def _of_snapshot(kind: int, value: bytes, timestamp: int, base_offset: int, lead
 
 
 def parse_snapshot_header(value: bytes | None) -> int:
-    """Return the timestamp (ms) of the last record that a snapshot covers, by the value of its header. Raises
+    """Return the timestamp (ms) of the last record that a snapshot covers, from its header's value. Raises
     ValueError.
     """
     if value is None or len(value) < _HEADER.size or value[0] & 0x80:

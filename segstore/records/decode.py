@@ -1,7 +1,7 @@
 """Decodes record batches into Records: scans and validates headers, decompresses, decodes.
 
-Nothing is on disk. Functions without state over bytes that were read already: safe from any thread. No memory
-is allocated for a length that the bytes claim before that length was found possible.
+Nothing is on disk. Functions without state over bytes in memory: safe from any thread. A length that the
+bytes claim is checked for plausibility before memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ if TYPE_CHECKING:
 def decompress_batches(
     buf: Any, batches: NDArray[np.void], where: str, position: int, limit: int, most: int
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """Return the plain records of the batches of `buf`, which begins at `position`: the arena, where each
-    batch's records lie in it, and their sizes. The arena ends with the batch that makes it `most` bytes or
-    more. Raises CorruptRecordError where a batch is damaged or above `limit`.
+    """Return the plain records of the batches of `buf`, which begins at `position`: the arena, the start of
+    each batch's records in it, and their sizes.
+
+    The arena ends with the batch that brings it to `most` bytes. Raises CorruptRecordError if a batch is
+    damaged or larger than `limit`.
     """
     view = memoryview(buf)
     starts = (batches["position"] - (position - HEADER_SIZE)).tolist()
@@ -63,14 +65,14 @@ def decompress_batches(
 
 
 class _Arena:
-    """A buffer that grows as batches are decompressed into it one after the other."""
+    """A growing buffer that batches are decompressed into one after the other."""
 
     def __init__(self, size: int) -> None:
         self._buffer = np.empty(6 * size + 4096, np.uint8)
         self._used = 0
 
     def add(self, codec: int, data: memoryview, limit: int) -> int:
-        """Append the plain bytes of `data`, at most `limit`; returns the bytes used so far."""
+        """Append the plain bytes of `data`, at most `limit`; return the bytes used so far."""
         room = guess(codec, data, limit)
         while True:
             self._reserve(room)
@@ -88,25 +90,23 @@ class _Arena:
             self._buffer = larger
 
     def bytes(self) -> bytes:
-        """Return the bytes that were added, from which keys and values are cut."""
+        """Return a copy of the bytes added so far."""
         return self._buffer[: self._used].tobytes()
 
 
 # --- decode ------------------------------------------------------------
 
 Bytes = Any
-"""bytes, or whatever lends its buffer: bytearray, memoryview, mmap, numpy uint8."""
+"""bytes, or an object with a buffer: bytearray, memoryview, mmap, numpy uint8."""
 
 _FEW = 24
 _MANY = read_buffers.LEAST // (8 * ROWS)
 _SMALL = (1 << 20) + HEADER_SIZE
-"""Most bytes of a scan whose headers fit into existing memory: a read of usual size."""
+"""Most bytes of a scan whose headers fit into existing memory; reads of the default size do."""
 
 
 class _Scratch:
-    """Memory for results of C and for the headers of a small scan. It belongs to one call until the results
-    are copied: a signal handler may interrupt the call, and read too.
-    """
+    """Memory for results of C and for the headers of a small scan."""
 
     def __init__(self) -> None:
         self.end, self.decoded = ffi.new("seg_scan_end *"), ffi.new("seg_decoded *")
@@ -115,7 +115,9 @@ class _Scratch:
 
 
 _unused: list[_Scratch] = []
-"""A call takes one of these, and gives it back at its end."""
+"""Scratch memory for the next calls. Each call takes one until its results are copied: a signal handler that
+reads may interrupt the call.
+"""
 
 
 _BATCHES, _INT64S = ffi.typeof("seg_batch *"), ffi.typeof("int64_t *")
@@ -129,7 +131,9 @@ _DECODE_REASONS = {
 
 
 class ScanEnd(NamedTuple):
-    """Where and why a scan stopped (`seg_scan_end`); `status` is one of lib.SEG_END .. SEG_BAD_COUNT."""
+    """Position and reason of a scan's end (`seg_scan_end`); `status` is one of lib.SEG_END to
+    lib.SEG_BAD_COUNT.
+    """
 
     position: int
     need: int
@@ -146,7 +150,9 @@ def scan(
     check_crcs: bool = True,
     least: int = -1,
 ) -> tuple[NDArray[np.void], ScanEnd]:
-    """Return the headers (an array of `batch_type`) of the batches in `buf`, by `scan_headers`."""
+    """Return the headers of the batches in `buf` as an array of `batch_type`, and the scan's end;
+    `scan_headers` has the parameters.
+    """
     headers, end = scan_headers(buf, position, from_offset, end_offset, max_bytes, check_crcs, least)
     return np.frombuffer(headers, batch_type()), end
 
@@ -160,12 +166,13 @@ def scan_headers(
     check_crcs: bool = True,
     least: int = -1,
 ) -> tuple[bytearray, ScanEnd]:
-    """Return the headers (`seg_batch`) of the batches in `buf`, whose first byte lies at `position` in the
-    file.
+    """Return the headers (`seg_batch`) of the batches in `buf`, and the scan's end. `position` is the file
+    position of the first byte of `buf`.
 
-    Batches that end below `from_offset` are skipped unchecked; those from `end_offset` on, or beyond
-    `max_bytes` (one is always taken), are left out. The scan stops before damage: see `ScanEnd.status`. A
-    wrapper of messages that comes first begins at offset `least` at the earliest; -1: that is not known.
+    Batches that end below `from_offset` are skipped unchecked. Batches from `end_offset` on are left out, and
+    so are batches beyond `max_bytes`, except the first one. The scan stops before a damaged batch: see
+    `ScanEnd.status`. If a wrapper of old messages comes first, its offsets are at least `least`; -1 if
+    unknown.
     """
     size = len(buf)
     try:
@@ -176,19 +183,18 @@ def scan_headers(
     if size <= _SMALL:
         capacity, out = scratch.capacity, scratch.headers
     else:
-        # Room for as many headers as there can be: a second pass would cost more than pages that stay
-        # untouched.
+        # Room for the largest possible number of headers: untouched pages cost less than a second pass.
         capacity = size // LEAST_ENTRY + 1
         out = unset("seg_batch[]", capacity)
     n = lib.seg_scan(
         buf if type(buf) is bytes else ffi.from_buffer("uint8_t[]", buf), size,
         position, least, from_offset, end_offset, max_bytes, check_crcs, out, capacity, end,
     )  # fmt: skip
-    # Only the headers that were found are copied, out of room for many more.
+    # Copy the used part only.
     headers = bytearray(ffi.buffer(out, n * BATCH_SIZE))
-    found = ScanEnd(end.position, end.need, end.last_offset, end.status)
+    scan_end = ScanEnd(end.position, end.need, end.last_offset, end.status)
     _unused.append(scratch)
-    return headers, found
+    return headers, scan_end
 
 
 def decode(
@@ -201,14 +207,14 @@ def decode(
     from_offset: int = 0,
     most: int = INT64_MAX,
 ) -> Records:
-    """Return the records of `batches` (from `scan`, or some of them) in `buf`, read at `position` of file
+    """Return the records of `batches` (from `scan`, or a part of them) in `buf`, read at `position` of file
     `where`.
 
-    Uncompressed records stay in `buf` where that is bytes: the Records refer to it. `next_offset` is by
-    default the one after the last batch; records below `from_offset` are left out. Compressed batches end
-    with the one that makes them `most` bytes or more: `Records.next_offset` tells. Messages of magic 0 and 1
-    are brought up first: `Records.batches` has magic 2 only. Raises CorruptRecordError where the bytes are
-    damaged, or one batch is more than `limit` once decompressed.
+    Uncompressed records stay in `buf` if it is bytes: the Records refer to it. `next_offset` is by default
+    the offset after the last batch; records below `from_offset` are left out. Compressed batches end with the
+    one that brings them to `most` bytes: see `Records.next_offset`. Messages of magic 0 and 1 are converted
+    first: `Records.batches` has magic 2 only. Raises CorruptRecordError if the bytes are damaged, or a batch
+    has more than `limit` bytes once decompressed.
     """
     n = len(batches)
     if n == 0:
@@ -266,22 +272,23 @@ def _old(
     from_offset: int,
     most: int,
 ) -> Records:
-    """Do what `decode` does, where there are messages of magic 0 or 1."""
-    found = _messages(buf, batches, position, from_offset)
-    if found is None:
-        found = _brought_up(buf, batches, where, position, limit, from_offset, most)
-    if found.next_offset == int(batches["last_offset"][-1]) + 1:
-        found.next_offset = next_offset
-    return found
+    """Decode batches if some of them are messages of magic 0 or 1."""
+    records = _messages(buf, batches, position, from_offset)
+    if records is None:
+        records = _brought_up(buf, batches, where, position, limit, from_offset, most)
+    if records.next_offset == int(batches["last_offset"][-1]) + 1:
+        records.next_offset = next_offset
+    return records
 
 
 def _messages(buf: Bytes, batches: NDArray[np.void], position: int, from_offset: int) -> Records | None:
-    """Return the records of plain messages of magic 0 or 1 as they lie in `buf`: they need not be brought up
-    to be read. None where any is not plain, or has to be looked at more closely.
+    """Return the records of plain messages of magic 0 or 1 as they lie in `buf`, without a conversion.
+
+    Return None if C refuses a message: it is compressed, or its bytes need the checks of `bring_up`.
     """
     n, arena = len(batches), buf if type(buf) is bytes else bytes(buf)
     matrix = np.empty((ROWS, n), np.int64) if n < _MANY else read_buffers.matrix(ROWS, n)
-    runs, found = np.empty(n, batch_type()), ffi.new("int64_t *")
+    runs, run_count = np.empty(n, batch_type()), ffi.new("int64_t *")
     done = lib.seg_decode_messages(
         arena,
         len(arena),
@@ -290,14 +297,14 @@ def _messages(buf: Bytes, batches: NDArray[np.void], position: int, from_offset:
         n,
         held(_INT64S, matrix),
         held(_BATCHES, runs),
-        found,
+        run_count,
     )
     if done != n:
         return None
     next_offset = matrix.item(OFFSET, n - 1) + 1
     if from_offset > matrix.item(OFFSET, 0) and (skip := first_at(matrix, from_offset)):
         matrix = matrix[:, skip:]
-    return Records(arena, matrix, next_offset, runs[: found[0]].copy(), False)
+    return Records(arena, matrix, next_offset, runs[: run_count[0]].copy(), False)
 
 
 def _brought_up(
@@ -309,9 +316,8 @@ def _brought_up(
     from_offset: int,
     most: int,
 ) -> Records:
-    """Bring up what is of magic 0 and 1, and decode all. Batches of magic 2 among them stay as they lie, so
-    that what is wrong with one is told with its place.
-    """
+    """Convert messages of magic 0 and 1, and decode all batches."""
+    # Batches of magic 2 are not copied, so that an error names their positions in the file.
     old = batches["magic"] != MAGIC
     bounds = [0, *(np.flatnonzero(old[1:] != old[:-1]) + 1).tolist(), len(batches)]
     parts: list[Records] = []
@@ -329,10 +335,11 @@ def _brought_up(
 
 
 def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
-    """Return the arguments of seg_decode for few uncompressed batches of magic 2, without numpy: its calls
-    would cost more than the decoding. None where a batch is compressed or older, or claims more records than
-    it has bytes for.
+    """Return the arguments of seg_decode for a few uncompressed batches of magic 2.
+
+    Return None if a batch is compressed or older, or claims more records than its bytes can hold.
     """
+    # Without numpy: its calls would cost more than the decoding.
     at, lens, codecs, count = [], [], 0, 0
     for i in range(n):
         h = headers[i]
@@ -349,7 +356,7 @@ def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
 def plain_records(
     buf: Bytes, batches: NDArray[np.void], where: str, position: int, limit: int, most: int
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """Return the plain records of all batches in one piece of memory, where each batch's records lie in it,
+    """Return the plain records of all batches: one piece of memory, the start of each batch's records in it,
     and their sizes.
     """
     if (batches["attributes"] & CODEC_MASK).any():
@@ -360,8 +367,8 @@ def plain_records(
 
 
 def checked_counts(batches: NDArray[np.void], sizes: NDArray[np.int64], where: str) -> NDArray[np.int64]:
-    """Return the record count of each batch. A count that the batch has no bytes for is an error, and gets no
-    memory.
+    """Return the record count of each batch. Raises CorruptRecordError for a count that the batch's size
+    can't hold.
     """
     counts = batches["count"].astype(np.int64)
     wrong = counts * LEAST_RECORD > sizes
@@ -372,26 +379,26 @@ def checked_counts(batches: NDArray[np.void], sizes: NDArray[np.int64], where: s
 
 
 def fault_reason(code: int) -> str:
-    """Return why records can't be decoded, by an answer of C (SEG_E_*)."""
+    """Return the reason why records can't be decoded, for an error code of C (SEG_E_*)."""
     return _DECODE_REASONS.get(code, f"its records can't be decoded ({code})")
 
 
 # --- stamps ------------------------------------------------------------------------------------
 
-# Which batches may hold records of a span of time, without decoding them.
+# The batches that may hold records of a time range, found without decoding.
 
 
 def stamped(buf: Any, batches: NDArray[np.void], position: int, least: int, most: int) -> NDArray[np.bool_]:
-    """Return for each batch of `buf`, which was read at `position`, whether it may hold a record stamped from
-    `least` to `most` ms, both included. Compressed batches, and messages of magic 0 and 1, are judged by
-    their headers, plain batches by each record.
+    """Return for each batch of `buf`, read at `position`, whether it may hold a record with a timestamp from
+    `least` to `most` ms, both included. Headers decide for compressed batches and messages of magic 0 and 1,
+    the records themselves for plain batches.
     """
-    found: NDArray[np.bool_] = batches["max_timestamp"] >= least
+    may_hold: NDArray[np.bool_] = batches["max_timestamp"] >= least
     judged = ((batches["attributes"] & CODEC_MASK) == 0) & (batches["magic"] == MAGIC)
-    plain = np.flatnonzero(found & judged)
+    plain = np.flatnonzero(may_hold & judged)
     if len(plain):
-        found[plain] = _looked_at(buf, batches[plain], position - HEADER_SIZE, least, most)
-    return found
+        may_hold[plain] = _looked_at(buf, batches[plain], position - HEADER_SIZE, least, most)
+    return may_hold
 
 
 def _looked_at(

@@ -1,7 +1,7 @@
 """Encodes columns of records into record batches, chunk by chunk; nothing is on disk.
 
-An iterator of `encode` belongs to one thread; the Encoded that it gives may be written and released by
-another thread. One that is released before the next is made lends it its memory.
+An iterator of `encode` belongs to one thread; another thread may write and release the Encoded that it
+yields. If an Encoded is released before the next one is made, its memory is reused.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def encode(
 ) -> Iterator[Encoded]:
     """Encode all records into batches of about `batch_bytes` (plain bytes, header included).
 
-    Gives one Encoded for about `chunk_bytes` of plain bytes, from one call of C; with a `codec` the batches
-    of a chunk are then compressed one by one. No batch of several records is above `max_bytes`
-    (`max.message.bytes`); `check_sizes` checks records that are a batch alone beforehand. A batch also ends
-    before each record whose number is in `cuts`, which rise.
+    Yields one Encoded for about `chunk_bytes` of plain bytes, made by one call of C; with a `codec` the
+    batches of a chunk are then compressed one by one. A batch of several records never exceeds `max_bytes`
+    (`max.message.bytes`); `check_sizes` checks single records beforehand. A batch also ends before each
+    record number in `cuts`, which must rise.
     """
     if batch_bytes < 1 or chunk_bytes < 1:
         raise InvalidArgumentError(f"batch_bytes {batch_bytes}, chunk_bytes {chunk_bytes}: least is 1")
@@ -48,28 +48,28 @@ def encode(
 
 
 def batch_cap(codec: int, batch_bytes: int, max_bytes: int | None) -> int:
-    """Return how many plain bytes a batch may have so that it stays within `max_bytes` once compressed."""
+    """Return the most plain bytes of a batch that stays within `max_bytes` once compressed."""
     if max_bytes is None:
         return batch_bytes
-    # Snappy's worst case is one sixth more; the other codecs' is far less.
+    # Snappy's output is at worst one sixth larger than its input; that of other codecs far less.
     room = max_bytes - max_bytes // 6 - 128 if codec else max_bytes
     return max(1, min(batch_bytes, room))
 
 
 class Run:
-    """The state of an encode: the next record, and the arguments for C that stay the same."""
+    """The state of an encode: the next record, and the arguments of C that stay the same."""
 
     def __init__(
         self, columns: Columns, codec: int, batch_bytes: int, template: Template, cuts: Sequence[int] = ()
     ) -> None:
         self.first, self.columns, self.batch_bytes = 0, columns, min(batch_bytes, MAX_PLAIN)
         self.template = c_template(template, codec)
-        self.left = ffi.new("int64_t[2]")
+        self.made = ffi.new("int64_t[2]")  # batches and records of the last call
         self.cuts = np.array(cuts, np.int64)
         self.timestamps, self.offsets = _int64s(columns.timestamps), _int64s(columns.offsets)
 
     def next_chunk(self, chunk_bytes: int, most_batches: int = 1 << 20) -> Encoded:
-        """Return whole batches of `chunk_bytes` at most, or one batch that is larger."""
+        """Return whole batches of at most `chunk_bytes`, or one larger batch."""
         buffer = pool.take(chunk_bytes)
         size, batches = self._fill(buffer, chunk_bytes, most_batches)
         if size == lib.SEG_E_ROOM:
@@ -83,7 +83,7 @@ class Run:
         return Encoded(buffer, size, batches)
 
     def _fill(self, buffer: NDArray[np.uint8], capacity: int, most: int) -> tuple[int, NDArray[np.void]]:
-        columns, left = self.columns, self.left
+        columns, made = self.columns, self.made
         likely = capacity // max(HEADER_SIZE, min(self.batch_bytes, 4096)) + 16 + len(self.cuts)
         room = min(columns.n - self.first, most, likely)
         batches = np.empty(room, batch_type())
@@ -104,13 +104,13 @@ class Run:
             capacity,
             batch_ptr(batches),
             room,
-            left,
-            left + 1,
+            made,
+            made + 1,
         )
-        return size, batches[: left[0]] if size >= 0 else batches[:0]
+        return size, batches[: made[0]] if size >= 0 else batches[:0]
 
     def _advance(self, batches: NDArray[np.void]) -> None:
-        taken, t = self.left[1], self.template
+        taken, t = self.made[1], self.template
         self.first += taken
         if self.columns.offsets is None:
             t.base_offset += taken
@@ -119,12 +119,12 @@ class Run:
 
 
 def c_template(template: Template, codec: int) -> Any:
-    """Return the `seg_template *` of a Template, with the codec in its attributes."""
+    """Return a new `seg_template *` with the fields of a Template, and the codec in its attributes."""
     return fill_template(ffi.new("seg_template *"), template, codec)
 
 
 def fill_template(t: Any, template: Template, codec: int) -> Any:
-    """Fill an existing `seg_template *` with the same, and return it."""
+    """Fill an existing `seg_template *` with the fields of a Template and the codec, and return it."""
     t.base_offset, t.producer_id = template.base_offset, template.producer_id
     t.producer_epoch, t.base_sequence = template.producer_epoch, template.base_sequence
     t.leader_epoch, t.delete_horizon = template.leader_epoch, template.delete_horizon
@@ -137,7 +137,7 @@ def _int64s(array: NDArray[np.int64] | None) -> Any:
 
 
 def compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:
-    """Return the same batches with compressed records, sealed. `plain` is given up."""
+    """Return the same batches with compressed records, sealed. Releases `plain`."""
     if plain.n == 1:
         return _compressed_alone(plain, codec, level)
     view, batches = plain.data, plain.batches
@@ -158,7 +158,7 @@ def compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:
 
 
 def _compressed_alone(plain: Encoded, codec: int, level: int | None) -> Encoded:
-    """Do what `compressed` does to one batch, within its own buffer where that has room for it, as mostly."""
+    """Compress one batch, within its own buffer if the result fits."""
     packed = compress(codec, plain.data[HEADER_SIZE:], level)
     size, out = HEADER_SIZE + len(packed), plain
     if size > len(plain.buffer):
@@ -171,7 +171,9 @@ def _compressed_alone(plain: Encoded, codec: int, level: int | None) -> Encoded:
 
 
 def largest_record(columns: Columns, first: int, last: int) -> tuple[int, int]:
-    """Return (bytes, index) of the largest record in [first, last); at most 20 bytes too many."""
+    """Return (bytes, index) of the largest record in [first, last); the size is at most 20 bytes too
+    large.
+    """
     index = ffi.new("int64_t *")
     headers = columns.headers.c if columns.headers else ffi.NULL
     size = lib.seg_largest(columns.keys.c, columns.values.c, headers, first, last, index)
@@ -182,29 +184,27 @@ def largest_record(columns: Columns, first: int, last: int) -> tuple[int, int]:
 # --- single ------------------------------------------------------------------------------------
 
 # One record in one batch, without arrays or columns of one element. Each call has its own arguments for C:
-# safe from any thread, and within a call of the same thread.
+# safe from any thread, and from a signal handler that interrupts another call.
 
 _ROOM = HEADER_SIZE + 64
-"""Most bytes of a batch with one record, those of its key, value and headers not counted."""
+"""Most bytes of a batch with one record, without its key, value and headers."""
 _KINDS = (bytes, bytearray, memoryview)
 
 
 class _Arguments:
-    """Arguments of seg_encode, which belong to one call: a signal handler may interrupt the call, and append
-    too.
-    """
+    """Arguments of seg_encode for one call at a time. A signal handler that appends takes others."""
 
     def __init__(self) -> None:
         self.key, self.value = ffi.new("seg_column *"), ffi.new("seg_column *")
         self.key.n = self.value.n = 1
-        self.left = ffi.new("int64_t[2]")
-        self.taken = self.left + 1
+        self.made = ffi.new("int64_t[2]")  # batches and records
+        self.records = self.made + 1
         self.filled = ffi.new("seg_template *")
         self.of: Template | None = None
         self.codec = 0
 
     def fill(self, template: Template, codec: int) -> Any:
-        """Return the template for C; `filled` is `of` that template and `codec` from then on."""
+        """Fill `filled` with the template and codec, and return it."""
         self.of = None  # first: an interrupt may leave `filled` half done
         fill_template(self.filled, template, codec)
         self.codec = codec
@@ -226,8 +226,7 @@ def single(
 ) -> Encoded:
     """Return one record in one batch.
 
-    Types are checked as in `Columns`; the size is the caller's to check (`encoded.size`), the
-    timestamp (ms) too.
+    Types are checked as in `Columns`; the caller checks the size (`encoded.size`) and the timestamp (ms).
     """
     try:
         a = _unused.pop()
@@ -238,12 +237,12 @@ def single(
     if key is None:
         a.key.kind = NULLS
     plain = len(views[0]) + len(views[1])
-    if plain > MAX_PLAIN:  # before so much memory is taken
+    if plain > MAX_PLAIN:  # before this much memory is allocated
         check_plain(plain)
     size = plain + _ROOM
     try:
         some = bool(headers)
-    except ValueError:  # an array has no truth value: wrong elements of it are found below
+    except ValueError:  # an array has no truth value; its elements are checked below
         some = True
     more = headers_of_one(headers) if some else None
     if more:
@@ -252,7 +251,7 @@ def single(
     done = lib.seg_encode(
         a.key, a.value, more.c if more else ffi.NULL, ffi.NULL, timestamp, ffi.NULL, 0, 1, size,
         a.filled if template is a.of and codec == a.codec else a.fill(template, codec),
-        encoded.ptr, size, encoded.headers, 1, a.left, a.taken,
+        encoded.ptr, size, encoded.headers, 1, a.made, a.records,
     )  # fmt: skip
     _unused.append(a)
     if not 0 <= done <= MAX_PLAIN:
@@ -263,7 +262,9 @@ def single(
 
 
 def _set(column: Any, data: Any, name: str) -> Any:
-    """Point a column of one element at `data`; the caller keeps the returned object while C reads it."""
+    """Point a column of one element at `data`; the caller keeps the returned object alive while C
+    reads it.
+    """
     if data is None:
         column.kind = NULLS
         return b""
@@ -271,8 +272,7 @@ def _set(column: Any, data: Any, name: str) -> Any:
         hint = "; encode it first" if isinstance(data, str) else ""
         allowed = "bytes, bytearray, memoryview or None"
         raise InvalidTypeError(f"{name} is {type(data).__name__}: allowed is {allowed}{hint}")
-    # Mutable data is copied: once this call has failed, nothing may still refer to what the caller passed
-    # in.
+    # Mutable data is copied: after a failed call, nothing may still refer to the caller's object.
     pointer = held("char[]", data if type(data) is bytes else bytes(data))
     column.kind, column.data = FIXED, pointer
     column.data_len = column.width = len(pointer)
@@ -281,18 +281,18 @@ def _set(column: Any, data: Any, name: str) -> Any:
 
 # --- sizes -------------------------------------------------------------------------------------
 
-# Records that are too large are found before anything is written.
+# Too large records are refused before anything is written.
 
 _NUMBERS = 40
-"""The most bytes that the varints of a record take, without those of its headers."""
+"""Most bytes of the varints of a record, without those of its headers."""
 
 
 def check_sizes(
     columns: Columns, codec: int = 0, level: int | None = None, max_bytes: int = MAX_PLAIN
 ) -> None:
-    """Raise RecordTooLargeError (index, size, limit) for a record whose batch would be above `max_bytes`.
+    """Raise RecordTooLargeError (index, size, limit) for a record whose batch would exceed `max_bytes`.
 
-    This is exact: a record that might be too large is encoded alone, and compressed, to find out.
+    The check is exact: a record that might be too large is encoded alone, and compressed.
     """
     doubtful = batch_cap(codec, MAX_PLAIN, max_bytes)
     if _bound(columns, doubtful) <= doubtful:
@@ -309,8 +309,8 @@ def check_sizes(
 
 
 def _bound(columns: Columns, enough: int) -> int:
-    """Return an upper bound of the bytes of a batch of one record, by the longest key and value and all
-    headers at once.
+    """Return an upper bound of the bytes of a batch of one record: the longest key, the longest value, and
+    all headers.
     """
     size = columns.keys.longest(enough >> 2) + columns.values.longest(enough >> 2) + HEADER_SIZE + _NUMBERS
     if columns.headers:

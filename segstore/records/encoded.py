@@ -1,6 +1,6 @@
-"""Encoded batches in buffers of a small pool, and how they get their offsets; nothing is on disk.
+"""Encoded batches in buffers of a small pool, with the template of their header fields; nothing is on disk.
 
-An Encoded belongs to one thread at a time; the pool to all.
+An Encoded belongs to one thread at a time; the pool is shared by all threads.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK_BYTES = 2 << 20
-"""Plain bytes that one call of C encodes at most. Pieces of 1 MiB took a tenth more time, for an append of
-10,000 records of 100 bytes two calls.
+"""Plain bytes that one call of C encodes at most. With 1 MiB, an append of 10,000 records of 100 bytes needed
+two calls, and a tenth more time.
 """
-_POOLED = 3  # as many as an append has that is encoded before it takes its place in the queue
+_POOLED = 3  # an append may encode this many chunks before it enters the queue
 
 
 class Template(NamedTuple):
     """Header fields that all batches of an `encode` share (see `seg_template`).
 
-    `attributes` has no codec; `base_sequence` counts on from batch to batch; `base_offset` is needed only
-    where no log gives the batches their offsets afterwards.
+    `attributes` has no codec; `base_sequence` rises from batch to batch; `base_offset` matters only if no log
+    assigns the offsets later.
     """
 
     attributes: int = 0
@@ -43,11 +43,10 @@ PLAIN = Template()
 
 
 class _BufferPool:
-    """Buffers of CHUNK_BYTES whose pages are already in memory. A list's own steps are atomic: there is no
-    lock within which a signal handler could run, and append.
-    """
+    """A pool of buffers of CHUNK_BYTES whose pages are already in memory."""
 
     def __init__(self) -> None:
+        # Without a lock: a signal handler could run within it, and append. A list's own steps are atomic.
         self._free: list[NDArray[np.uint8]] = []
 
     def take(self, size: int) -> NDArray[np.uint8]:
@@ -69,8 +68,8 @@ pool = _BufferPool()
 class Encoded:
     """Whole batches, one after the other: `buffer[:size]`, headers in `batches` (positions from 0).
 
-    `ptr` and `headers` are the addresses of buffer and batches for C. A `pooled` buffer belongs to the pool
-    again after `release`, and must not be touched then; an Encoded that is never released is simply freed.
+    `ptr` and `headers` are the addresses of buffer and batches for C. A `pooled` buffer returns to the pool
+    at `release`, and must not be used afterwards; the buffer of an Encoded that is never released is freed.
     """
 
     __slots__ = ("buffer", "headers", "n", "pooled", "ptr", "size")
@@ -84,7 +83,7 @@ class Encoded:
 
     @classmethod
     def alone(cls, room: int) -> Encoded:
-        """Return memory for one batch of up to `room` bytes, which nothing is written to yet."""
+        """Return uninitialized memory for one batch of up to `room` bytes."""
         made = cls.__new__(cls)
         made.ptr, made.headers = unset("uint8_t[]", room), unset("seg_batch *")
         made.buffer, made.size, made.n, made.pooled = ffi.buffer(made.ptr), room, 1, False
@@ -92,8 +91,8 @@ class Encoded:
 
     @classmethod
     def of(cls, data: bytes | bytearray | memoryview, batches: NDArray[np.void]) -> Encoded:
-        """Return whole batches that lie in `data` from its first byte on. Only where that may be written, the
-        batches get their offsets there.
+        """Return an Encoded over whole batches, which lie in `data` from its first byte on. Offsets can be
+        assigned only if `data` is writable.
         """
         made = cls(np.frombuffer(data, np.uint8), int(batches["size"].sum()), batches)
         made.pooled = False
@@ -123,8 +122,8 @@ class Encoded:
 
 
 def check_plain(size: int) -> None:
-    """Raise RecordTooLargeError for a batch of one record that is larger before compression than a reader
-    allows.
+    """Raise RecordTooLargeError for a batch of one record with more than MAX_PLAIN bytes before
+    compression.
     """
     if size > MAX_PLAIN:
         raise RecordTooLargeError(
@@ -133,7 +132,7 @@ def check_plain(size: int) -> None:
 
 
 def checked(size: int) -> None:
-    """Raise the error for a negative result of an encoding call of C."""
+    """Raise the error that a negative result of an encoding call of C stands for."""
     if size == lib.SEG_E_COLUMN:
         raise InvalidArgumentError("a column's offsets point outside its data, or fall")
     if size == lib.SEG_E_NULL:

@@ -1,7 +1,7 @@
-"""The 61-byte record batch header (magic 2), or what stands for it of a message of magic 0 or 1, as numpy and
-C see it; nothing is on disk.
+"""The 61-byte record batch header (magic 2), as numpy and C see it; messages of magic 0 and 1 get a header of
+the same layout. Nothing is on disk.
 
-The `AT_...` of `_native/bytes.h` say where each field lies in the bytes of a batch.
+The `AT_...` of `_native/bytes.h` are the positions of the fields in the bytes of a batch.
 
 Pure data and functions without state: safe from any thread.
 """
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAGIC = 2
-"""The magic of record batches; messages have 0 or 1 (org.apache.kafka.common.record.LegacyRecord)."""
+"""The magic of record batches; old messages have 0 or 1 (org.apache.kafka.common.record.LegacyRecord)."""
 HEADER_SIZE = 61
 LEAST_ENTRY = 26
-"""Bytes of the smallest thing that is a batch in a log: a message of magic 0 without key and value."""
+"""Bytes of the smallest entry of a log: a message of magic 0 without key and value."""
 LEAST_RECORD = 7
 """Bytes of a record without key, value and headers, and with small deltas."""
 
@@ -32,9 +32,8 @@ BATCH_SIZE = ffi.sizeof("seg_batch")
 
 @cache
 def batch_type() -> np.dtype[np.void]:
-    """Return the type of one record batch's header, field for field `seg_batch` of
-    `_native/contract/batch.h`, in host order; also that of a message of magic 0 or 1, of which batch.h says
-    what it knows.
+    """Return the numpy type of a batch header: `seg_batch` of `_native/contract/batch.h`, in host order. A
+    message of magic 0 or 1 has it too; batch.h says which fields are set then.
     """
     return np.dtype(
         [
@@ -69,7 +68,9 @@ DELETE_HORIZON_FLAG = 0x40
 
 
 def batch_ptr(batches: NDArray[np.void]) -> Any:
-    """Return a `seg_batch *` to the first of a contiguous array of `batch_type`; valid while that lives."""
+    """Return a `seg_batch *` to the first element of a contiguous array of `batch_type`; valid while the
+    array lives.
+    """
     return held("seg_batch *", batches) if len(batches) else ffi.NULL
 
 

@@ -25,9 +25,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 def chunks(n: int) -> Iterator[slice]:
-    """Yield slices that cover n elements: small ones first, since a caller that takes one element may want no
-    more.
-    """
+    """Yield slices that cover n elements. The first ones are small: a caller may need only one element."""
     at, size = 0, 8
     while at < n:
         yield slice(at, at + size)
@@ -35,7 +33,7 @@ def chunks(n: int) -> Iterator[slice]:
 
 
 class _Lazy(Sequence[T]):
-    """What the columns share; a column equals every sequence of equal elements."""
+    """The common base of the columns; a column equals every sequence of equal elements."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
@@ -57,7 +55,7 @@ class _Lazy(Sequence[T]):
 
     @abstractmethod
     def _one(self, index: int) -> T:
-        """Return a single element. Raises IndexError where there is none."""
+        """Return a single element. Raises IndexError."""
 
     def __iter__(self) -> Iterator[T]:
         return chain.from_iterable(self._cut(span).tolist() for span in chunks(len(self)))
@@ -107,7 +105,7 @@ class ByteColumn(_Lazy[bytes | None]):
 class HeaderColumn(_Lazy[Headers]):
     """The headers of each record: a list of (name, bytes or None). Slices are columns too.
 
-    Names are decoded as Kafka does it: bytes that are no UTF-8 become U+FFFD.
+    Names are decoded as in Kafka: bytes that are not UTF-8 become U+FFFD.
     """
 
     __slots__ = ("arena", "at", "present")
@@ -151,7 +149,7 @@ class HeaderColumn(_Lazy[Headers]):
 
 
 def headers_of(arena: bytes, at: int) -> Headers:
-    """Return the headers of one record, which lie at byte `at`."""
+    """Return the headers of the record whose headers begin at byte `at`."""
     fixed = arena, len(arena), ffi.new("int64_t *", at), 1
     count, null = ffi.new("int64_t *"), ffi.NULL
     n = _checked(lib.seg_headers(*fixed, 0, count, null, null, null, null))

@@ -1,5 +1,5 @@
-"""Batches of a log as a producer would send them: with base offset 0, and the producer's id and sequence;
-nothing is on disk. Functions without state: safe from any thread.
+"""Batches of a log in the form that a producer would send: with base offset 0, and the producer's id and
+sequence; nothing is on disk. Functions without state: safe from any thread.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def produced(data: memoryview, batch: np.void, template: Template) -> bytearray:
-    """Return the one batch in `data`, whose header is `batch`, with the offset, leader epoch, producer and
-    sequence of a template, and a new CRC. Its records stay as they are, compressed or not.
+    """Return the one batch in `data`, whose header is `batch`, with a template's offset, leader epoch,
+    producer and sequence, and a new CRC. Its records stay unchanged, compressed or not.
     """
     made, header = bytearray(data), np.empty(1, batch_type())
     header[0] = batch
@@ -36,7 +36,7 @@ def produced(data: memoryview, batch: np.void, template: Template) -> bytearray:
 
 
 def columns_of(records: Records) -> Columns:
-    """Return the records as columns to encode: their offsets are not kept. No object is made for any."""
+    """Return the records as columns to encode, without their offsets. No Python object is made per record."""
     headers = records.headers
     flat = None
     if headers.present:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS = 7
-"""How many rows the matrix has, which are those that follow; it has one column per record."""
+"""Number of rows of the matrix, which has one column per record; the next names are the row indexes."""
 OFFSET, TIMESTAMP, KEY_AT, KEY_LEN, VALUE_AT, VALUE_LEN, HEADERS_AT = range(ROWS)
 
 
@@ -41,11 +41,11 @@ _make_record: Any = partial(tuple.__new__, Record)
 
 
 class Records:
-    """Records in order of offset; those of `PartitionLog.read_many` in the order that was asked for.
+    """Records in order of offset, or for `PartitionLog.read_many` in the order of the requested offsets.
 
-    `next_offset` is where the next read goes on; `batches` the headers of the batches that were read (an
-    array of `batch_type`), also of batches whose records were sliced off since; `arena` the bytes in
-    which keys, values and headers lie.
+    `next_offset` is the offset of the next read. `batches` are the headers of the batches that were read (an
+    array of `batch_type`), including batches whose records were sliced off. `arena` is the memory of keys,
+    values and headers.
     """
 
     __slots__ = ("_matrix", "_with_headers", "arena", "batches", "next_offset")
@@ -69,7 +69,9 @@ class Records:
 
     @property
     def timestamps(self) -> NDArray[np.int64]:
-        """Return the timestamps, int64 ms since the epoch (UTC), one per record; -1 where there is none."""
+        """Return the timestamps, int64 ms since the epoch (UTC), one per record; -1 for a record
+        without one.
+        """
         timestamps: NDArray[np.int64] = self._matrix[TIMESTAMP]
         return timestamps
 
@@ -105,7 +107,9 @@ class Records:
 
     @property
     def nbytes(self) -> int:
-        """Return how many bytes of memory this object keeps, those shared with slices of it included."""
+        """Return the bytes of memory that this object keeps alive, including memory shared with its
+        slices.
+        """
         return len(self.arena) + self._matrix.nbytes + self.batches.nbytes
 
     def __len__(self) -> int:
@@ -143,7 +147,7 @@ class Records:
         return Records(self.arena, matrix, next_offset, self.batches, self._with_headers)
 
     def from_offset(self, offset: int) -> Records:
-        """Return the records at or above `offset`, over the same memory. Raises InvalidTypeError."""
+        """Return the records from `offset` on, over the same memory. Raises InvalidTypeError."""
         try:
             offset = operator.index(offset)
         except TypeError:
@@ -153,8 +157,8 @@ class Records:
         return self._with(matrix[:, skip:], self.next_offset) if skip else self
 
     def take(self, mask: NDArray[np.bool_]) -> Records:
-        """Return the records where the boolean `mask` (one per record) is true; `next_offset` stays. Raises
-        InvalidArgumentError.
+        """Return the records whose element in the boolean `mask` (one per record) is true; `next_offset`
+        stays. Raises InvalidArgumentError.
         """
         mask = np.asarray(mask)
         if mask.dtype != np.bool_ or mask.shape != (len(self),):
@@ -164,8 +168,8 @@ class Records:
         return self._with(np.compress(mask, self._matrix, axis=1), self.next_offset)
 
     def __iter__(self) -> Iterator[Record]:
-        """Return the records one by one; objects are made some hundreds at a time, so that memory stays
-        flat.
+        """Return an iterator of the records, which makes some hundreds of objects at a time, so that memory
+        stays flat.
         """
         return chain.from_iterable(map(self._records, chunks(len(self))))
 
@@ -187,7 +191,7 @@ class Records:
 
     def to_arrow(self, columns: list[str] | None = None) -> pyarrow.Table:
         """Return a pyarrow.Table: offset and timestamp (ms) int64, key and value binary, headers
-        list<struct<key: string, value: binary>>, null where a record has none; or only `columns`. Raises
+        list<struct<key: string, value: binary>>, null for a record without headers; or only `columns`. Raises
         MissingPackageError without pyarrow.
         """
         with Needing("pyarrow", "to_arrow"):
@@ -203,21 +207,21 @@ class Records:
 
 
 def first_at(matrix: NDArray[np.int64], offset: int) -> int:
-    """Return the index of the first column at or above `offset`, in a matrix that has columns."""
+    """Return the index of the first column at or above `offset`; the matrix must have columns."""
     skip = int(offset - matrix.item(OFFSET, 0))
-    # Without gaps the place follows from the offset.
+    # Without gaps the index follows from the offset.
     if skip > 0 and (skip >= matrix.shape[1] or matrix.item(OFFSET, skip) != offset):
         skip = int(np.searchsorted(matrix[OFFSET], offset))
     return max(skip, 0)
 
 
 def empty_records(next_offset: int) -> Records:
-    """Empty Records, after which reading goes on at `next_offset`."""
+    """Return empty Records with this `next_offset`."""
     return Records(b"", np.empty((ROWS, 0), np.int64), next_offset, np.empty(0, batch_type()), False)
 
 
 def concat(parts: Sequence[Records]) -> Records:
-    """Return one Records made of several, in order, over one new piece of memory."""
+    """Return the records of several parts, in order, as one Records over new memory."""
     matrix = np.concatenate([part._matrix for part in parts], axis=1)
     done, arena = 0, 0
     for part in parts:
@@ -231,12 +235,12 @@ def concat(parts: Sequence[Records]) -> Records:
 
 
 def rearranged(records: Records, places: NDArray[np.intp]) -> Records:
-    """Return the records at these places, in this order, over the same memory."""
+    """Return the records at these indexes, in this order, over the same memory."""
     return records._with(records._matrix[:, places], records.next_offset)
 
 
 def picked(records: Records, places: NDArray[np.intp]) -> Records:
-    """Return the records at these places, which don't fall, over memory of their own."""
+    """Return the records at these indexes, which must not fall, over a copy of their bytes only."""
     once, again = np.unique(places, return_inverse=True)
     matrix = records._matrix[:, once]
     starts = matrix[KEY_AT]

@@ -1,7 +1,7 @@
-"""`RecordTable`: columns of records as Arrow's buffers have them, filled by C; nothing is on disk.
+"""`RecordTable`: columns of records in the layout of Arrow's buffers, filled by C; nothing is on disk.
 
-A table belongs to one thread at a time. No memory is taken for a length that the bytes claim before that
-length was found possible.
+A table belongs to one thread at a time. A length that the bytes claim is checked for plausibility before
+memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _USUAL_RECORD = 64
-"""Bytes of a record, for which room is made before any was seen."""
+"""Assumed bytes of a record until one was read; the first memory is allocated by this size."""
 Empty = Callable[[int, Any], Any]
 _FIXED = {"offset": "int64", "timestamp": "int64", "timestamp_type": "int8", "headers_at": "int64"}
-"""The columns that are numbers, in `seg_table` by these names and an s."""
+"""The columns of numbers; the fields of `seg_table` have these names with an "s" added."""
 
 
 class Strings:
-    """A column of keys or values: the memory of Arrow's binary type."""
+    """A column of keys or values in the memory layout of Arrow's binary type."""
 
     def __init__(self, c: Any, empty: Empty) -> None:
         self._c, self._empty = c, empty
@@ -40,7 +40,7 @@ class Strings:
 
     @property
     def nulls(self) -> int:
-        """Return how many rows are null."""
+        """Return the number of null rows."""
         return int(self._c.nulls)
 
     @property
@@ -49,7 +49,7 @@ class Strings:
         return int(self._c.used)
 
     def make_room(self, rows: int, room: int) -> None:
-        """Move the rows that are there into memory for this many."""
+        """Move the existing rows into memory for `room` rows."""
         self.offsets = _longer(self._empty, self.offsets, room + 1, rows + 1)
         self.validity = _longer(self._empty, self.validity, (room + 7) // 8, len(self.validity), 0xFF)
         self._c.offsets, self._c.validity = (
@@ -58,7 +58,7 @@ class Strings:
         )
 
     def make_byte_room(self, more: int, expected: float) -> None:
-        """Have room for `more` bytes; if there is not, for `expected` times as many."""
+        """Make room for `more` bytes; if memory must grow, for `expected` times as many."""
         need = self.used + more
         if need > len(self.data):
             room = min(max(need, int(expected * more), 2 * len(self.data)), max(need, INT32_MAX))
@@ -67,12 +67,12 @@ class Strings:
 
 
 class RecordTable:
-    """Records of some batches, of which only the `wanted` columns are kept: offset, timestamp,
-    timestamp_type, key, value, headers. Rows without any are counted.
+    """Records of batches, with only the `wanted` columns: offset, timestamp, timestamp_type, key, value,
+    headers. Without columns, rows are only counted.
 
-    `next_offset` is where to go on after `add`, or after the CorruptRecordError that it raised: records below
-    are in the table. `plain`: decompressed bytes of the batches that were added. `expected`: bytes of batches
-    that will be added, for which room is made at once. `empty` makes memory for columns, as `numpy.empty`.
+    `next_offset` is the offset to continue at after `add`, or after its CorruptRecordError: records below it
+    are in the table. `plain`: decompressed bytes of the batches added so far. `expected`: bytes of batches
+    that will be added, for which memory is allocated at once. `empty` allocates columns, like `numpy.empty`.
     """
 
     def __init__(self, wanted: Collection[str], expected: int = 0, empty: Empty = np.empty) -> None:
@@ -91,7 +91,9 @@ class RecordTable:
             if name in wanted
         }
         self.headers: list[tuple[int, HeaderColumn | None]] = []
-        """Of each run of rows that has headers, or has none, how many rows it has, and its headers."""
+        """One entry for each run of rows that all have headers or all lack them: the number of rows, and the
+        headers or None.
+        """
 
     def __len__(self) -> int:
         return int(self._c.rows)
@@ -106,18 +108,19 @@ class RecordTable:
         end: int,
         most: int = INT64_MAX,
     ) -> bool:
-        """Add the records of `batches` in `buf`, as `decode` takes them, that have offsets from `first` up to
-        `end`; return whether all of the batches were taken: compressed ones end with the one that makes them
-        `most` bytes or more, and all with the last one that int32 offsets reach. Raises CorruptRecordError as
-        `decode`.
+        """Add the records of `batches` in `buf` with offsets from `first` up to `end`; return whether all
+        batches were added.
+
+        Compressed batches end with the one that brings them to `most` bytes; all batches end with the last
+        one that int32 offsets can reach. Raises CorruptRecordError; the records before the damage are added.
         """
-        given = buf, where, position, first, end, most
+        arguments = buf, where, position, first, end, most
         try:
-            return self._add(batches, *given)
+            return self._add(batches, *arguments)
         except CorruptRecordError as error:
             lasts = batches["last_offset"]
             before = batches[(lasts >= self.next_offset) & (lasts < error.offset)]
-            if 0 < len(before) < len(batches) and not self.add(buf, before, *given[1:]):
+            if 0 < len(before) < len(batches) and not self.add(buf, before, *arguments[1:]):
                 return False
             raise
 
@@ -131,7 +134,7 @@ class RecordTable:
         end: int,
         most: int,
     ) -> bool:
-        """Do what `add` does, but the batches before one that can't be decompressed may be missing."""
+        """Add batches; if one can't be decompressed, the batches before it may be missing."""
         for run, data, at in _brought_up(buf, batches, where, position, most):
             arena, starts, sizes = plain_records(data, run, where, at, MAX_PLAIN, most)
             taken, size = run[: len(starts)], int(sizes.sum())
@@ -164,8 +167,8 @@ class RecordTable:
         )  # fmt: skip
         if "headers_at" in self.arrays and len(self) > before:
             at = self.arrays["headers_at"][before : len(self)]
-            found = HeaderColumn(arena, at, True) if c.with_headers > with_headers else None
-            self.headers.append((len(at), found))
+            column = HeaderColumn(arena, at, True) if c.with_headers > with_headers else None
+            self.headers.append((len(at), column))
         if done < 0:
             bad = batches[c.fault_batch]
             self.next_offset = int(bad["base_offset"])
@@ -173,8 +176,8 @@ class RecordTable:
         self.next_offset = int(batches["last_offset"][-1]) + 1
 
     def read(self, size: int, r: Any, call: Callable[[Any, Any], Any]) -> None:
-        """Add what `call` does, which calls `seg_read_table` with this table and a `seg_table_read`, for as
-        long as that lacks room. Headers are not taken. The first batch has `size` bytes.
+        """Add records by `call`, which calls `seg_read_table` with this table and a `seg_table_read`; repeat
+        it while room is lacking. Headers are not read. The first batch has `size` bytes.
         """
         r.plain = self.plain
         if not len(self):
@@ -187,8 +190,8 @@ class RecordTable:
         self.plain = r.plain
 
     def add_range(self, first: int, end: int, timestamp_type: int, expected: int) -> None:
-        """Add a row for each offset from `first` up to `end`, of which nothing else is wanted than offset and
-        timestamp_type. `expected`: rows that come in such ranges, these included.
+        """Add a row for each offset from `first` up to `end`, if only offset and timestamp_type are wanted.
+        `expected`: rows of all such ranges, this one included.
         """
         rows, n = len(self), end - first
         if self.arrays:
@@ -200,16 +203,16 @@ class RecordTable:
         self._c.rows = rows + n
 
     def _make_room(self, rows: int, size: int, expected: int = 0) -> None:
-        """Have room for so many more rows, which take `size` bytes of batches; or for `expected` ones."""
-        c, there = self._c, len(self)
-        scale = max(1.0, 1.0625 * self._expected / size) if size and not there else 1.0
-        if there + rows > c.room:
-            c.room = max(there + rows, expected, int(rows * scale), 2 * c.room)
+        """Make room for `rows` more rows, whose batches have `size` bytes, or for `expected` rows."""
+        c, count = self._c, len(self)
+        scale = max(1.0, 1.0625 * self._expected / size) if size and not count else 1.0
+        if count + rows > c.room:
+            c.room = max(count + rows, expected, int(rows * scale), 2 * c.room)
             for name, array in self.arrays.items():
-                self.arrays[name] = made = _longer(self._empty, array, c.room, there)
+                self.arrays[name] = made = _longer(self._empty, array, c.room, count)
                 setattr(c, name if name == "headers_at" else f"{name}s", _pointer(made))
             for strings in self.strings.values():
-                strings.make_room(there, c.room)
+                strings.make_room(count, c.room)
         for strings in self.strings.values():
             strings.make_byte_room(size, scale)
 
@@ -229,12 +232,13 @@ def _longer(empty: Empty, array: NDArray[Any], room: int, used: int, rest: int |
 def _brought_up(
     buf: bytes, batches: NDArray[np.void], where: str, position: int, most: int
 ) -> Iterator[tuple[NDArray[np.void], bytes, int]]:
-    """Yield batches of magic 2, with the bytes in which they lie, and the position of the first of these.
-    Batches of magic 2 among older messages stay where they are, so that faults are told with their places.
+    """Yield runs of batches of magic 2, with the bytes that hold them, and the file position of these
+    bytes.
     """
     if not is_old(batches):
         yield batches, buf, position
         return
+    # Batches of magic 2 are not copied, so that an error names their positions in the file.
     old = batches["magic"] != MAGIC
     bounds = [0, *(np.flatnonzero(old[1:] != old[:-1]) + 1).tolist(), len(batches)]
     for first, last in itertools.pairwise(bounds):

@@ -1,7 +1,7 @@
 """`ReplicaFetcher`: the thread that fetches from one broker for all the logs that it leads (Kafka:
-AbstractFetcherThread, ReplicaFetcherThread, RemoteLeaderEndPoint).
+AbstractFetcherThread, ReplicaFetcherThread).
 
-Nothing is on disk but through the logs. Threads: its own; `close` may be called by any.
+Nothing is on disk but through the logs. Threads: its own; any thread may call `close`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from segstore.replica_fetcher.fetch_request import FetchTerms, fetch_request, pa
 from segstore.replica_fetcher.fetch_session import SESSION_ERRORS, FetchSession, SessionRequest
 from segstore.replica_fetcher.fetched_data import UNCOMMITTED, read_part
 from segstore.replica_fetcher.followed_log import FetchPosition, FollowedLog, Key, Question
-from segstore.replica_fetcher.leader_ends import EARLIEST, LATEST, gap_to_end, offset_of
+from segstore.replica_fetcher.remote_end_point import RemoteEndPoint
 from segstore.replica_fetcher.repeated_fetch import RepeatedFetch, Sent, learned
 from segstore.replica_fetcher.source_answers import check_range
 from segstore.replica_fetcher.streamed_answer import Arriving
@@ -41,12 +41,12 @@ from segstore.wire.connection import BrokerConnection, Coming
 log = Logger("segstore")
 _SESSIONS_SINCE = 7
 _FULL_DISK, _REFUSED = 1.0, 5.0
-"""Seconds until a log is fetched again whose disk was full, or that the broker refuses."""
+"""Seconds until the next fetch of a log whose disk was full, and of one that the broker refuses."""
 
 
 class FetcherContext(Protocol):
-    """What a fetcher asks of those around it. `untold` are the logs that have reached what their leaders had
-    when they were first fetched, and whose leaders have not been told so.
+    """The calls of a fetcher to its surroundings. `untold` are the logs that have reached the ends which
+    their leaders had at the first fetch, as long as no fetch has reported that to the leader.
     """
 
     untold: set[FollowedLog]
@@ -55,16 +55,16 @@ class FetcherContext(Protocol):
         """Return the logs that this broker leads now."""
 
     def told(self, logs: Sequence[FollowedLog]) -> None:
-        """Note that the leader of these logs has been told how far they reach."""
+        """Note that a fetch has reported the ends of these logs to their leader."""
 
     def stale(self, error: Exception) -> None:
-        """Note that the cluster has to be asked anew who leads."""
+        """Note that the leaders of the cluster have to be asked for anew."""
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
         """Note that a log can't be followed any more."""
 
     def ended(self, fetcher: ReplicaFetcher) -> bool:
-        """Return whether a fetcher that has nothing to fetch may end; it is forgotten then."""
+        """Return whether a fetcher without logs may end; if so, forget the fetcher."""
 
 
 class ReplicaFetcher(BrokerThread):
@@ -92,7 +92,8 @@ class ReplicaFetcher(BrokerThread):
     def _fetch_on(self, connection: BrokerConnection) -> None:
         session: FetchSession[Key, FetchPosition] = FetchSession()
         self._again = None
-        self._compared = ComparedFetch(connection, self._terms, self._config, self)
+        self._leader = RemoteEndPoint(connection, self._terms, self._config)
+        self._compared = ComparedFetch(self._leader, self)
         self._compare_anew()
         with Arriving(connection) as self._arriving:
             while not self._closing.is_open:
@@ -112,9 +113,8 @@ class ReplicaFetcher(BrokerThread):
         session: FetchSession[Key, FetchPosition],
         logs: Sequence[FollowedLog],
     ) -> None:
-        """Tell the broker of its logs that have reached all that it had: a fetch says so, and is answered at
-        once, so that who waits for these logs does not go on before the broker knows.
-        """
+        """Report to the broker, by a fetch that is answered at once, the logs that have reached its ends."""
+        # At once: whoever waits for these logs is not to go on before the broker knows their ends.
         reached = [each for each in logs if each in self._home.untold]
         if reached:
             self._fetch(connection, session, {each.key: each for each in logs}, (), waits=False)
@@ -126,7 +126,7 @@ class ReplicaFetcher(BrokerThread):
         session: FetchSession[Key, FetchPosition],
         logs: Sequence[FollowedLog],
     ) -> bool:
-        """Fetch those logs that may be fetched now; wait, and return False, where there is none."""
+        """Fetch the logs that may be fetched now; wait, and return False, if there is none."""
         now = time.monotonic()
         ready = {each.key: each for each in logs if each.not_before <= now}
         if not ready:
@@ -138,14 +138,14 @@ class ReplicaFetcher(BrokerThread):
         return True
 
     def _compare_anew(self) -> None:
-        """Compare all logs with those of the leader, which may be another store than before: a connection
-        begins, or the session that the leader has forgotten.
+        """Have all logs compared with the leader's, at a new connection, or once the leader has forgotten the
+        session: the leader may be another store than before.
         """
         for each in self._home.led_by(self.node):
             each.is_compared = False
 
     def _compare(self, logs: Iterable[FollowedLog]) -> bool:
-        """Get on with those logs that are not compared yet; return whether to go on at once."""
+        """Compare the logs that are not compared yet; return whether to go on at once."""
         begun = [each for each in logs if not each.is_compared]
         return bool(begun) and self._compared.step(begun)
 
@@ -158,8 +158,8 @@ class ReplicaFetcher(BrokerThread):
         *,
         waits: bool = True,
     ) -> None:
-        """Send one request, and take its answer. `logs` are those that are `ready`, as the home gave them;
-        none where some are left out. The broker `waits` for news, or answers at once.
+        """Send one request, and take its answer. `logs` is the sequence of `FetcherContext.led_by` if all of
+        its logs are `ready`, else empty. The broker `waits` for records, or answers at once.
         """
         questions = self._questions(ready)
         asked = session.ask({key: question.position for key, question in questions.items()})
@@ -192,7 +192,7 @@ class ReplicaFetcher(BrokerThread):
         logs: Sequence[FollowedLog],
         session_id: int,
     ) -> None:
-        """Know the next requests that name this log, whose records were alone in an answer."""
+        """Learn the bytes of the next requests for the log whose records were `alone` in an answer."""
         again = self._again
         if again is None or not again.is_of(alone, logs, session_id):
             is_usual = self._terms.isolation == UNCOMMITTED
@@ -208,8 +208,8 @@ class ReplicaFetcher(BrokerThread):
         session: FetchSession[Key, FetchPosition],
         logs: Sequence[FollowedLog],
     ) -> bool:
-        """Send a request that is like the last one which named its partition, and take its answer. False, and
-        nothing is sent, where the next request is another one.
+        """Send the learned request, and take its answer. Return False, and send nothing, if the next request
+        is not of its form.
         """
         again = self._again
         if again is None or not again.has_moved:
@@ -226,7 +226,7 @@ class ReplicaFetcher(BrokerThread):
         data = connection.rest(coming)
         if self._is_brought(again, session, data):
             return True
-        if again.is_outdated:  # an answer to what is no longer asked changes nothing (R11)
+        if again.is_outdated:  # an answer to an outdated question changes nothing (R11)
             self._begin_anew(session)
             return True
         asked = {each.key: each for each in again.logs}
@@ -244,8 +244,8 @@ class ReplicaFetcher(BrokerThread):
         session: FetchSession[Key, FetchPosition],
         coming: Coming,
     ) -> bool:
-        """Take an answer that is not here whole, and brings records of the partition that is known, while it
-        comes; return whether it is one. Behind a piece that is not taken the rest is dropped.
+        """Take an answer while it arrives, and return True, if it has records of the learned partition alone.
+        After a piece that is not taken the later pieces are dropped.
         """
         begun = again.begun(coming.here, coming.size) if len(coming.here) < coming.size else None
         if begun is None:
@@ -254,7 +254,7 @@ class ReplicaFetcher(BrokerThread):
 
         def take(records: memoryview) -> None:
             nonlocal is_taken
-            brought = Brought(*begun[:3], records)
+            brought = Brought._make((*begun.values[1:], records))
             is_taken = is_taken and self.run(again.followed, partial(again.take_piece, brought))
 
         self._arriving.take(coming, begun, take)
@@ -269,9 +269,7 @@ class ReplicaFetcher(BrokerThread):
     def _is_brought(
         self, again: RepeatedFetch, session: FetchSession[Key, FetchPosition], data: memoryview
     ) -> bool:
-        """Take an answer that brings the next records of the partition that is known, and nothing else;
-        return whether it is one.
-        """
+        """Take an answer, and return True, if it has the next records of the learned partition alone."""
         brought = again.brought(data)
         if brought is None or not self.run(again.followed, partial(again.take, brought)):
             return False
@@ -287,8 +285,8 @@ class ReplicaFetcher(BrokerThread):
         questions: Mapping[Key, Question],
         data: memoryview,
     ) -> FollowedLog | None:
-        """Take an answer field by field; return the log whose records were alone in it, None where there were
-        others, or errors.
+        """Take an answer field by field; return the log whose records were alone in it, None if the answer
+        had several partitions, or an error.
         """
         answer = connection.decoded("Fetch", version, data)
         if answer.error_code:
@@ -299,31 +297,29 @@ class ReplicaFetcher(BrokerThread):
         alone: FollowedLog | None = None
         parts, is_quiet = sum(len(topic.partitions) for topic in answer.responses), True
         for key, part in parts_of(answer, questions):
-            if self._take(connection, logs[key], questions[key], part) and part.records:
+            if self._take(logs[key], questions[key], part) and part.records:
                 alone = logs[key]
             is_quiet = is_quiet and not part.error_code and not part.records
             if part.error_code == Code.OFFSET_OUT_OF_RANGE or part.diverging_epoch.epoch >= 0:
-                # An incremental answer leaves out what has not changed at the leader, although the position
-                # has changed here, and how far the leader shows its log is to be told anew.
+                # An incremental answer leaves out a partition that has not changed at the leader, although
+                # the position has changed here, and the leader's high watermark is needed again.
                 session.begin_anew()
         if is_quiet:
-            self._go_on(connection, logs, questions)
+            self._go_on(logs, questions)
         return alone if parts == 1 else None
 
-    def _go_on(
-        self, connection: BrokerConnection, logs: Mapping[Key, FollowedLog], questions: Mapping[Key, Question]
-    ) -> None:
-        """Let those logs end where their leaders' do that show more, and have nothing there (R41), behind an
-        answer without any records.
+    def _go_on(self, logs: Mapping[Key, FollowedLog], questions: Mapping[Key, Question]) -> None:
+        """After an answer without records, let a log end at the end of its leader's log if the leader shows a
+        later end, and has no batch up to there (R41).
         """
         for key, question in questions.items():
             each = logs[key]
             if each.source.end <= question.position.offset or each.error is not None:
                 continue
-            self.run(each, partial(self._go_on_one, connection, each, question))
+            self.run(each, partial(self._go_on_one, each, question))
 
-    def _go_on_one(self, connection: BrokerConnection, each: FollowedLog, question: Question) -> bool:
-        found = gap_to_end(connection, self._terms, self._config, each, question)
+    def _go_on_one(self, each: FollowedLog, question: Question) -> bool:
+        found = self._leader.gap_to_end(each, question)
         return found is not None and each.go_on(question, *found)
 
     def refused(self, code: int) -> None:
@@ -337,7 +333,7 @@ class ReplicaFetcher(BrokerThread):
             self._closing.wait(self._config.retry_backoff_ms / 1000)
 
     def ask(self, each: FollowedLog) -> Question | None:
-        """Return what to fetch next of a log, None if its topic was removed."""
+        """Return the next fetch of a log, None if its topic was removed."""
         try:
             return each.ask()
         except StoreClosedError:  # its topic was deleted a moment ago
@@ -346,7 +342,7 @@ class ReplicaFetcher(BrokerThread):
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def _take(self, connection: BrokerConnection, each: FollowedLog, question: Question, held: Any) -> bool:
+    def _take(self, each: FollowedLog, question: Question, held: Any) -> bool:
         """Take one partition's part of an answer; return whether its log has changed."""
         data = read_part(held, self._terms.isolation)
 
@@ -354,7 +350,7 @@ class ReplicaFetcher(BrokerThread):
             if not data.error:
                 return each.take(question, data)
             if data.error == Code.OFFSET_OUT_OF_RANGE:
-                self._out_of_range(connection, each, question)
+                self._out_of_range(each, question)
             else:
                 self.unserved(each, data.error)
             return False
@@ -362,8 +358,8 @@ class ReplicaFetcher(BrokerThread):
         return self.run(each, take)
 
     def run(self, each: FollowedLog, take: Callable[[], bool]) -> bool:
-        """Return what `take` returns, whether a log has changed. What prevents the log from being followed is
-        noted there.
+        """Return the outcome of `take`, whether a log has changed; note an error that prevents the log from
+        being followed, and return False.
         """
         pause = self._config.retry_backoff_ms / 1000
         try:
@@ -384,13 +380,13 @@ class ReplicaFetcher(BrokerThread):
         return False
 
     def unserved(self, each: FollowedLog, code: int) -> None:
-        """Ask again later, and who leads."""
+        """Have the log fetched again later, and the leaders asked for."""
         error = told_error(code, f"Fetch of {each!r} from broker {self.node}")
         each.delay(self._config.retry_backoff_ms / 1000 if is_passing(error) else _REFUSED, error)
         self._home.stale(error)
 
     def _disk_failed(self, each: FollowedLog, error: StorageError) -> None:
-        """Go on once there is room, where the disk is full; otherwise the log can't be followed."""
+        """Fetch again later if the disk is full; after any other error the log can't be followed."""
         if error.errno not in NO_ROOM:
             self._home.failed(each, error)
             return
@@ -398,11 +394,11 @@ class ReplicaFetcher(BrokerThread):
             log.warning("%r is fetched on when there is room: %s", each, error)
         each.delay(_FULL_DISK, error)
 
-    def _out_of_range(self, connection: BrokerConnection, each: FollowedLog, question: Question) -> None:
-        """Ask where the leader's log ends, and where it begins (R12)."""
+    def _out_of_range(self, each: FollowedLog, question: Question) -> None:
+        """Ask for the ends of the leader's log, and cut or begin anew (R12)."""
         try:
-            end = offset_of(connection, self._terms, each, question, LATEST)
-            start = offset_of(connection, self._terms, each, question, EARLIEST)
+            end = self._leader.latest_offset(each, question)
+            start = self._leader.earliest_offset(each, question)
             check_range(start, end, repr(each))
         except BrokerError as error:
             each.delay(self._config.retry_backoff_ms / 1000, error)

@@ -1,6 +1,6 @@
-"""`RepeatedFetch`: the requests of a fetch session that name one partition, the one whose records have come
-last, and the answers that bring more of it, such as a standby's in sync mode. They are known by their bytes:
-so neither is written or read field by field.
+"""`RepeatedFetch`: the requests of a fetch session that name one partition, the one whose records came last,
+such as those of a standby in sync mode, and the answers that bring more records of the partition. Both are
+templates: the requests are not encoded field by field, and the answers are not decoded.
 
 Nothing is on disk but through the log. Threads: the fetcher's.
 """
@@ -12,8 +12,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from segstore import names
-from segstore.protocol.fetch_bytes import INT32, INT64, BegunAnswer, Brought, PartitionAnswer, place_of
+from segstore.protocol.codec import encode
+from segstore.protocol.fetch_bytes import Brought, partition_answer
 from segstore.protocol.fetch_epochs import NO_SESSION
+from segstore.protocol.template import SIZE, MatchedStart, MessageField, MessageTemplate, template_after
 from segstore.replica_fetcher.fetch_session import FetchSession
 from segstore.replica_fetcher.followed_log import FetchPosition, FollowedLog, Key
 
@@ -37,24 +39,21 @@ class RepeatedFetch:
 
     def __init__(
         self,
+        template: MessageTemplate,
         sent: Sent,
-        places: tuple[int, int],
         position: FetchPosition,
         followed: FollowedLog,
         logs: Sequence[FollowedLog],
         session_id: int,
     ) -> None:
-        """`places`: where the request that was sent for this position has its session's epoch, and the fetch
-        offset.
-        """
+        """`template` is that of the request that was `sent` for this position."""
         self.followed, self.key, self.logs = followed, followed.key, logs
         self.version, self.has_moved = sent.version, False
         self._leds = [each.led for each in logs]
         self._led, self._position = followed.led, position
-        self._session_id, self._broker_epoch = session_id, sent.broker_epoch
-        self._frame, (self._epoch_at, self._offset_at) = sent.frame, places
+        self._session_id, self._broker_epoch, self._asked = session_id, sent.broker_epoch, template
         topic_id = names.topic_id_bytes(followed.topic_id) if followed.topic_id else bytes(16)
-        self._answer = PartitionAnswer(
+        self._answer = partition_answer(
             sent.version, followed.topic, topic_id, followed.partition, committed=False, session_id=session_id
         )
 
@@ -79,27 +78,27 @@ class RepeatedFetch:
             return None
         if broker_epoch != self._broker_epoch or not self._is_as_asked():
             return None
-        end, frame = self.followed.replica.log_end_offset, self._frame
-        INT32.pack_into(frame, self._epoch_at, session.epoch)
-        INT64.pack_into(frame, self._offset_at, end)
-        self.has_moved = False
+        end, self.has_moved = self.followed.replica.log_end_offset, False
         session.named(self.key, _position((end, *self._position[1:])))
-        return frame
+        return self._asked.fill((0, session.epoch, end))[0]
 
     def brought(self, answer: memoryview) -> Brought | None:
         """Return what an answer to a request of the session brings of this partition, where it brings records
         of it, and tells of nothing else.
         """
-        found = self._answer.read(answer)
-        return found if found is not None and len(found.records) else None
+        found = self._answer.match(answer)
+        return Brought(*found[1:]) if found is not None and found[-1] else None
 
-    def begun(self, here: memoryview, size: int) -> BegunAnswer | None:
-        """Return what such an answer tells before its records, as `PartitionAnswer.begin` does."""
+    def begun(self, here: memoryview, size: int) -> MatchedStart | None:
+        """Return what such an answer of `size` bytes tells before its records, of which the beginning is
+        `here`.
+        """
         return self._answer.begin(here, size)
 
-    def is_end(self, behind: memoryview) -> bool:
-        """Return whether this comes behind the records of such an answer."""
-        return self._answer.is_end(behind)
+    def is_end(self, after: memoryview) -> bool:
+        """Return whether these bytes come after the records of such an answer."""
+        records = self._answer.records
+        return records is not None and after == records.end
 
     def take(self, brought: Brought) -> bool:
         """Append what an answer brings; False, and nothing is done, where that is not the usual. Raises as
@@ -139,12 +138,9 @@ def learned(
         return None
     if not 0 <= position.last_fetched_epoch <= position.current_leader_epoch:
         return None
-    frame = bytes(sent.frame)
-    part = body.topics[0].partitions[0]
-    epoch_at = place_of(body, sent.version, frame, body, "session_epoch")
-    offset_at = place_of(body, sent.version, frame, part, "fetch_offset")
-    most_at = place_of(body, sent.version, frame, part, "partition_max_bytes")
-    if epoch_at is None or offset_at is None or most_at is None:
-        return None
-    INT32.pack_into(sent.frame, most_at, most)
-    return RepeatedFetch(sent, (epoch_at, offset_at), position, followed, logs, session_id)
+    part, encoded = body.topics[0].partitions[0], bytearray()
+    encode(body, sent.version, encoded)
+    part.partition_max_bytes = most
+    fields = [MessageField(body, "session_epoch"), MessageField(part, "fetch_offset")]
+    template = template_after(bytes(sent.frame[SIZE : -len(encoded)]), sent.version, body, fields)
+    return RepeatedFetch(template, sent, position, followed, logs, session_id)

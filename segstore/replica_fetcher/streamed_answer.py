@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from segstore._native import lib
-from segstore.protocol.fetch_bytes import BegunAnswer
+from segstore.protocol.template import MatchedStart
 from segstore.records import scan
 from segstore.threads import Worker
 from segstore.wire.connection import BrokerConnection, Coming
@@ -35,7 +35,7 @@ class Arriving:
         if self._worker is not None:
             self._worker.end()
 
-    def take(self, coming: Coming, begun: BegunAnswer, take: Callable[[memoryview], None]) -> None:
+    def take(self, coming: Coming, begun: MatchedStart, take: Callable[[memoryview], None]) -> None:
         """Call `take` with the records as they come, whole batches at a time; each piece is good until `take`
         returns. One piece is taken while the next one is received, the last one in this thread. A batch that
         the answer ends within is left out, and behind damage comes what there is. Raises as
@@ -62,9 +62,9 @@ class Arriving:
             self._worker.start()
         return self._worker
 
-    def _pieces(self, coming: Coming, begun: BegunAnswer) -> Iterator[memoryview]:
+    def _pieces(self, coming: Coming, begun: MatchedStart) -> Iterator[memoryview]:
         """Yield the pieces; each is good until the next but one."""
-        self._begin(coming.here[begun.at : begun.end], begun.end - begun.at)
+        self._begin(coming.here[begun.at : begun.stop], begun.stop - begun.at)
         wanted = _PIECE
         while self._have or self._left:
             self._receive(coming, wanted)
@@ -83,9 +83,9 @@ class Arriving:
         self._other[: len(rest)] = rest
         self._room, self._other, self._have = self._other, self._room, len(rest)
 
-    def behind(self, coming: Coming, begun: BegunAnswer) -> memoryview:
+    def behind(self, coming: Coming, begun: MatchedStart) -> memoryview:
         """Return what comes behind the records, once these have come. Raises as `BrokerConnection.ask`."""
-        self._begin(coming.here[begun.end :], coming.size - begun.end)
+        self._begin(coming.here[begun.stop :], coming.size - begun.stop)
         self._receive(coming, self._left + self._have)
         return self._room[: self._have]
 

@@ -33,7 +33,8 @@ from segstore.replication.settings import ReplicationConfig
 from segstore.replication.topic_admin import settings_of
 from segstore.storage.context import Clock
 from segstore.storage.meta.clean_shutdown import read_marker
-from segstore.storage.meta.small_files import seal, unreadable, unseal
+from segstore.storage.meta.framed import seal, unseal
+from segstore.storage.meta.small_files import unreadable
 from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
 from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter

@@ -1,10 +1,10 @@
 """A data directory of a replicated store, which is one broker (Kafka: ReplicaManager, ReplicaFetcherThread,
 BrokerLifecycleManager; rules R27, R32).
 
-On disk is a Kafka log directory: the engine's, with `meta.properties`. Threads: three of its own. In one the
-directory's replicas change roles and fetch; in another its logs are read for replicas elsewhere; and one of
-C's writes what appends to leaders elsewhere hand over. So a disk that hangs holds up no other directory.
-`post`, `ask`, `read` and `go_offline` may be called by any thread.
+On disk is a Kafka log directory: the engine's, with `meta.properties`. Threads: three of its own. In the
+first the directory's replicas change roles and fetch; in the second its logs are read for replicas in other
+directories; the third is C's, and writes the batches that appends to leaders in other directories hand over.
+So a disk that hangs holds up no other directory. Any thread may call `post`, `ask`, `read` and `go_offline`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from segstore.files.reserve import NO_ROOM
 from segstore.logger import Logger
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
 from segstore.replication.cpu_placement import Separation
-from segstore.replication.local_replica import Links, LocalReplica
+from segstore.replication.local_replica import Links, LocalReplica, ReplicaHost
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import write_properties
 from segstore.replication.metadata.voters import VoterDirectory
@@ -58,7 +58,7 @@ log = Logger("segstore")
 
 T = TypeVar("T")
 LOOK = 0.5
-"""Seconds between two looks of who waits for the thread, whether it runs."""
+"""Seconds between two looks of a caller that waits for the thread, whether the thread runs."""
 ROUNDS = 8
 """Fetches of one partition in a row, before another partition has its turn."""
 SILENCE = 60.0
@@ -70,8 +70,8 @@ replica.fetch.wait.max.ms)."""
 
 
 class DirectoryChange(NamedTuple):
-    """What the metadata says of one topic in one directory: its settings with the partitions that belong
-    there, and the state of partitions that changed. `info` without partitions: the topic has none there.
+    """The metadata of one topic in one directory: its settings with the partitions that belong there, and the
+    state of partitions that changed. `info` without partitions: the topic has none in this directory.
     """
 
     info: TopicInfo
@@ -80,18 +80,18 @@ class DirectoryChange(NamedTuple):
 
 
 class DirectoryContext(Links, Protocol):
-    """What a directory asks of the store."""
+    """The calls of a directory to its store."""
 
     def heartbeat(self, broker: int) -> None:
-        """Tell the controller that the directory's thread runs, and that its disk answers."""
+        """Report to the controller that the directory's thread runs, and that its disk answers."""
 
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
-        """Have `work` called once the replica leads that the metadata names; at once where it does."""
+        """Have `work` called once the replica leads that the metadata names; at once if it leads already."""
 
 
 class DataDirectory:
-    """One directory, open for writing; `broker` is its id. `error` says why it is offline, None while it is
-    not.
+    """One directory, open for writing; `broker` is its id. `error` has taken it offline, None while it is
+    online.
     """
 
     def __init__(
@@ -103,15 +103,17 @@ class DataDirectory:
         settings: ReplicationConfig,
     ) -> None:
         self.broker, self.writer, self.path = broker, writer, writer.context.root
-        self._brokers, self._home, self._settings = brokers, home, settings
+        self._home, self._settings = home, settings
         self.replicas: dict[PartitionKey, LocalReplica] = {}
         self.error: Exception | None = None
         self._assigned: dict[str, TopicInfo] = {}
-        self._told = False  # whether stagers could be told of all topics
+        self._told = False  # whether all topics were published to stagers
         self._identity = self._look()
         self._thread, self._reading = Fetching(self, settings), ReadThread(broker)
         self._disk_thread = DiskThread()
-        self._warned: dict[str, float] = {}  # what was logged in the last time, and when
+        thread = None if settings.inline else self._disk_thread
+        self._host = ReplicaHost(broker, brokers, home, settings.fetch_max_bytes, thread)
+        self._warned: dict[str, float] = {}  # the latest warnings, with their times
         self._fenced = False  # whether a log takes no appends any more, since the disk has refused a call
         writer.context.on_background_error = self._met
 
@@ -141,8 +143,8 @@ class DataDirectory:
         self._thread.post(work)
 
     def call(self, work: Callable[[], T]) -> T:
-        """Have the directory's thread call `work`, and wait for what it returns. Raises what it raises;
-        ReplicaOfflineError where the thread doesn't come to it any more, as its disk has failed or hangs.
+        """Have the directory's thread call `work`, and return its outcome. Raises the errors of `work`;
+        ReplicaOfflineError if the thread can't call it any more, since the disk has failed or hangs.
         """
         told: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
 
@@ -165,8 +167,8 @@ class DataDirectory:
                 raise ReplicaOfflineError(f"{self!r} is offline: {self.error or 'the store is closed'}")
 
     def announce(self, address: str) -> None:
-        """Have the directory's thread write into its lock file where the store is served; it is a hint, so a
-        disk that refuses it is not taken offline for that.
+        """Have the directory's thread write the address of the store into its lock file. The address is a
+        hint: if the disk refuses it, the directory stays online.
         """
 
         def tell() -> None:
@@ -182,7 +184,7 @@ class DataDirectory:
                 replica.asked = True
                 self._thread.post(replica)
             except BaseException:
-                replica.asked = False  # else nobody would ask it again; to be asked twice is no harm
+                replica.asked = False  # else it would not be asked again; to be asked twice is no harm
                 raise
 
     def ask_all(self) -> None:
@@ -197,17 +199,17 @@ class DataDirectory:
             replica.go_offline()
 
     def _log_fenced(self, error: BaseException) -> None:
-        """Take the directory offline, since a log of it is fenced, by a sync in the background perhaps: an
-        idle replica meets no other call that would tell (R32; Kafka: LogDirFailureChannel). Whoever has
-        fenced it holds the log's locks, so the directory's thread does it.
+        """Have the directory taken offline after a log was fenced (R32; Kafka: LogDirFailureChannel). A sync
+        in the background may have met the error, which an idle replica would not meet. The caller holds the
+        log's locks, so the directory's thread does it.
         """
         if is_refusal(error):
             self._fenced = True
             self._thread.post(partial(_raise, error))
 
     def _met(self, error: Exception) -> None:
-        """Have the directory's thread judge an error of the disk that background work has met. A file that is
-        missing is damage: that is left to `heal`.
+        """Have the directory's thread judge a disk error of background work. A missing file is damage, which
+        `heal` mends.
         """
         if is_refusal(error) and error.errno != errno.ENOENT:
             self._thread.post(partial(_raise, error))
@@ -221,11 +223,11 @@ class DataDirectory:
     # --- the directory's thread ------------------------------------------------------------------
 
     def apply(self, changes: Iterable[DirectoryChange]) -> None:
-        """Take what the metadata says. Raises StorageError."""
+        """Carry out changes of the metadata. Raises StorageError."""
         for change in changes:
             if self.error is not None:
                 return
-            with self.writer.context.reserve:  # what a majority has decided is done on a full disk too
+            with self.writer.context.reserve:  # decisions of a majority are carried out on a full disk too
                 self._apply(change)
 
     def _apply(self, change: DirectoryChange) -> None:
@@ -248,8 +250,8 @@ class DataDirectory:
             self._home.when_led(key, partial(self.post, partial(self._leave, key)))
 
     def tell_topics(self, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
-        """Tell stagers of the topics `changed`, None for all: see `told_topics`. Raises OSError. Where the
-        disk has no room, the next time tells of all.
+        """Publish the topics `changed`, None for all, to stagers: see `told_topics`. If the disk has no room,
+        the next call publishes all topics. Raises OSError.
         """
         if self.error is not None:
             return
@@ -269,8 +271,8 @@ class DataDirectory:
             self.writer.topic_admin.make(replace(info, partition_ids=ids))
 
     def _leave(self, key: PartitionKey) -> None:
-        """Remove a partition that was assigned elsewhere, now that another replica leads it: until then its
-        readers read here. It may have come back since.
+        """Remove a partition that was assigned elsewhere, unless it has come back, after another replica has
+        begun to lead: until then its readers read here.
         """
         info, replica = self._assigned.get(key.topic), self.replicas.get(key)
         if info is not None and replica is not None and key.partition not in info.partition_ids:
@@ -283,20 +285,12 @@ class DataDirectory:
             partition = self.writer.partition(*key)
             partition.segments.on_fence = self._log_fenced
             found = self.replicas[key] = LocalReplica(
-                key,
-                self.broker,
-                partition,
-                self.writer.partitions.replica(*key),
-                self._brokers,
-                config,
-                self._home,
-                self._settings.fetch_max_bytes,
-                None if self._settings.inline else self._disk_thread,
+                key, partition, self.writer.partitions.replica(*key), config, self._host
             )
         return found
 
     def delete(self, topic: str, topic_id: str) -> None:
-        """Delete a topic of which the metadata knows no more. Raises StorageError."""
+        """Delete a topic that is not in the metadata any more. Raises StorageError."""
         self._assigned.pop(topic, None)
         for key in [k for k in self.replicas if k.topic == topic]:
             self.replicas.pop(key).go_offline()
@@ -310,7 +304,7 @@ class DataDirectory:
                 self.writer.topic_admin.delete(topic)
 
     def step(self, replica: LocalReplica) -> bool | None:
-        """Fetch for a replica until there is no more, or others have their turn. Return as
+        """Fetch for a replica until there are no more records, at most ROUNDS times. Return as
         `LocalReplica.step`.
         """
         replica.asked = False
@@ -333,17 +327,17 @@ class DataDirectory:
             raise StorageError(errno.ENOENT, "the data directory is not there any more", self.path)
 
     def _look(self) -> tuple[int, ...] | None:
-        """Return what identifies `meta.properties`; None where there is no such file. Raises OSError."""
+        """Return the identity of the file `meta.properties`; None without one. Raises OSError."""
         files, path = self.writer.context.files, names.below(self.path, names.META_PROPERTIES)
         return files.identity(path) if files.exists(path) else None
 
     def on_error(self, error: Exception) -> bool:
-        """Judge an error of the thread's work; returns whether it may pass, so that the work is tried again
-        later. Otherwise the directory goes offline: for want of room, too, where that has fenced a log.
+        """Judge an error of the thread's work. Return True if it may pass, so that the work is tried again
+        later; else the directory goes offline: also for want of room, if that has fenced a log.
         """
         if isinstance(error, StoreClosedError):
             return False
-        if isinstance(error, CorruptRecordError):  # what the leader has is damaged
+        if isinstance(error, CorruptRecordError):  # of the leader's log
             self._warn(str(error))
             return True
         if isinstance(error, OSError) and error.errno in NO_ROOM and not self._fenced:
@@ -353,7 +347,7 @@ class DataDirectory:
         return False
 
     def _warn(self, text: str) -> None:
-        """Log what may come with every append of the leader, but not as often."""
+        """Log a warning that each append of the leader may cause, once in SILENCE."""
         now = time.monotonic()
         self._warned = {said: at for said, at in self._warned.items() if now - at < SILENCE}
         if text not in self._warned:
@@ -361,12 +355,12 @@ class DataDirectory:
             log.warning("%r: %s", self, text)
 
     def checkpoint(self) -> None:
-        """Write the high watermarks, and the other checkpoints, where they have changed (R36)."""
+        """Write the high watermarks, and the other checkpoints, if these have changed (R36)."""
         if self.error is None:
             self.writer.partitions.checkpoint()
 
     def beat(self) -> None:
-        """Look whether the directory is there, and tell the controller."""
+        """Look whether the directory is there, and send a heartbeat."""
         if self.error is None:
             self.check()
             self._home.heartbeat(self.broker)
@@ -384,7 +378,7 @@ def open_directory(
 
 
 def _raise(error: Exception) -> NoReturn:
-    raise copy_of(error)  # the thread that has met it raises it too
+    raise copy_of(error)  # the directory's thread raises the error too
 
 
 def claim(place: VoterDirectory, files: Files) -> None:
@@ -403,7 +397,7 @@ class ReadThread:
         self._asked: SimpleQueue[LeaderRead | None] = SimpleQueue()
         self._ended = Latch()
         self._apart = Separation()
-        """From who writes meanwhile what was read."""
+        """Keeps this thread off the processor of the thread that writes the batches."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -486,7 +480,7 @@ class Fetching:
         return True
 
     def _turn(self) -> None:
-        """Do one piece of work, or wait for it. What is due goes first: the queue may never be empty."""
+        """Do one piece of work, or wait for one. Due work goes first: the queue may never be empty."""
         self.turned = time.monotonic()
         pause = self._pause()
         if pause <= 0:
@@ -508,7 +502,7 @@ class Fetching:
         return max(at - time.monotonic(), 0.0)
 
     def _due(self) -> None:
-        """Do what is due: heartbeats, and fetches that could not be answered."""
+        """Do the due work: heartbeats, and fetches that could not be answered."""
         now = time.monotonic()
         while self._later and self._later[0][0] <= now:
             self._directory.ask(heapq.heappop(self._later)[2])
@@ -540,8 +534,8 @@ class Fetching:
             self._guarded(self.breathe)
 
     def fetch(self, replica: LocalReplica, step: Callable[[], bool | None]) -> None:
-        """Fetch for a replica, in the directory's thread; what `step` returns says how to go on. Where the
-        leader's log is damaged, that is tried again and again, as in Kafka, so the follower leaves the ISR.
+        """Fetch for a replica by `step`, in the directory's thread, and later again, as `step` returns. If
+        the leader's log is damaged, the fetch is repeated, as in Kafka, and so the follower leaves the ISR.
         """
         more: bool | None = None
         try:

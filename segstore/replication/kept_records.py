@@ -23,17 +23,11 @@ from segstore.replication.metadata.records import ConfigRecord, MetadataRecord
 from segstore.replication.quorum_controller import Decision, QuorumController
 from segstore.replication.replica_manager import ReplicaManager
 from segstore.storage.meta import sealed_file
-from segstore.storage.meta.client_quotas import Entity, Limits, read_limits, write_limits
+from segstore.storage.meta.client_quotas import QUOTAS, Entity, Limits
 from segstore.storage.meta.client_quotas import from_json as limits_of
 from segstore.storage.meta.client_quotas import to_json as limits_json
-from segstore.storage.meta.group_configs import GroupConfigs, read_group_configs, write_group_configs
-from segstore.storage.meta.scram_credentials import (
-    Credentials,
-    from_json,
-    read_credentials,
-    to_json,
-    write_credentials,
-)
+from segstore.storage.meta.group_configs import GROUP_CONFIGS, GroupConfigs
+from segstore.storage.meta.scram_credentials import SCRAM, Credentials, from_json, to_json
 
 LIMITS = "segstore.client.quotas"
 PRODUCER_ID = "segstore.next.producer.id"
@@ -53,9 +47,10 @@ class KeptRecords:
     def set_limits(self, limits: Mapping[Entity, Mapping[str, int]]) -> None:
         """See `Keeping`. Raises QuorumLostError."""
         self._keep(_limits_record(limits))
+        held = {each: dict(rates) for each, rates in limits.items()}
         for directory in self._manager.online:
             with suppress(SegstoreError, OSError):  # the directory's own thread will notice
-                write_limits(directory.writer.context.files, directory.path, limits)
+                QUOTAS.write(directory.writer.context.files, directory.path, held)
 
     def credentials(self) -> Credentials:
         """See `Keeping`."""
@@ -66,7 +61,7 @@ class KeptRecords:
         self._keep(_record(CREDENTIALS, json.dumps(to_json(credentials))))
         for directory in self._manager.online:
             with suppress(SegstoreError, OSError):  # the directory's own thread will notice
-                write_credentials(directory.writer.context.files, directory.path, credentials)
+                SCRAM.write(directory.writer.context.files, directory.path, credentials)
 
     def group_configs(self) -> GroupConfigs:
         """See `Keeping`."""
@@ -79,7 +74,7 @@ class KeptRecords:
             self._keep(*changes)
         for directory in self._manager.online:
             with suppress(SegstoreError, OSError):  # the directory's own thread will notice
-                write_group_configs(directory.writer.context.files, directory.path, configs)
+                GROUP_CONFIGS.write(directory.writer.context.files, directory.path, configs)
 
     def producer_id(self) -> int | None:
         """See `Keeping`."""
@@ -147,24 +142,24 @@ def records_of_files(files: Files, root: str) -> list[MetadataRecord]:
     """Return the records of what a plain store has kept in its files. Raises CorruptCheckpointError,
     StorageError, OSError.
     """
-    limits, first = read_limits(files, root), sealed_file.PRODUCER_ID.read(files, root)
+    limits, first = (QUOTAS.read(files, root) or {}), sealed_file.PRODUCER_ID.hint(files, root)
     made: list[MetadataRecord] = [] if not limits else [_limits_record(limits)]
-    credentials = read_credentials(files, root)
+    credentials = SCRAM.read(files, root) or {}
     if credentials:
         made.append(_record(CREDENTIALS, json.dumps(to_json(credentials))))
-    made += _group_changes({}, read_group_configs(files, root))
+    made += _group_changes({}, (GROUP_CONFIGS.read(files, root) or {}))
     return made if first is None else [*made, _record(PRODUCER_ID, str(first))]
 
 
 def write_files(files: Files, root: str, image: MetadataImage) -> None:
     """Write the files of a plain store. Raises OSError."""
-    write_limits(files, root, limits_in(image))
+    QUOTAS.write(files, root, limits_in(image))
     credentials = credentials_in(image)
     if credentials:
-        write_credentials(files, root, credentials)
+        SCRAM.write(files, root, credentials)
     configs = group_configs_in(image)
     if configs:
-        write_group_configs(files, root, configs)
+        GROUP_CONFIGS.write(files, root, configs)
     first = producer_id_in(image)
     if first is not None:
         sealed_file.PRODUCER_ID.write(files, root, first)

@@ -1,20 +1,20 @@
-"""A replica in a directory of this process: what the core decides, carried out on the engine's log (Kafka:
-Partition with its UnifiedLog).
+"""`LocalReplica`: one replica of a partition in a directory of this process: its role, the acknowledgements
+of its appends, and its native tail (Kafka: Partition).
 
-On disk is what `storage.log.replica` writes. Threads: replication changes the log in the directory's own
-thread only (`become`, `step`), so that a disk that hangs holds up no other directory. Any thread may call the
-rest: under `lock`, where nothing waits for a disk, it tells the core, and carries out the effects that are
-done in memory. An application's thread only notes that it has appended, and waits: so Ctrl-C in it comes
-between no two effects.
+On disk is what `storage.log.replica` writes. Threads: the directory's own thread alone changes the log for
+replication (`become`, `step`), so that a disk that hangs holds up no other directory. Any thread may make the
+other calls: under `lock`, which nobody holds while a disk works, they inform the core, and carry out its
+effects in memory. An application's thread only notes its append, and waits: so Ctrl-C in it comes between no
+two effects.
 
 While all replicas have the whole log, their native tails are open, and an application's append is one call
-of C for all of them. The core hears of that when somebody asks it again (`_catch_up`).
+of C for all of them. The core hears of such appends at its next call (`_catch_up`).
 
 - By threads each directory's own thread opens and pauses the tails there (`_offer`, `open_by_threads`,
   `_recall`), with no lock but the append token, and a follower is written by its directory's native thread.
   So nobody waits for another directory's disk.
-- `inline` the appender writes all replicas. Whoever opens the tails does so for all (`open_tail`), and who
-  asks the core pauses them first. Locks are taken in the order leader, follower, append token.
+- `inline` the appender writes all replicas. A thread opens the tails of all replicas at once (`open_tail`),
+  and pauses them before it calls the core. Locks are taken in the order leader, follower, append token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from segstore._native import lib
 from segstore.errors import (
@@ -32,19 +32,13 @@ from segstore.errors import (
 from segstore.mutex import Mutex
 from segstore.replication.clock import now_ms
 from segstore.replication.core.effects import (
-    AssignEpoch,
     Complete,
     Effect,
     Effects,
     Send,
-    SetHighWatermark,
-    SetLogStartOffset,
-    Truncate,
-    TruncateFullyAndStartAt,
 )
 from segstore.replication.core.follower import Follower
 from segstore.replication.core.leader import Leader
-from segstore.replication.core.log import ReplicaLog
 from segstore.replication.core.messages import (
     AlterPartition,
     AlterPartitionReply,
@@ -53,6 +47,7 @@ from segstore.replication.core.messages import (
 )
 from segstore.replication.core.partition import PartitionReplica as Core
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
+from segstore.replication.follower_log import FollowerLog, log_of
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.replica_fetch import Reads, ReplicaFetch
 from segstore.replication.tail_openings import TailOpenings
@@ -70,7 +65,7 @@ ALL = -1
 
 
 class Links(Reads, Protocol):
-    """What a replica asks of those around it. No call waits for anything."""
+    """The calls of a replica to its store. None of them waits."""
 
     def find(self, broker: int, key: PartitionKey) -> LocalReplica | None:
         """Return another replica, if it is online."""
@@ -79,24 +74,36 @@ class Links(Reads, Protocol):
         """Send a leader's proposal to the controller."""
 
     def appended(self, leader: LocalReplica) -> None:
-        """Have the followers fetch; where there is none, have the leader's directory call `settle`."""
+        """Have the followers fetch; without one, have the leader's directory call `settle_alone`."""
 
     def shown(self, replica: LocalReplica) -> None:
-        """Tell readers that the high watermark of a leader has moved."""
+        """Notify readers that the high watermark of a leader has moved."""
 
     def follows(self, replica: LocalReplica) -> None:
-        """Have this replica fetch, which may follow another one from now on."""
+        """Have this replica fetch, perhaps from another leader than before."""
 
     def leads(self, replica: LocalReplica) -> None:
         """Send appends and reads to this replica from now on, and have the followers fetch."""
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """Have `work` called in the thread of the replica's own directory, and then fetch on, or later where
-        it returns None.
+        """Have `work` called in the thread of the replica's own directory, which then fetches on, or later if
+        `work` returns None.
         """
 
     def opens(self, leader: LocalReplica) -> None:
         """Have `open_by_threads` called in the thread of the leader's own directory."""
+
+
+class ReplicaHost(NamedTuple):
+    """The surroundings that all replicas of one directory share: `broker` is the directory's id, `brokers`
+    are the registrations. `thread` writes for tails of followers; None: the appender writes (`inline`).
+    """
+
+    broker: int
+    brokers: Mapping[int, BrokerRegistration]
+    links: Links
+    fetch_max_bytes: int
+    thread: DiskThread | None
 
 
 class LocalReplica:
@@ -105,40 +112,31 @@ class LocalReplica:
     def __init__(
         self,
         key: PartitionKey,
-        broker: int,
         partition: Partition,
         replica: Replica,
-        brokers: Mapping[int, BrokerRegistration],
         config: ReplicaConfig,
-        links: Links,
-        max_bytes: int,
-        thread: DiskThread | None = None,
+        host: ReplicaHost,
     ) -> None:
-        """`thread` writes for this log's tail; None: the appender does (`inline`)."""
-        self._inline, self._changing, self._thread = thread is None, False, thread
+        self.broker, self._brokers, self._links, max_bytes, self._thread = host
+        self._inline, self._changing = host.thread is None, False
         self._handed_on = False
         """Whether appends may have come to all replicas by one call since this one leads."""
         self._may_be_open = False
-        """Whether the core has not heard yet of what came by this follower's tail."""
+        """Whether this follower's tail may have brought appends that the core has not heard of."""
         self._openings = TailOpenings()
-        self.key, self.broker, self.partition, self.replica = key, broker, partition, replica
-        self._brokers, self._links = brokers, links
+        self.key, self.partition, self.replica = key, partition, replica
         self.lock = Mutex()
-        log = ReplicaLog(
-            replica.epoch_cache.copy(),
-            replica.start_offset,
-            replica.log_end_offset,
-            replica.high_watermark,
-        )
-        self.core = Core(broker, log, brokers, config)
+        self.core = Core(self.broker, log_of(replica), self._brokers, config)
+        self.log = FollowerLog(replica, self.lock, self._carry_out)
         self.asked = False
         """Whether the directory's thread has been asked to fetch, and has not begun yet."""
         self.paused = False
-        """Whether it fetches nothing, since its log is about to be cut: the directory's thread changes it."""
-        self.shown = partial(links.shown, self)
-        """Called to tell readers of what an append has written to all replicas."""
+        """Whether this replica does not fetch, since its log is about to be cut: set by the directory's
+        thread."""
+        self.shown = partial(self._links.shown, self)
+        """Called to notify readers of an append that was written to all replicas."""
         self._waiting = WaitingAppends(key)
-        self._fetch = ReplicaFetch(self, links, max_bytes)
+        self._fetch = ReplicaFetch(self, self._links, max_bytes)
         partition.acks = self
 
     def __repr__(self) -> str:
@@ -157,18 +155,18 @@ class LocalReplica:
             leader.check_enough_replicas()
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
-        """Let the followers fetch what was appended up to `end_offset`; with acks=all wait until it is
+        """Let the followers fetch the records up to `end_offset`; with acks=all wait until these are
         committed (R23).
 
         Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError: the records
-        are in this log, and whether they will be committed is not known.
+        are in this log, and may or may not be committed later.
         """
         if acks != ALL:
             self._links.appended(self)
             return
         told = self._waiting.add(end_offset, timeout_ms)
         self._links.appended(self)
-        if not isinstance(self.core.role, Leader):  # who changes the role looks at `_waiting` behind that
+        if not isinstance(self.core.role, Leader):  # `_become` changes the role, and then looks at `_waiting`
             self._waiting.refuse()
         self._waiting.await_answer(told, timeout_ms)
 
@@ -177,7 +175,7 @@ class LocalReplica:
         self._links.failed(self.broker, error)
 
     def bytes_from(self, offset: int) -> int:
-        """See `replica_lags.bytes_from`; -1 where the log is gone, too."""
+        """Return `replica_lags.bytes_from` of this log; -1 also if the log was removed."""
         try:
             return bytes_from(self.replica.written, offset)
         except SegstoreError:
@@ -186,35 +184,33 @@ class LocalReplica:
     # --- the leader, any thread ------------------------------------------------------------------
 
     def fence(self, epoch: int) -> None:
-        """Let no append begin under a leader epoch below this one: another replica was elected, of which this
-        one hears by `become`, once its disk answers.
+        """Let no append begin under a leader epoch below `epoch`: another replica was elected, and `become`,
+        which reports the election, may wait for this directory's disk.
         """
         self.partition.tail.fence(epoch)
 
     def settle(self) -> None:
-        """Tell the core how far the log has grown, and who waits."""
+        """Report the log end offset and the waiting appends to the core."""
         with self.lock:
             self._settle()
-        if self._inline:  # one without followers: else these open it
+        if self._inline:  # without followers, whose threads would open the tail
             self.open_tail()
 
     def settle_alone(self) -> None:
-        """Do what `settle` does, for a leader without followers that are in sync. Called by the directory's
-        thread.
-        """
+        """Settle a leader without followers in sync, and open its tail. Called by the directory's thread."""
         self.settle()
         if self.takes_tails():
             self.open_by_threads()
 
     def hear(self) -> None:
-        """Let the core hear of what was appended without it, if anything was."""
+        """Report the appends of the native tail to the core, if there may be any."""
         if self._handed_on:
             with self.lock:
                 self._settle()
 
     def answer_waiting(self) -> None:
-        """Answer an append that was made by the threads, and came to wait only as all replicas had its
-        records and the tails were opened: no follower fetches any more then.
+        """Answer an append that began to wait after the tails were opened: all replicas had its records, so
+        no follower fetches any more.
         """
         if self._waiting:
             self.settle()
@@ -229,18 +225,18 @@ class LocalReplica:
             self._pause()
         self.note_start()
         if (self._inline or self._handed_on) and (shown := self.replica.high_watermark) > log.high_watermark:
-            self.carry_out(leader.on_handed_on(shown, now_ms()))
+            self._carry_out(leader.on_handed_on(shown, now_ms()))
         waiting = self._waiting.take()
-        # After who waits was taken: their records are there. What C has not shown is left out, as long as the
-        # tail is not paused.
+        # Read after `_waiting`: so the log has the records of each request. As long as the tail is not
+        # paused, this end leaves out records that C has not shown.
         end = self.replica.written.end_offset
         if end > log.end_offset:
-            self.carry_out(leader.on_append(end))
+            self._carry_out(leader.on_append(end))
         for request in waiting:
-            self.carry_out(leader.wait(*request))
+            self._carry_out(leader.wait(*request))
 
     def _catch_up(self) -> None:
-        """Tell the core what was appended; the caller holds the lock."""
+        """Report the appends of the native tail to the core; the caller holds the lock."""
         if isinstance(self.core.role, Leader):
             self._settle()
         elif self.core.role is not None:
@@ -251,33 +247,33 @@ class LocalReplica:
                 log.high_watermark = max(log.high_watermark, self.replica.high_watermark)
 
     def note_start(self) -> None:
-        """Tell the core what retention, or a request, has deleted."""
+        """Report to the core the log start offset that retention, or a request, has moved."""
         log, start = self.core.log, self.replica.start_offset
         if start > log.start_offset:
             log.start_offset, log.high_watermark = start, max(log.high_watermark, start)
             log.epochs.truncate_from_start(start)
 
     def fetch(self, request: FetchRequest, synced: int) -> FetchAnswer:
-        """Answer a follower, whose log is durable below `synced` (R8, R20). Raises what `Partition.on_fetch`
-        of the core does.
+        """Answer a follower, whose log is durable below `synced` (R8, R20). Raises as
+        `PartitionReplica.on_fetch`.
         """
         with self.lock:
             self._settle()
             own = self.partition.recovery_point  # under the lock: see `in_sync`
             answer, effects = self.core.on_fetch(request, now_ms(), synced, own)
-            self.carry_out(effects)
+            self._carry_out(effects)
         return answer
 
     def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
-        """Return log start and log end offset (R12). Raises what `Partition.offsets` of the core does."""
+        """Return log start and log end offset (R12). Raises as `PartitionReplica.offsets`."""
         with self.lock:
             self._settle()
             return self.core.offsets(current_leader_epoch)
 
     @property
     def in_sync(self) -> frozenset[int]:
-        """Return the replicas that are in sync, and who is proposed to be, if this one leads. Who is not
-        among them after a sync of this log, and joins later, has synced the same (R20).
+        """Return the replicas in the ISR, and in a proposal of it, if this replica leads. A replica that
+        joins the ISR after a sync of this log has synced the same records (R20).
         """
         with self.lock:
             role = self.core.role
@@ -288,23 +284,23 @@ class LocalReplica:
         with self.lock:
             if isinstance(self.core.role, Leader):
                 self._settle()
-                self.carry_out(self.core.role.on_alter_reply(sent, reply, now_ms()))
+                self._carry_out(self.core.role.on_alter_reply(sent, reply, now_ms()))
 
     def on_time(self) -> None:
-        """Look for followers that lag (R19), and for requests that are too late. While appends write all
-        replicas there are none; and one that waits for a disk must not hold up the caller, too.
+        """Look for followers that lag (R19), and for requests whose time is over. While appends write all
+        replicas there are neither.
         """
         tail = self.partition.tail
         if tail.may_be_open:
-            if tail.native.is_open:
+            if tail.native.is_open:  # a lock could wait for the append under way, and so for its disk
                 return
             if not self._inline:  # an interrupt has come to the append that a follower lacks
                 self._links.opens(self)
         with self.lock:
             self._settle()
             if isinstance(leader := self.core.role, Leader):
-                self.carry_out(leader.on_time(now_ms()))
-                self.carry_out(leader.expire(now_ms()))
+                self._carry_out(leader.on_time(now_ms()))
+                self._carry_out(leader.expire(now_ms()))
 
     def configure(self, config: ReplicaConfig) -> None:
         """Take changed settings. Called by the directory's thread."""
@@ -314,41 +310,40 @@ class LocalReplica:
             self._recall()
         with self.lock:
             self._settle()
-            self.carry_out(self.core.configure(config, now_ms()))
+            self._carry_out(self.core.configure(config, now_ms()))
 
     def go_offline(self) -> None:
         """Stop: the directory has failed, or the replica is taken away (R32)."""
         with self.lock:
-            self.carry_out(self.core.go_offline())
+            self._carry_out(self.core.go_offline())
             self._waiting.refuse()
-        # Behind that: who is turned away asks who leads, and whoever opens the tail looks at the role.
+        # After the role has changed: an append that is refused asks for the leader, and a thread that opens
+        # the tail looks at the role.
         if self._inline:
             self.partition.tail.pause()
         else:
             self.partition.tail.quit()
 
-    def carry_out(self, effects: Effects) -> list[Effect]:
-        """Do what is done in memory; return what changes the log. The caller holds the lock."""
-        rest: list[Effect] = []
+    def _carry_out(self, effects: Effects) -> list[Effect]:
+        """Carry out effects in memory; return the effects that change files. The caller holds the lock."""
+        of_files: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Complete):
                 answer(effect)
-            elif isinstance(effect, SetHighWatermark):
-                self.replica.set_high_watermark(effect.offset)
-                if isinstance(self.core.role, Leader):
-                    self.replica.recent.drop_below(effect.offset)
-                    self._links.shown(self)
             elif isinstance(effect, Send):
                 self._links.send(self, effect.message)
-            else:
-                rest.append(effect)
-        return rest
+            elif not self.log.shows(effect):
+                of_files.append(effect)
+            elif isinstance(self.core.role, Leader):
+                self.replica.recent.drop_below(self.core.log.high_watermark)
+                self._links.shown(self)
+        return of_files
 
     # --- appends to all replicas at once -----------------------------------------------------------
 
     def open_tail(self) -> None:
-        """Let applications' appends write all replicas from now on, if this one leads, and all have the whole
-        log. Called by a directory's thread.
+        """Let applications' appends write all replicas from now on, if this replica leads, and each replica
+        has the whole log. Called by a directory's thread.
         """
         with self.lock:
             leader = self.core.role
@@ -368,8 +363,8 @@ class LocalReplica:
                 tail.open_leader(self.partition.validator, epoch, leader.log.end_offset, tails)
 
     def _open_to(self, leader: Leader) -> bool:
-        """Open the tail of a follower to that of its leader, whose log and high watermark end where this log
-        does; return whether it is. It is not where that is not so, or something is to be done first.
+        """Open this follower's tail to its leader's, and return True, if log end offset and high watermark
+        of both are the same, and the follower has neither another leader nor a change of its log under way.
         """
         with self.lock:
             role, log, led = self.core.role, self.core.log, leader.log
@@ -381,14 +376,14 @@ class LocalReplica:
             if log.end_offset != led.end_offset or log.start_offset < led.start_offset:
                 return False
             told = FetchAnswer(None, led.high_watermark, led.start_offset, led.end_offset)
-            self.carry_out(role.on_answer(role.fetch(-1), told, None))
+            self._carry_out(role.on_answer(role.fetch(-1), told, None))
             tail = self.partition.tail
             with tail.token:
                 return tail.open_follower(self.partition.validator, leader.leader_epoch, log.end_offset)
 
     def _offer(self, leader: LocalReplica) -> None:
-        """Open the tail of this follower, which has all that its leader has, and all of it committed, behind
-        an append that C could have made. Called by the directory's thread.
+        """Open the tail of this follower if it has the leader's whole log, all of it committed, and the last
+        append was one that C can make. Called by the directory's thread.
         """
         if not 0 < self._fetch.last_bytes <= lib.SEG_HANDED_ROOM or not leader.takes_tails():
             return
@@ -408,18 +403,18 @@ class LocalReplica:
         self._may_be_open = True
         with tail.token:
             opened = tail.open_follower(self.partition.validator, epoch, end, self._thread)
-        if self.core.role is None:  # another thread has taken it offline since
+        if self.core.role is None:  # another thread has called `go_offline` since
             tail.quit()
         elif opened:
             self._links.opens(leader)
 
     def takes_tails(self) -> bool:
-        """Return whether this leader's tail is to be opened by threads now."""
+        """Return whether it is time that threads open this leader's tail."""
         return not self._inline and self._openings.are_due()
 
     def open_by_threads(self) -> None:
-        """Open the tail of a leader, once all followers have opened theirs and have the whole log. Called by
-        the directory's thread.
+        """Open the tail of a leader, once all followers have opened their tails and have the whole log.
+        Called by the directory's thread.
         """
         tail = self.partition.tail
         native = tail.native
@@ -441,7 +436,7 @@ class LocalReplica:
                     self._links.follows(each)
             return
         natives = [each.partition.tail.native for each in followers if each is not None]
-        self._handed_on = True  # first: nobody knows of what C appends from now on
+        self._handed_on = True  # first: from now on the core does not hear of appends
         with tail.token:
             tail.open_leader(self.partition.validator, epoch, end, natives)
             if tail.may_be_open:
@@ -455,23 +450,21 @@ class LocalReplica:
         return native.is_open and bool(native.c.follows)
 
     def _recall(self) -> None:
-        """Pause the tail, and tell the core what was appended by it. Called by the directory's thread, which
-        alone opens tails.
-        """
+        """Pause the tail, and report its appends to the core. Called by the thread that alone opens tails."""
         self._pause()
         with self.lock:
             self._catch_up()
         self._may_be_open = False
 
     def _pause(self) -> None:
-        """Let nobody append to this log by its native tail any more."""
+        """Let no append use the native tail any more."""
         tail = self.partition.tail
         if tail.may_be_open:
             with tail.token:
-                """Whoever takes the token pauses the tail."""
+                """Taking the token pauses the tail."""
 
     def _gets_from(self, leader: LocalReplica) -> bool:
-        """Return whether what is appended to the leader's log comes to this one by the same call."""
+        """Return whether an append to the leader's log writes this log by the same call."""
         if not self._is_offered:
             return False
         leading = leader.partition.tail.native
@@ -479,7 +472,7 @@ class LocalReplica:
 
     @contextmanager
     def _changes(self) -> Iterator[None]:
-        """Run a block that changes role or log: nobody opens the tail meanwhile."""
+        """Run a block that changes role or log, during which nobody opens the tail."""
         if not self._inline:
             self._recall()
             yield
@@ -493,17 +486,17 @@ class LocalReplica:
             self._changing = False
 
     def resume(self, work: Callable[[], bool | None]) -> None:
-        """See `Links.resume`."""
+        """Call `Links.resume` for this replica."""
         self._links.resume(self, work)
 
     def fetches(self) -> AbstractContextManager[None]:
-        """Return `_changes` for a fetch: by threads there is nothing to do where no tail was opened."""
+        """Return `_changes` for a fetch: by threads, only if the tail may be open."""
         return self._changes() if self._inline or self._may_be_open else _nobody_opens
 
     # --- the directory's thread ------------------------------------------------------------------
 
     def become(self, registration: PartitionRegistration) -> None:
-        """Take the state that the metadata has (R22). Raises StorageError."""
+        """Take the partition's state in the metadata (R22). Raises StorageError."""
         if self.core.role is not None:
             with self._changes():
                 self._become(registration)
@@ -512,13 +505,10 @@ class LocalReplica:
         role = self.core.role
         self._fetch.begin_anew()
         if isinstance(role, Leader) and not _stays(role, registration, self.broker):
-            self.replica.follow()  # what was appended by now is in the log before the role changes
+            self.replica.follow()  # so the log has all appends that were not refused, before the role changes
             self.settle()
         self._handed_on, self._fetch.last_bytes = False, 0
-        with self.lock:
-            rest = self.carry_out(self.core.become(registration, now_ms()))
-        for effect in rest:
-            self.change_log(effect)
+        self.log.apply(self.core.log, lambda: self.core.become(registration, now_ms()))
         if isinstance(self.core.role, Leader):
             self.settle()
             self._links.leads(self)
@@ -526,26 +516,9 @@ class LocalReplica:
             self._waiting.refuse()
             self._links.follows(self)
 
-    def change_log(self, effect: Effect) -> None:
-        """Change the log, and report it to the core."""
-        replica = self.replica
-        if isinstance(effect, AssignEpoch):
-            replica.lead(effect.epoch)
-            replica.keep_recent()
-        elif isinstance(effect, Truncate):
-            end = replica.truncate_to(effect.offset).end_offset
-            with self.lock:
-                self.core.log.truncated(effect.offset, end)
-        elif isinstance(effect, TruncateFullyAndStartAt):
-            replica.truncate_fully_and_start_at(effect.offset)
-            with self.lock:
-                self.core.log.started_over(effect.offset)
-        elif isinstance(effect, SetLogStartOffset):
-            replica.set_start_offset(effect.offset)
-
     def cut_damaged(self, offset: int) -> Truncated:
-        """See `Replica.cut_damaged`; the replica is paused, and neither leads nor is in sync. Raises
-        NotLeaderOrFollowerError where it leads, StorageError.
+        """Cut the log as `Replica.cut_damaged`; the replica is paused, and not in the ISR. Raises
+        NotLeaderOrFollowerError if it does not follow, StorageError.
         """
         if not isinstance(self.core.role, Follower):
             raise NotLeaderOrFollowerError(f"{self!r} does not follow, so it can't be cut")
@@ -561,15 +534,15 @@ class LocalReplica:
 
     @property
     def leader_id(self) -> int:
-        """Return whom this replica follows, -1 for nobody."""
+        """Return the id of the leader that this replica follows, -1 without one."""
         role = self.core.role
         return role.leader if isinstance(role, Follower) else NO_LEADER
 
     def step(self) -> bool | None:
-        """Fetch once from the leader, if this replica follows one. Return whether there may be more; None
-        where the leader can't answer yet; False also while records are read, which come by `resume`.
+        """Fetch once from the leader, if this replica follows one. Return whether there may be more records;
+        None if the leader can't answer yet; False also while records are read, which come by `resume`.
 
-        Raises StorageError of this replica's own disk, CorruptRecordError where what was fetched is damaged.
+        Raises StorageError of this replica's own disk, CorruptRecordError for damaged batches of the leader.
         """
         role, own = self.core.role, self._brokers.get(self.broker)
         if not isinstance(role, Follower) or role.leader == NO_LEADER or own is None:
@@ -592,7 +565,7 @@ class LocalReplica:
 
 
 def _stays(role: Leader, registration: PartitionRegistration, broker: int) -> bool:
-    """Return whether a leader leads on in its leader epoch, or hears of an older state."""
+    """Return whether a leader stays leader in its leader epoch, or the registration is an older one."""
     if registration.partition_epoch < role.partition_epoch:
         return True
     return registration.leader == broker and registration.leader_epoch == role.leader_epoch

@@ -1,7 +1,8 @@
 """`open_replicated`: opens the directories of a replicated store, and lets its replicas go on (Kafka:
 BrokerServer, KafkaRaftServer; rules R26, R27, R36).
 
-On disk are `meta.properties`, the metadata log, and what the engine's recovery changes. Threads: one.
+On disk are `meta.properties`, the metadata log, and the files that the engine's recovery changes. Threads:
+one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore import names
 from segstore.config import StoreConfig, arguments
@@ -33,7 +34,7 @@ from segstore.replication.metadata.voters import VoterPlan, check_paths, plan
 from segstore.replication.plain_directory import BecamePlain, check_replicated
 from segstore.replication.quorum_controller import Decision, Event, Published, QuorumController
 from segstore.replication.replica_manager import ReplicaManager
-from segstore.replication.replicated_writer import ReplicatedWriter
+from segstore.replication.replicated_writer import ControlPlane, ReplicatedWriter, StoreDirectories
 from segstore.replication.settings import ReplicationConfig
 from segstore.replication.store import ReplicatedStore
 from segstore.replication.topic_admin import ReplicatedTopicAdmin
@@ -55,19 +56,19 @@ READY = 30_000
 """Ms that an open waits for the leaders that are elected to take appends."""
 
 SHOWN = 2_000
-"""Ms that an open waits at most for followers, so that what was committed is shown at once (R38)."""
+"""Ms that an open waits at most for followers, so that all committed records are shown at once (R38)."""
 
 
 class Restart:
-    """Lets the directories that are online register, and elects leaders, before replicas hear of anything:
-    what they hear is never older than their own registration.
+    """Registers the directories that are online, and elects leaders, before replicas hear of the metadata: so
+    no state that they hear is older than their own registration.
     """
 
     def __init__(self, controller: QuorumController, directories: Mapping[int, DataDirectory]) -> None:
         self._controller, self._directories = controller, directories
 
     def run(self, *first: Event) -> None:
-        """Do all of it. The events `first` are decided with the registrations, by one write."""
+        """Register, elect, and unfence. The events `first` come with the registrations, by one write."""
         self._decide(self._register, *first)
         for broker in sorted(self._directories):
             self._decide(partial(self._beat, broker))
@@ -84,15 +85,15 @@ class Restart:
             raise failed.pop(0)
 
     def _register(self, core: Controller, now: int) -> Decision:
-        """Register who is there, and fence who is not."""
+        """Register the brokers whose directories are open, and fence the brokers of missing directories."""
         before = dict(core.partitions)
         effects: Effects = ()
         for broker in sorted({*core.cluster.brokers} - self._directories.keys()):
             effects += core.fail(broker)
         for broker, directory in sorted(self._directories.items()):
             effects += core.restart(broker, names.new_topic_id(), directory.writer.clean_epoch, now_ms())
-        # In the same write: the registrations have emptied the ISR, and after a crash behind them alone the
-        # next open would elect the last one that left it, however short its log is.
+        # In the same write: the registrations have emptied the ISR, and after a crash between two writes the
+        # next open would elect the last member that left it, however short its log is.
         return Decision(effects=effects + self._remember(core, before))
 
     def _remember(self, core: Controller, registered: Mapping[Any, PartitionRegistration]) -> Effects:
@@ -141,8 +142,8 @@ def open_replicated(
     file_mode: int | None = None,
     inline: bool = False,
 ) -> ReplicatedStore:
-    """Open a replicated store, whose transactions are left as they are: see `coordinator.open_replicated`,
-    which ends them. Where this raises, nothing is changed.
+    """Open a replicated store, and leave its transactions as they are: `coordinator.open_replicated` ends
+    them. If this raises, nothing is changed.
     """
     settings = StoreConfig.parse({} if config is None else config)
     replication = ReplicationConfig.of(settings, arguments.switch("inline", inline))
@@ -156,7 +157,7 @@ def open_replicated(
             settle(plain, settings, files, clock, file_mode)
         try:
             share = _share(settings, len(given))
-            store = _open(given, places, share, replication, files, clock, file_mode)
+            store = _open(given, places, _OpenOptions(share, replication, files, clock, file_mode))
         except BecamePlain as found:
             found.finish(given, settings, files, clock)
     for broker, reason in places.offline.items():
@@ -168,23 +169,26 @@ def open_replicated(
 
 
 def _share(settings: StoreConfig, directories: int) -> StoreConfig:
-    """Return the settings of one of the store's directories: each keeps its part of the files open."""
+    """Return the settings of one of the store's directories, which keeps its share of the files open."""
     total = settings.max_open_files if settings.max_open_files > 0 else default_limit()
     return replace(settings, max_open_files=max(total // directories, LEAST_FILES))
 
 
-def _open(
-    given: Sequence[str],
-    places: VoterPlan,
-    settings: StoreConfig,
-    replication: ReplicationConfig,
-    files: Files,
-    clock: Clock,
-    file_mode: int | None,
-) -> ReplicatedStore:
-    """Open the directories of the plan; `offline` gets those that fail. At the first open none is claimed
-    before all are open: where one can't be, the others belong to no store. Raises BecamePlain.
+class _OpenOptions(NamedTuple):
+    """The settings of each directory, those of replication, and the surroundings of all files."""
+
+    settings: StoreConfig
+    replication: ReplicationConfig
+    files: Files
+    clock: Clock
+    file_mode: int | None
+
+
+def _open(given: Sequence[str], places: VoterPlan, options: _OpenOptions) -> ReplicatedStore:
+    """Open the directories of the plan; `offline` gets the directories that fail. At the first open all are
+    open before any is claimed: if one can't be opened, no directory belongs to a store. Raises BecamePlain.
     """
+    settings, _, files, clock, file_mode = options
     writers: dict[int, StoreWriter] = {}
     with ExitStack() as held:
         try:
@@ -200,7 +204,7 @@ def _open(
             for place in places.places:
                 claim(place, files)
             with ExitStack() as opened:
-                store = _Assembly(given, places, writers, settings, replication, files, clock, opened).store
+                store = _Assembly(given, places, writers, options, opened).store
                 opened.pop_all()
         except Exception:
             _undo(list(writers.values()))
@@ -210,8 +214,8 @@ def _open(
 
 
 def _undo(writers: Sequence[StoreWriter]) -> None:
-    """Remove what the first open of a store has made, since it has failed: first the metadata, everywhere,
-    then the rest. Where a disk refuses that, the next open goes on with what is left.
+    """Remove the files that a failed first open of a store has made: first the metadata in all directories,
+    then the logs. If a disk refuses that, the next open goes on with the files that are there.
     """
     if not all(writer.is_new for writer in writers):
         return
@@ -225,7 +229,9 @@ def _undo(writers: Sequence[StoreWriter]) -> None:
 
 
 def _check_adopted(path: str, adopt: bool) -> None:
-    """Raise InvalidArgumentError where nobody said that a store without replicas is to become one with."""
+    """Raise InvalidArgumentError for a store without replicas, unless `adopt` says to make it a replicated
+    one.
+    """
     if not adopt:
         raise InvalidArgumentError(
             f"{path} is a store without replicas: with adopt=True it becomes a directory of the replicated "
@@ -241,43 +247,37 @@ class _Assembly:
         paths: Sequence[str],
         places: VoterPlan,
         writers: Mapping[int, StoreWriter],
-        settings: StoreConfig,
-        replication: ReplicationConfig,
-        files: Files,
-        clock: Clock,
+        options: _OpenOptions,
         opened: ExitStack,
     ) -> None:
         self._store: weakref.ref[ReplicatedStore] | None = None
         self._ready, self._lost = False, dict[int, Exception]()
-        self._settings, self._replication = settings, replication
-        self._files, self._clock, self._opened = files, clock, opened
+        self._options, self._replication, self._opened = options, options.replication, opened
         self._writers = dict(writers)
         self._metadata = self._open_metadata(places)
         image = self._read_metadata(places)
         adopted = self._adopted(image, places, self._writers)
         self._manager = self._manage(places.witness)
-        self._admin = ReplicatedTopicAdmin(self._manager, replication)
+        self._admin = ReplicatedTopicAdmin(self._manager, options.replication)
         controller = self._restarted(image, adopted)
         for writer in self._writers.values():
-            forget_epochs(files, writer.context.root)
+            forget_epochs(options.files, writer.context.root)
         self._begin(image, controller)
         self.store = self._made(paths, places, controller)
         self._await_leaders()
 
     def _open_metadata(self, places: VoterPlan) -> MetadataLog:
-        """Open the metadata log on a majority of voters; a directory that is none of it is offline."""
-        # A store that is adopted is the first to get a metadata log: before, it is a plain one.
+        """Open the metadata log on a majority of voters; a directory whose copy fails is offline."""
+        # A store that is adopted gets a metadata log before the empty directories: until then it is plain.
         by_topics = sorted(self._writers, key=lambda id_: (not self._writers[id_].topics, id_))
         voters = [Voter(id_, self._writers[id_]) for id_ in by_topics]
-        config = MetadataLogConfig.of(self._settings)
+        config = MetadataLogConfig.of(self._options.settings)
         metadata = MetadataLog.open(voters, places.total, self._voter_lost, config)
         self._opened.callback(metadata.close)
         for id_, error in self._lost.items():
             lost = self._writers.pop(id_)
             places.offline[id_] = f"{lost.context.root}: {error}"
-            if (
-                not lost.is_new
-            ):  # else this is the first open, which fails: its lock is held until it is undone
+            if not lost.is_new:  # else this is the first open, which fails, and locks it until it is undone
                 lost.let_go()
         return metadata
 
@@ -289,7 +289,7 @@ class _Assembly:
         return image
 
     def _manage(self, witness: int) -> ReplicaManager:
-        """Return what manages the replicas of all directories that are open."""
+        """Return the manager of the replicas in all directories that are open."""
         manager = ReplicaManager(self._redirect, self._changes_for)
         manager.voter_failed = self._metadata.lose
         for id_, writer in self._writers.items():
@@ -299,7 +299,7 @@ class _Assembly:
         return manager
 
     def _restarted(self, image: MetadataImage, adopted: Adopted | None) -> QuorumController:
-        """Return the controller, with which all directories are registered."""
+        """Return the controller, after it has registered all directories."""
         manager, admin, replication = self._manager, self._admin, self._replication
         core = image.controller(replication.controller)
         admin.load(image, core)
@@ -309,7 +309,7 @@ class _Assembly:
             core,
             self._publish,
             replication.heartbeat_interval_ms,
-            SnapshotGenerator(self._metadata, self._clock),
+            SnapshotGenerator(self._metadata, self._options.clock),
         )
         manager.controller = controller
         self._opened.callback(controller.stop, 0)
@@ -324,29 +324,21 @@ class _Assembly:
         return controller
 
     def _made(self, paths: Sequence[str], places: VoterPlan, controller: QuorumController) -> ReplicatedStore:
-        """Return the store, which owns all that was opened."""
-        settings, writers = self._settings, self._writers
+        """Return the store, which owns all parts."""
+        options, writers = self._options, self._writers
         context = StoreContext(
             writers[min(writers)].context.root,
-            self._files,
-            HandlePool(self._files, settings.max_open_files),
+            options.files,
+            HandlePool(options.files, options.settings.max_open_files),
             Scheduler(),
-            self._clock,
+            options.clock,
             True,
             os.getpid(),
         )
-        side = ReplicatedWriter(
-            context,
-            settings,
-            self._manager,
-            self._admin,
-            controller,
-            self._metadata,
-            writers.get(places.witness),
-            places.places[0].properties.cluster_id,
-            paths,
-            len(paths) - (places.witness >= 0),
-        )
+        cluster_id, witness = places.places[0].properties.cluster_id, writers.get(places.witness)
+        directories = StoreDirectories(cluster_id, paths, len(paths) - (places.witness >= 0), witness)
+        plane = ControlPlane(self._manager, self._admin, controller, self._metadata)
+        side = ReplicatedWriter(context, options.settings, plane, directories)
         store = ReplicatedStore(context, side)
         self._store = weakref.ref(store)
         for writer in writers.values():
@@ -366,8 +358,8 @@ class _Assembly:
     def _adopted(
         image: MetadataImage, places: VoterPlan, writers: Mapping[int, StoreWriter]
     ) -> Adopted | None:
-        """Return what a plain store brings into this one, at the first open. Raises QuorumLostError where
-        that lacks a directory, which may be the one that has topics.
+        """Return the topics of a plain store that the first open adopts, None at later opens. Raises
+        QuorumLostError if the first open lacks a directory, which may be the one that has topics.
         """
         if image.brokers:
             return None
@@ -378,7 +370,7 @@ class _Assembly:
         return find_adopted(writers)
 
     def _begin(self, image: MetadataImage, controller: QuorumController) -> None:
-        """Let the replicas hear of the metadata, and the threads run."""
+        """Publish the metadata to the replicas, and start the threads."""
         manager, replication, self._ready = self._manager, self._replication, True
         everything = Published(dict(image.brokers), dict(image.partitions.items()), ())
         for directory in manager.directories.values():

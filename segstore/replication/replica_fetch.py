@@ -1,4 +1,5 @@
-"""`ReplicaFetch`: how a follower copies its leader's log (Kafka: ReplicaFetcherThread, for one partition).
+"""`ReplicaFetch`: the fetches by which a follower copies its leader's log (Kafka: ReplicaFetcherThread, for
+one partition).
 
 On disk is what `storage.log.replica` writes. Threads: that of the replica's own directory; `_read` and
 `_read_ahead` run in the thread that reads in the leader's directory, `_sync` in that of the replica's own.
@@ -22,7 +23,6 @@ from segstore.errors import (
 )
 from segstore.logger import Logger
 from segstore.records.encoded import pool
-from segstore.replication.core.effects import Append, GoOnAt
 from segstore.replication.core.follower import Follower
 from segstore.replication.core.messages import FetchAnswer, FetchRequest
 from segstore.replication.fetched import NOTHING, FetchedBatches, Nothing, brought
@@ -33,64 +33,59 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from segstore.mutex import Mutex
-    from segstore.replication.core.effects import Effect, Effects
-    from segstore.replication.core.partition import PartitionReplica as Core
+    from segstore.replication.follower_log import FollowerLog
     from segstore.storage.log.partition import Partition
     from segstore.storage.log.replica import Replica
 
 log = Logger("segstore")
 NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, ReplicaOfflineError)
-"""A leader answers so while the metadata spreads: the follower asks again."""
+"""Errors of a leader while the metadata spreads: the follower asks again."""
 Found = FetchedBatches | Nothing | SegstoreError | None
-"""What a read of a leader's disk gives: see `ReplicaFetch._read_at`."""
+"""The outcome of `ReplicaFetch._read_at`."""
 
 
 class LeaderRead(Protocol):
     """A read of a leader's log."""
 
     def __call__(self) -> LeaderRead | None:
-        """Read, and return what may be read behind that."""
+        """Read, and return a read that may follow, if there is one."""
 
 
 class Reads(Protocol):
-    """Where reads of a directory's disk are made. No call waits for anything."""
+    """The threads that read the directories' disks. No call waits."""
 
     def read(self, broker: int, read: LeaderRead) -> None:
-        """Have `read` called in the thread that reads for others in this directory: where its disk hangs, so
-        does that thread alone. What it returns is called next, unless another read waits.
+        """Have `read` called in the reading thread of this directory: if its disk hangs, so does that thread
+        alone. The read that `read` returns is called next, unless another one waits.
         """
 
     def failed(self, broker: int, error: Exception) -> None:
-        """Take a directory offline, whose disk has refused a call (R32)."""
+        """Take a directory offline after an error of its disk (R32)."""
 
 
-class FetchedReplica(Protocol):
-    """A leader's replica, here or on another machine."""
+class LeaderEndPoint(Protocol):
+    """A leader's replica, here or on another machine (Kafka: LeaderEndPoint); here a `LocalReplica`."""
 
     broker: int
     replica: Replica
 
     def fetch(self, request: FetchRequest, synced: int) -> FetchAnswer:
-        """See `LocalReplica.fetch`."""
+        """Answer a fetch, as `LocalReplica.fetch`."""
 
     def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
-        """See `LocalReplica.offsets`."""
+        """Return log start and log end offset, as `LocalReplica.offsets`."""
 
 
 class FetchingReplica(Protocol):
-    """The replica that fetches: see `LocalReplica`."""
+    """The parts of a `LocalReplica` that its fetches use."""
 
     broker: int
     partition: Partition
     replica: Replica
-    core: Core
     lock: Mutex
+    log: FollowerLog
 
     def note_start(self) -> None: ...
-
-    def carry_out(self, effects: Effects) -> list[Effect]: ...
-
-    def change_log(self, effect: Effect) -> None: ...
 
     def fetches(self) -> AbstractContextManager[None]: ...
 
@@ -103,7 +98,7 @@ class ReplicaFetch:
     def __init__(self, own: FetchingReplica, reads: Reads, max_bytes: int) -> None:
         self._own, self._reads, self._max_bytes = own, reads, max_bytes
         self.last_bytes = 0
-        """How much the last append of this follower was, in this leader epoch."""
+        """Bytes of this follower's last append in this leader epoch."""
         self._request: FetchRequest | None = None
         """The fetch whose records are being read. Another leader's fetches don't wait for it."""
         self._syncing = False
@@ -116,16 +111,16 @@ class ReplicaFetch:
         return self._request is not None
 
     def forget(self) -> None:
-        """Take nothing of the fetch that is under way: the log is about to be cut."""
+        """Ignore the answer to the fetch that is under way, since the log is about to be cut."""
         self._request = None
 
     def begin_anew(self) -> None:
-        """Forget all of the earlier leader: the role changes."""
+        """Forget the fetch and the reads of the earlier leader."""
         self._request = None
         self._ahead.clear()
 
-    def once(self, role: Follower, leader: FetchedReplica, broker_epoch: int) -> bool | None:
-        """Fetch once. Return as `LocalReplica.step`; raise as that."""
+    def once(self, role: Follower, leader: LeaderEndPoint, broker_epoch: int) -> bool | None:
+        """Fetch once. Return and raise as `LocalReplica.step`."""
         with self._own.lock:
             self._own.note_start()
             request = role.fetch(broker_epoch)
@@ -146,9 +141,8 @@ class ReplicaFetch:
         return self._take(role, request, answer, None)
 
     def _sync(self) -> None:
-        """Sync the log, and have it fetch again, by which it may join the ISR. Called by the thread that
-        reads in this directory: fetches go on meanwhile, since the high watermark may wait for them.
-        """
+        """Sync the log, and have the replica fetch again, by which it may join the ISR."""
+        # In this directory's reading thread: the high watermark may wait for fetches during the sync.
         failed: Exception | None = None
         try:
             self._own.replica.flush()
@@ -157,26 +151,25 @@ class ReplicaFetch:
         self._own.resume(partial(self._synced, failed))
 
     def _synced(self, failed: Exception | None) -> bool:
-        """Fetch on, once the log is synced. Raises why it is not, for the directory's thread to judge."""
+        """Fetch on after a sync. Raises the error of the sync, which the directory's thread handles."""
         self._syncing = False
         if failed is not None:
             raise copy_of(failed)
         return True
 
-    def _out_of_range(self, role: Follower, leader: FetchedReplica, request: FetchRequest) -> bool | None:
+    def _out_of_range(self, role: Follower, leader: LeaderEndPoint, request: FetchRequest) -> bool | None:
         try:
             start, end = leader.offsets(request.current_leader_epoch)
         except NOT_YET:
             return None
-        effects = role.on_out_of_range(request, start, end)
-        for effect in effects:
-            self._own.change_log(effect)
-        return bool(effects) or None
+        return self._own.log.apply(role.log, partial(role.on_out_of_range, request, start, end)) or None
 
     def _take_read(
-        self, role: Follower, leader: FetchedReplica, request: FetchRequest, answer: FetchAnswer
+        self, role: Follower, leader: LeaderEndPoint, request: FetchRequest, answer: FetchAnswer
     ) -> bool:
-        """Take what was read ahead, and have more read meanwhile; or have read what the answer brings."""
+        """Append the batches that were read ahead, and have more read ahead; without any, have the answer's
+        batches read.
+        """
         place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
         found = self._ahead.take(place)
         if found is None:
@@ -188,11 +181,13 @@ class ReplicaFetch:
         return self._take(role, request, answer, found)
 
     def _read(
-        self, role: Follower, leader: FetchedReplica, request: FetchRequest, answer: FetchAnswer
+        self, role: Follower, leader: LeaderEndPoint, request: FetchRequest, answer: FetchAnswer
     ) -> LeaderRead | None:
-        """Read what an answer brings, in the thread of the leader's directory; return what reads on."""
+        """Read the batches of an answer, in the reading thread of the leader's directory; return the read
+        ahead that follows.
+        """
         place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
-        found: Found = self._ahead.take(place)  # it may have come meanwhile
+        found: Found = self._ahead.take(place)  # an earlier read may have added it
         if found is None:
             found = self._read_at(leader, request.fetch_offset, answer.end_offset, self._max_bytes)
         self._own.resume(lambda: self._arrived(role, request, answer, found))
@@ -202,9 +197,9 @@ class ReplicaFetch:
         return lambda: self._read_ahead(leader, behind, answer.end_offset)
 
     def _read_ahead(
-        self, leader: FetchedReplica, place: ReadAheadPosition, end_offset: int
+        self, leader: LeaderEndPoint, place: ReadAheadPosition, end_offset: int
     ) -> LeaderRead | None:
-        """Read one piece more of what comes from `place` on, up to `end_offset`; return what reads on."""
+        """Read one piece ahead, behind those from `place` on, up to `end_offset`; return the next read."""
         at = self._ahead.next_from(place)
         if self._ahead.is_full or at.offset >= end_offset:
             return None
@@ -214,9 +209,9 @@ class ReplicaFetch:
         self._ahead.add(at, found)
         return lambda: self._read_ahead(leader, place, end_offset)
 
-    def _read_at(self, leader: FetchedReplica, offset: int, end_offset: int, max_bytes: int) -> Found:
-        """Read from a leader's disk, and check CRCs; NOTHING where no batch lies there, the error where what
-        does is damaged, None where it can't be read.
+    def _read_at(self, leader: LeaderEndPoint, offset: int, end_offset: int, max_bytes: int) -> Found:
+        """Read batches from a leader's disk, and check CRCs. Return NOTHING if the log has no batch there,
+        the error if a batch is damaged, None if they can't be read.
         """
         buffer = pool.take(max_bytes)
         try:
@@ -229,7 +224,7 @@ class ReplicaFetch:
             self._reads.failed(leader.broker, error)
         except CorruptRecordError as error:
             return error
-        except SegstoreError as error:  # the log was cut or removed meanwhile
+        except SegstoreError as error:  # the log was cut or removed since the answer
             log.warning("%r: %s", self._own, error)
         return None
 
@@ -240,8 +235,8 @@ class ReplicaFetch:
         answer: FetchAnswer,
         found: Found,
     ) -> bool | None:
-        """Take what was read. Return as `step`: None where nothing could be read. Raises CorruptRecordError
-        where that is damaged.
+        """Take the outcome of a read. Return as `LocalReplica.step`, None if the leader's disk could not be
+        read. Raises CorruptRecordError.
         """
         if self._request is not request:
             return False
@@ -252,44 +247,14 @@ class ReplicaFetch:
             return None
         with self._own.fetches():
             if isinstance(found, Nothing):
-                return self._go_on(role, request, answer)
+                return self._own.log.go_on(role, request, answer)
             return self._take(role, request, answer, found)
 
     def _take(
         self, role: Follower, request: FetchRequest, answer: FetchAnswer, found: FetchedBatches | None
     ) -> bool:
-        """Take an answer: append what it brings, or truncate."""
-        with self._own.lock:
-            effects = role.on_answer(request, answer, None if found is None else found.fetched)
-            rest = self._own.carry_out(effects)
-        for effect in rest:
-            if isinstance(effect, Append) and found is not None:
-                self._append(role, answer, found, effect.before)
-            else:
-                self._own.change_log(effect)
+        has_changed = self._own.log.take(role, request, answer, found)
         if found is not None:
+            self.last_bytes = found.chunk.size if has_changed else self.last_bytes
             found.release()
-        return bool(rest)
-
-    def _go_on(self, role: Follower, request: FetchRequest, answer: FetchAnswer) -> bool:
-        """Let the log end where the leader's does, which has no batch before that (R41)."""
-        with self._own.lock:
-            effects = role.on_nothing(request, answer)
-        for effect in effects:
-            assert isinstance(effect, GoOnAt)
-            self._own.replica.go_on_at(effect.offset, effect.epoch)
-            with self._own.lock:
-                rest = self._own.carry_out(role.on_gone_on(effect, answer))
-            for each in rest:
-                self._own.change_log(each)
-        return bool(effects)
-
-    def _append(self, role: Follower, answer: FetchAnswer, found: FetchedBatches, before: int) -> None:
-        if (first := role.restart(found.fetched)) is not None:
-            self._own.change_log(first)
-        self.last_bytes = found.chunk.size
-        end = self._own.replica.append_checked(found.below(before), answer.high_watermark)
-        with self._own.lock:
-            rest = self._own.carry_out(role.on_append(end, answer, found.fetched))
-        for effect in rest:
-            self._own.change_log(effect)
+        return has_changed

@@ -1,5 +1,5 @@
-"""The writing side of a replicated store, as `Store` uses it: what a `StoreWriter` is for one directory, over
-all of them.
+"""`ReplicatedWriter`: the writing side of a replicated store, over all of its directories, as `StoreWriter`
+is that of one.
 
 On disk are the directories' files and the metadata log. Threads: any.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from segstore.errors import (
     IllegalStateError,
@@ -53,7 +53,7 @@ ENDING = 10.0
 
 
 class _Partitions:
-    """What `Store` asks of all partitions."""
+    """The calls of `Store` for all partitions."""
 
     def __init__(self, manager: ReplicaManager) -> None:
         self._manager = manager
@@ -69,7 +69,9 @@ class _Partitions:
                 directory.writer.partitions.flush()
             except (SegstoreError, OSError) as error:
                 errors.append(error)
-        for replica in self._joined(before):  # perhaps after its directory's flush, and before the leader's
+        for replica in self._joined(
+            before
+        ):  # perhaps after its directory's flush, and before that of the leader's
             try:
                 replica.partition.flush()
             except (SegstoreError, OSError) as error:
@@ -81,7 +83,7 @@ class _Partitions:
         return {key: self._manager.in_sync(key) for key in list(self._manager.partitions)}
 
     def _joined(self, before: Mapping[PartitionKey, frozenset[int]]) -> list[LocalReplica]:
-        """Return the replicas that are in sync now, and were not `before`."""
+        """Return the replicas that are in sync now, and not in `before`."""
         came = [
             (broker, key) for key, now in self._in_sync().items() for broker in now - before.get(key, now)
         ]
@@ -114,58 +116,63 @@ class _Sweeper:
 
 
 class _NoInbox:
-    """In place of the inboxes, as long as nobody serves them: `coordinator.inboxes` does, once the store is
-    open.
-    """
+    """In place of the inboxes until the store is open: then `coordinator.inboxes` serves them."""
 
     def adopt(self, id_: str, files: object, /) -> NoReturn:
         """Raise IllegalStateError."""
         raise IllegalStateError(f"{id_!r}: no inbox is served while the store is being opened")
 
 
+class ControlPlane(NamedTuple):
+    """The parts that decide on the metadata of a store, write it, and carry it out."""
+
+    manager: ReplicaManager
+    topic_admin: ReplicatedTopicAdmin
+    controller: QuorumController
+    metadata_log: MetadataLog
+
+
+class StoreDirectories(NamedTuple):
+    """The directories of a store: `paths` has the `data_directories` that hold records, and then the witness,
+    if the store has one. `witness` is None without one, and while it is offline.
+    """
+
+    cluster_id: str
+    paths: Sequence[str]
+    data_directories: int
+    witness: StoreWriter | None
+
+
 class ReplicatedWriter:
-    """See `WritingSide`."""
+    """The `WritingSide` of a replicated store."""
 
     def __init__(
-        self,
-        context: StoreContext,
-        config: StoreConfig,
-        manager: ReplicaManager,
-        topic_admin: ReplicatedTopicAdmin,
-        controller: QuorumController,
-        metadata_log: MetadataLog,
-        witness: StoreWriter | None,
-        cluster_id: str,
-        paths: Sequence[str],
-        data_directories: int,
+        self, context: StoreContext, config: StoreConfig, plane: ControlPlane, directories: StoreDirectories
     ) -> None:
-        """`paths` are those of the `data_directories`, which hold records, and behind them that of the
-        witness, if the store has one: `witness` is None, too, where it is offline.
-        """
-        self.cluster_id, self.paths, self.data_directories = cluster_id, list(paths), data_directories
-        self.context, self.config, self.manager = context, config, manager
-        self.topic_admin, self.controller = topic_admin, controller
-        self.metadata_log, self.witness = metadata_log, witness
+        self.context, self.config = context, config
+        self.manager, self.topic_admin, self.controller, self.metadata_log = plane
+        self.cluster_id, paths, self.data_directories, self.witness = directories
+        self.paths, manager, controller = list(paths), self.manager, self.controller
         self.partitions = _Partitions(manager)
         self.sweeper = _Sweeper(lambda: manager.online)
         self.inbox: Adopting = _NoInbox()
         self.directory_began: Callable[[DataDirectory], object] = lambda directory: None
-        """Is called with a directory that has taken the place of one that failed."""
+        """Called with a directory that has taken the place of a failed one."""
         self.kept = KeptRecords(controller, manager)
         self.owner: Callable[[], object] | None = None
         self.address = ""
-        """Where the store is served, as `announce` was told."""
+        """The address that `announce` was called with, "" before."""
         self._nudges, self._closing, self.closed = News(), Mutex(), False
         self.replacing = Mutex()
-        """Is held while a directory is replaced; a close waits for that."""
+        """Held while a directory is replaced; a close waits for this lock."""
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Return the paths of the data directories, by their ids; those that are offline too."""
+        """Return the paths of the data directories, by their ids; also of directories that are offline."""
         return tuple(self.paths[: self.data_directories])
 
     def announce(self, address: str) -> None:
-        """See `WritingSide.announce`: the lock file of each directory that works tells it."""
+        """See `WritingSide.announce`: the lock file of each directory that works gets the address."""
         self.address = address
         for directory in self.manager.online:
             directory.announce(address)
@@ -201,7 +208,7 @@ class ReplicatedWriter:
 
     @property
     def recovered(self) -> list[Recovered]:
-        """Return what recovery did to replicas, by directory."""
+        """Return the outcomes of the replicas' recoveries, by directory."""
         return [done for d in self.manager.directories.values() for done in d.writer.recovered]
 
     @property
@@ -211,7 +218,7 @@ class ReplicatedWriter:
 
     def partition(self, topic: str, partition: int) -> Partition:
         """Return the log of the replica that leads. Raises UnknownTopicOrPartitionError;
-        NotLeaderOrFollowerError where none does.
+        NotLeaderOrFollowerError if none leads.
         """
         find_topic(self.topics, topic, partition)
         return self._leader(topic, partition).partition
@@ -237,15 +244,15 @@ class ReplicatedWriter:
         ]
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
-        """See `StoreWriter.cleaned_offset`; of the leader."""
+        """See `StoreWriter.cleaned_offset`; the leader's offset."""
         writer = self.manager.directories[self._leader(topic, partition).broker].writer
         return writer.cleaned_offset(topic, partition)
 
     def of_leaders(
         self, read: Callable[[Files, str], Mapping[tuple[str, int], T]]
     ) -> dict[tuple[str, int], T]:
-        """Return what `read` finds in each directory's files of the partitions that are led there. A
-        directory whose disk hangs is passed over: figures are asked for when there is trouble.
+        """Return the values that `read` finds in each directory's files, of the partitions that are led
+        there. A directory whose disk hangs is left out: figures are asked for when there is trouble.
         """
         found: dict[tuple[str, int], T] = {}
         leaders = list(self.manager.leaders.items())
@@ -258,7 +265,7 @@ class ReplicatedWriter:
         return found
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
-        """See `StoreWriter.forget_cleaned`; of all replicas."""
+        """See `StoreWriter.forget_cleaned`; for all replicas."""
         key = PartitionKey(topic, partition)
         for directory in self.manager.online:
             if key in directory.replicas:
@@ -268,8 +275,8 @@ class ReplicatedWriter:
 
     def sync(self, partitions: Iterable[tuple[str, int]], timeout_ms: float = 30_000.0) -> None:
         """Make the in-sync replicas of these partitions durable, on all disks at the same time. A replica
-        that leaves the ISR meanwhile, since its disk fails or hangs, is not waited for; one that joins it is
-        synced too. Raises RequestTimedOutError.
+        that leaves the ISR during the sync, since its disk fails or hangs, is not waited for; a replica that
+        joins the ISR is synced too. Raises RequestTimedOutError.
         """
         manager, keys = self.manager, [PartitionKey(*each) for each in partitions]
         over, synced = time.monotonic() + timeout_ms / 1000, set[object]()
@@ -365,7 +372,7 @@ class ReplicatedWriter:
         stopped, errors = self._end_threads(), list[Exception]()
         for directory in self.manager.directories.values():
             for replica in list(directory.replicas.values()):
-                replica.go_offline()  # who waits for acknowledgements is told
+                replica.go_offline()  # answers the appends that wait for acknowledgements
         self.metadata_log.close()
         self.wake()
         for broker, directory in self.manager.directories.items():
@@ -378,7 +385,7 @@ class ReplicatedWriter:
             raise first_of(errors)
 
     def _end_threads(self) -> dict[int, bool]:
-        """End all threads, and return of which directories that was done in time. May be repeated."""
+        """End all threads, and return whether that was done in time, by directory. May be repeated."""
         self.context.closed = True
         self.context.scheduler.close()
         self.controller.stop(ENDING)

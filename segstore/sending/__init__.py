@@ -1,9 +1,11 @@
-"""The part of `Files` that moves bytes of a file to a sink (a socket, pipe or file), a system call each.
+"""The part of `Files` that moves bytes of a file to a sink (a socket, pipe or file), each call one system
+call.
 
-On disk: reads only. Threads: any; a window or pipe is one thread's at a time.
-Errors are the system's: one about the source carries its path, one about the sink carries none. Where the
-sink takes less than was asked for, the count says so; BlockingIOError where it takes nothing for now;
-InterruptedError after a signal, whose handler has run by the time that the caller tries again.
+On disk: reads only. Threads: any; a window or pipe belongs to one thread at a time.
+
+Errors are the system's: an error of the source carries its path, an error of the sink has no path. If the
+sink takes fewer bytes than requested, the returned count is smaller; BlockingIOError if it takes none now;
+InterruptedError after a signal, whose handler runs before the caller can try again.
 """
 
 from __future__ import annotations

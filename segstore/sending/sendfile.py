@@ -1,9 +1,9 @@
-"""The system calls that move bytes of a file to a sink (a socket, pipe or file): straight, through a pipe
-or a buffer, or from a mapped part of the file. They also look at sinks and wait for them.
+"""The system calls that move bytes of a file to a sink (a socket, pipe or file): directly, through a pipe or
+a buffer, or from a mapped part of the file. They also inspect sinks and wait for them.
 
-On disk: reads only. Threads: any; a pipe or window is one thread's at a time. Errors: see `segstore.sending`;
-EFAULT, of the source, where what was mapped can't be read: the file has been cut, or the disk failed.
-Functions and structs of C are in the headers of `_native/contract/`.
+On disk: reads only. Threads: any; a pipe or window belongs to one thread at a time. Errors: see
+`segstore.sending`. EFAULT, of the source: the mapped bytes can't be read, since the file was cut or the disk
+failed. The headers of `_native/contract/` declare the C functions and structs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _NULL = ffi.NULL
-PIPE_BYTES = 1 << 20  # what a pipe may have without privileges (/proc/sys/fs/pipe-max-size)
+PIPE_BYTES = 1 << 20  # limit of a pipe without privileges (/proc/sys/fs/pipe-max-size)
 
 
 class SinkInfo(NamedTuple):
-    """What a descriptor is (`seg_sink` in contract/transfer.h)."""
+    """The properties of a sink's descriptor (`seg_sink` in contract/transfer.h)."""
 
     kind: int
     appends: bool
@@ -38,15 +38,17 @@ _PROBES: dict[str, tuple[str, Callable[[], int]]] = {
     "splice": ("splice", lambda: lib.seg_splice(-1, 0, -1, 1, 0)),
     "copy_file_range": ("copy_file_range", lambda: lib.seg_append_range(-1, -1, 0, 1)),
 }
-"""By method. A descriptor of -1 is an EBADF where there is such a call."""
+"""System call and probe by transfer method. With a descriptor of -1 an existing call returns EBADF."""
 
 
 class SendfileCalls:
-    """Sinks are descriptors; positions and counts in bytes. Windows are `seg_window *` of transfer.h."""
+    """Calls with sinks, which are descriptors; positions and counts in bytes. Windows are `seg_window *` of
+    transfer.h.
+    """
 
     def why_not(self, method: str) -> str | None:
-        """Return None where this system has what a method of transfers needs, and lets this process use it;
-        else the call that fails, and how.
+        """Return the reason why a transfer method does not work on this system or in this process (the system
+        call and its error), or None if it works.
         """
         what, call = _PROBES.get(method, ("", lambda: 0))
         result = call()
@@ -55,29 +57,31 @@ class SendfileCalls:
     def find_stretch(
         self, source: SentFile, out: Any, segment: Any, start: int, offset: int, max_bytes: int
     ) -> bool:
-        """Return whether `seg_find_stretch` (segment.h) found a stretch in a `seg_segment *`."""
+        """Return whether `seg_find_stretch` (segment.h) found batches for a read in a `seg_segment *`; `out`
+        gets them.
+        """
         return bool(lib.seg_find_stretch(source.fd, segment, start, offset, max_bytes, out))
 
     def attributes(self, source: SentFile, position: int, end: int) -> int:
-        """Return what `seg_attributes` (batch.h) gives for batches that lie side by side. Raises OSError."""
+        """Return the result of `seg_attributes` (batch.h) for adjacent batches. Raises OSError."""
         result: int = lib.seg_attributes(source.fd, position, end)
         return checked(result, source)
 
     def exchange_fetch(self, sock: int, source: SentFile, exchange: Any, segment: Any, *ends: int) -> bool:
-        """Return whether `seg_exchange_fetch` (exchange.h) has answered; `ends` are log start offset and last
-        stable offset.
+        """Return whether `seg_exchange_fetch` (exchange.h) has sent the answer; `ends` are log start offset
+        and last stable offset.
         """
         return int(lib.seg_exchange_fetch(sock, exchange, source.fd, segment, *ends)) > 0
 
     def exchange_give(
-        self, sock: int, source: SentFile, exchange: Any, position: int, stop: int, ends: Any, number: bytes
+        self, sock: int, source: SentFile, exchange: Any, position: int, stop: int, ends: Any, number: int
     ) -> bool:
-        """Return whether `seg_exchange_give` (exchange.h) has answered."""
+        """Return whether `seg_exchange_give` (exchange.h) has sent the answer."""
         return int(lib.seg_exchange_give(sock, exchange, source.fd, position, stop, ends, number)) > 0
 
     def send_stretch(self, sink: int, source: SentFile, segment: Any, offset: int, max_bytes: int) -> int:
-        """Call `seg_send_stretch` (transfer.h) for a `seg_sendable *`, and return what it gives. Raises
-        OSError of sendfile(2); nothing was sent then.
+        """Return the result of `seg_send_stretch` (transfer.h) for a `seg_sendable *`. Raises OSError of
+        sendfile(2); nothing was sent then.
         """
         result: int = lib.seg_send_stretch(sink, source.fd, segment, offset, max_bytes, _NULL)
         return result if result > 0 or result <= lib.SEG_SLOW else sent(result, source)
@@ -89,8 +93,8 @@ class SendfileCalls:
         return SinkInfo(out.kind, bool(out.appends), out.options)
 
     def wait_for(self, sink: int, events: int, timeout_ms: int | None = None) -> int:
-        """Wait by poll(2), and return what of `events` came (errors and hang-ups always do), 0 after the
-        timeout.
+        """Wait by poll(2), and return the events that came (of `events`, and always errors and hang-ups); 0
+        after the timeout.
         """
         waiting = select.poll()
         waiting.register(sink, events)
@@ -98,41 +102,41 @@ class SendfileCalls:
         return came[0][1] if came else 0
 
     def sendfile(self, sink: int, source: SentFile, position: int, count: int) -> int:
-        """Call sendfile(2); returns the bytes sent, 0 at the end of the file."""
+        """Call sendfile(2); return the bytes sent, 0 at the end of the file."""
         return sent(lib.seg_sendfile(sink, source.fd, position, count), source)
 
     def write(self, sink: int, data: Buffer) -> int:
-        """Call write(2); returns the bytes written."""
+        """Call write(2); return the bytes written."""
         with ffi.from_buffer("uint8_t[]", data) as view:
             done = lib.seg_write(sink, view, len(view))
         return sent(done)
 
     def append_range(self, sink: int, source: SentFile, position: int, count: int) -> int:
-        """Call copy_file_range(2) to where the file `sink` stands; returns the bytes copied, 0 at the end of
-        the source.
+        """Call copy_file_range(2), which writes at the file position of `sink`; return the bytes copied, 0 at
+        the end of the source.
         """
         return sent(lib.seg_append_range(sink, source.fd, position, count), source)
 
     # --- splice ---------------------------------------------------------------------------
 
     def make_pipe(self, pipe: Any) -> None:
-        """Make a pipe of PIPE_BYTES, or of what it gets, in `descriptors()`: the end that is read is first.
-        Raises OSError (EMFILE).
+        """Make a pipe of PIPE_BYTES, or less if the system allows less, in `descriptors()`: first the read
+        end. Raises OSError (EMFILE).
         """
         with_descriptors(lambda: checked(lib.seg_open_pipe(pipe), None))
         lib.seg_pipe_bytes(pipe[1], PIPE_BYTES)
 
     def close_pipe(self, pipe: Any) -> None:
-        """Close both ends, whatever is in it."""
+        """Close both ends; bytes in the pipe are lost."""
         lib.seg_close(pipe)
 
     def splice(self, pipe: int, source: SentFile, position: int, count: int) -> int:
-        """Call splice(2) from a file into a pipe; returns the bytes, 0 at the end of the file."""
+        """Call splice(2) from a file into a pipe; return the bytes, 0 at the end of the file."""
         return sent(lib.seg_splice(source.fd, position, pipe, count, 0), source)
 
     def splice_on(self, pipe: int, sink: int, count: int, more: bool) -> int:
-        """Call splice(2) from a pipe, which has `count` bytes, to a sink; returns the bytes. `more`: others
-        follow at once.
+        """Call splice(2) from a pipe, which has `count` bytes, to a sink; return the bytes. `more`: further
+        bytes follow at once.
         """
         return sent(lib.seg_splice(pipe, -1, sink, count, more))
 
@@ -143,9 +147,9 @@ class SendfileCalls:
         checked(lib.seg_map_window(window, source.fd, position, count), source)
 
     def unmap_window(self, window: Any) -> None:
-        """Unmap what a window has, if it has anything. Raises OSError as munmap(2)."""
+        """Unmap a window's part of a file; an empty window stays empty. Raises OSError as munmap(2)."""
         checked(lib.seg_unmap_window(window), None)
 
     def write_window(self, sink: int, window: Any, source: SentFile, position: int, count: int) -> int:
-        """Call write(2) from a window; returns the bytes written."""
+        """Call write(2) from a window; return the bytes written."""
         return sent(lib.seg_write_window(sink, window, position, count), source, errno.EFAULT)

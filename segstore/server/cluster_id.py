@@ -41,7 +41,7 @@ def cluster_id_of(store: Store) -> str:
             held = read_properties(context.files, context.root)
             if held is not None:
                 return held.cluster_id
-        return CLUSTER_ID.read(context.files, context.root) or _made(context)
+        return CLUSTER_ID.hint(context.files, context.root) or _made(context)
 
 
 def _made(context: StoreContext) -> str:

@@ -11,6 +11,7 @@ from segstore.protocol.codec import Slices
 from .apis import Api
 
 if TYPE_CHECKING:
+    from .learned.request import LearnedRequest
     from .security.sasl import SaslSession
 
 ANONYMOUS: Final = "ANONYMOUS"
@@ -25,7 +26,7 @@ LATER: Final = Later()
 
 
 class Answered:
-    """What a `Repeat` returns whose answer the socket has taken."""
+    """What a `LearnedRequest` returns whose answer the socket has taken."""
 
 
 ANSWERED: Final = Answered()
@@ -42,31 +43,6 @@ Received = tuple[int, "Response | Answered | Later | None", int]
 where there is none, LATER where it comes by the channel, or None where what came is not done yet; and how
 many bytes of the answer the socket has taken.
 """
-
-
-Receive = Callable[[int, Any], Received | None]
-"""Called with a socket, which is not waited for, and a `uint8_t[]` for what comes. None, and nothing was
-received: that is to be done another way.
-"""
-
-
-class Repeat(Protocol):
-    """Answers requests that say the same as an earlier one of their connection, such as those of a producer
-    that sends one batch after the other to one partition, or of a consumer that fetches them.
-    """
-
-    row: ApiCounts
-    """Where its requests are counted."""
-
-    def __call__(self, frame: memoryview) -> Response | Later | None:
-        """Answer a request, which is here without its size; return the whole response, or LATER where it
-        comes by `Channel.give`. None, and nothing is done: it is no such request, or its handler is to answer
-        it.
-        """
-
-    @property
-    def receive(self) -> Receive | None:
-        """Receives a request, and answers it, where one call of C may do both; None where none does."""
 
 
 class ApiCounts(Protocol):
@@ -91,8 +67,8 @@ class Channel(Protocol):
     is_open: bool
     sasl: SaslSession | None
     """How far the client has come in authenticating; None where it does not have to by SASL."""
-    repeat: Repeat | None
-    """Sees each request before it is read: a handler leaves it for requests like the present one."""
+    learned: LearnedRequest | None
+    """Sees each request before it is decoded: a handler sets this for requests like the present one."""
 
     def when_closed(self, call: Callable[[], object]) -> None:
         """Have `call` called in the loop's thread once the connection has ended."""
@@ -131,8 +107,8 @@ class Request:
     `answer` takes the response's body, or None where there is none (acks=0), in the loop's thread, once; a
     connection that has ended meanwhile swallows it.
 
-    `frame` is the request as it came, without its size, from which a handler may make a `Repeat`; None where
-    each request has to come to its handler.
+    `frame` is the request as it came, without its size, from which a handler may learn, and `body_at` is the
+    position of the body in it; None if each request has to come to its handler.
     """
 
     api: Api
@@ -143,6 +119,7 @@ class Request:
     answer: Callable[[Any], None]
     correlation_id: int = 0
     frame: memoryview | None = None
+    body_at: int = 0
 
 
 Handler = Callable[[Any, Request], Any]

@@ -129,7 +129,7 @@ def check_returns(files: Files, root: str, metadata: ClusterMetadata, source: st
     """
     if _is_new(files, root):
         return False
-    cluster_id = CLUSTER_ID.read(files, root)
+    cluster_id = CLUSTER_ID.hint(files, root)
     if cluster_id != metadata.cluster_id:
         what = f"is a store of its own, of cluster {cluster_id}" if cluster_id else "is not empty"
         raise InvalidArgumentError(

@@ -1,8 +1,8 @@
-"""A server of Kafka's wire protocol for the tests of any Kafka client: in the process, ready at once, with
-faults on demand. See docs/testing.md.
+"""A server of Kafka's wire protocol for the tests of any Kafka client: in the same process, ready at once,
+with faults on demand. See docs/testing.md.
 
-`segstore.testing.plugin` has fixtures for pytest. Nothing else is imported before it is asked for, since each
-run of pytest imports the plugin.
+`segstore.testing.plugin` has fixtures for pytest. The modules are imported at the first use of a name, since
+each run of pytest imports the plugin.
 """
 
 from __future__ import annotations

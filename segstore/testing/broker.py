@@ -1,8 +1,7 @@
 """`Broker`: a server with a store of its own, for one test or a whole run of tests.
 
-On disk: a store in a temporary directory, in memory where there is room, which is removed at the end;
-or in a directory that is given, and stays. Nothing is synced: a test's data need not survive a power cut.
-Threads: any.
+On disk: a store in a temporary directory, in memory if there is room, which is removed at the end; or in a
+given directory, which stays. Nothing is synced: a test's data need not survive a power cut. Threads: any.
 """
 
 from __future__ import annotations
@@ -41,24 +40,24 @@ if TYPE_CHECKING:
 
 MEMORY = "/dev/shm"
 ENOUGH = 512 << 20
-"""Bytes that must be free in memory; containers often have 64 MiB there."""
+"""Bytes that must be free in memory; containers often have only 64 MiB there."""
 DEFAULTS = {
     "group_consumer_heartbeat_interval_ms": 200,
     "group_initial_rebalance_delay_ms": 0,
 }
 _NODES = frozenset({"brokers", "num_brokers", "nodes", "num_nodes", "replicas"})
-"""Names by which mock clusters take a number of brokers."""
+"""Parameter names for the number of brokers in mock clusters of other packages."""
 
 
 class Broker(Closing):
-    """A running server on a port of 127.0.0.1, and the store behind it.
+    """A running server on a port of 127.0.0.1, with its store.
 
-    `directory` is a path of a store that stays after the end, None for a temporary one. `topics` are names,
-    or a mapping of names to numbers of partitions; those that are there already are left as they are. `port`
-    is the server's, by default a free one. `clock` is a `segstore.testing.Clock`, which is the broker's time
-    in place of the machine's. `settings` are a server's and a store's, with underscores for dots:
-    `num_partitions=4`. By default groups don't wait for more members, members of consumer groups (KIP-848)
-    send a heartbeat five times a second, and the internal topics have one partition each.
+    `directory` is the path of a store that stays after the end, None for a temporary one. `topics` are names,
+    or a mapping of names to numbers of partitions; existing topics are unchanged. `port` is the server's, by
+    default a free one. `clock` is a `segstore.testing.Clock`, the broker's time in place of the machine's.
+    `settings` are a server's and a store's, with underscores for dots: `num_partitions=4`. By default groups
+    don't wait for more members, members of consumer groups (KIP-848) send a heartbeat five times a second,
+    and the internal topics have one partition each.
 
     Raises ConfigError, InvalidArgumentError, InvalidTypeError, InvalidTopicError, ListenError,
     StoreLockedError, StorageError.
@@ -82,7 +81,7 @@ class Broker(Closing):
         self._port = 0 if port is None else port
         wanted = _partitions(topics)
         self.faults = Faults()
-        """What shall go wrong: see `segstore.testing.Faults`."""
+        """Faults to inject (`segstore.testing.Faults`)."""
         self._log, self._clock, self._lock = RequestLog(), clock, threading.RLock()
         self._running: tuple[Store, Server] | None = None
         self._closed = False
@@ -104,8 +103,8 @@ class Broker(Closing):
 
     @property
     def store(self) -> Store:
-        """Return the open store, another one after each `start`; what it holds may be asserted on, and
-        changed. Raises IllegalStateError while the broker is stopped.
+        """Return the open store, a new object after each `start`; tests may check and change its content.
+        Raises IllegalStateError while the broker is stopped.
         """
         running = self._running
         if running is None:
@@ -114,31 +113,31 @@ class Broker(Closing):
 
     @property
     def bootstrap_servers(self) -> str:
-        """Return "host:port", as clients take it; `stop` and `start` don't change it."""
+        """Return "host:port" for clients; `stop` and `start` don't change it."""
         return self._servers
 
     @property
     def requests(self) -> list[LoggedRequest]:
-        """Return what clients have asked, the oldest first, 10,000 requests at most."""
+        """Return the clients' requests, the oldest first, at most the last 10,000."""
         return self._log.all()
 
     def clear(self) -> None:
-        """Forget all requests and faults, as between two tests."""
+        """Remove all faults and logged requests, as between two tests."""
         self.faults.clear()
         self._log.clear()
 
-    # --- going away and coming back -----------------------------------------------------------
+    # --- stop and start -----------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Go away, as a broker that is shut down: end all connections, refuse new ones, and close the store.
-        The data, the faults and the requests stay. A stop of a stopped broker does nothing.
+        """Stop, as a broker that is shut down: end all connections, refuse new ones, and close the store. The
+        data, the faults and the requests stay. May be repeated.
         """
         with self._lock:
             self._stop()
 
     def start(self) -> None:
-        """Come back after `stop` at the same address, with the same data: transactions and members of groups
-        go on, as over the restart of a broker. A start of a running broker does nothing. Raises
+        """Start again after `stop` at the same address, with the same data: transactions and members of
+        groups continue, as after the restart of a broker. A start of a running broker does nothing. Raises
         ClientClosedError after `close`; ListenError if another program has taken the port.
         """
         with self._lock:
@@ -148,7 +147,7 @@ class Broker(Closing):
                 self._start({})
 
     def close(self) -> None:
-        """Stop for good, and remove the store if it is temporary. A second time does nothing."""
+        """Stop for good, and remove a temporary store. May be repeated."""
         with self._lock:
             if self._clock is not None and not self._closed:
                 self._clock.detach(self._run_due)
@@ -211,7 +210,7 @@ def _check_clock(clock: Any) -> None:
 
 
 def _at(specs: Sequence[ListenerSpec], ports: Sequence[int]) -> str:
-    """Return the setting `listeners` with the ports that the system has chosen."""
+    """Return the setting `listeners` with the ports chosen by the system."""
     places = [
         f"{spec.name}://{address_text(Endpoint(spec.host, port))}"
         for spec, port in zip(specs, ports, strict=True)
@@ -220,7 +219,7 @@ def _at(specs: Sequence[ListenerSpec], ports: Sequence[int]) -> str:
 
 
 class UnsyncedFiles(Files):
-    """Files whose bytes are left to the kernel."""
+    """Files without syncs: the kernel writes the bytes at any time."""
 
     def sync(self, handle: Handle) -> None:
         """Do nothing."""
@@ -237,15 +236,15 @@ def _temporary() -> TemporaryDirectory[str]:
 
 
 def _in_memory() -> str | None:
-    """Return a directory that lies in memory and has room; None where there is none."""
+    """Return a directory in memory with enough room, or None."""
     if not os.access(MEMORY, os.W_OK | os.X_OK):
         return None
-    found = os.statvfs(MEMORY)
-    return MEMORY if found.f_bavail * found.f_frsize >= ENOUGH else None
+    space = os.statvfs(MEMORY)
+    return MEMORY if space.f_bavail * space.f_frsize >= ENOUGH else None
 
 
 def _check_one_node(settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a number of nodes, as mock clusters of other packages take it."""
+    """Raise ConfigError for a number of nodes, which mock clusters of other packages accept."""
     for name in _NODES & settings.keys():
         raise ConfigError(
             f"{name}={settings[name]!r}: a Broker is one node, of which no leader moves and no replica falls "

@@ -1,4 +1,4 @@
-"""`Clock`: the time of a test's brokers, which passes when the test says so.
+"""`Clock`: the time of a test's brokers, which advances only when the test says so.
 
 Threads: any.
 """
@@ -23,14 +23,14 @@ _MOST_MS = INT64_MAX >> 1
 
 
 class Clock:
-    """Gives ms since the epoch, from `now_ms` on, by default the time when it is made. Several brokers may
+    """A clock in ms since the epoch that starts at `now_ms`, by default the present time. Several brokers may
     share a clock.
     """
 
     def __init__(self, now_ms: int | None = None) -> None:
         self._now = wall_clock() if now_ms is None else arguments.whole("now_ms", now_ms, 0, _MOST_MS)
         self._lock = Mutex()
-        self._tell: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._now})"
@@ -39,31 +39,32 @@ class Clock:
         return self._now
 
     def advance(self, ms: int) -> None:
-        """Let time pass at once, and return when each running broker has done all that is due then: sessions
-        and rebalances of groups, transactions that time out, expired offsets, transactional ids and producer
-        ids, retention and compaction, deleted files. Raises InvalidArgumentError, InvalidTypeError,
-        StorageError.
+        """Advance the time at once, and return when each running broker has done its due work: sessions and
+        rebalances of groups, transaction timeouts, expired offsets, transactional ids and producer ids,
+        retention and compaction, deleted files. Raises InvalidArgumentError, InvalidTypeError, StorageError.
         """
         ms = arguments.whole("ms", ms, 0, _MOST_MS)
         with self._lock:
             self._now += ms
-        for tell in list(self._tell):
-            tell()
+        for listener in list(self._listeners):
+            listener()
 
-    def attach(self, tell: Callable[[], None]) -> None:
-        """Have `advance` call `tell`, until `detach`."""
-        self._tell.append(tell)
+    def attach(self, listener: Callable[[], None]) -> None:
+        """Have `advance` call `listener`, until `detach`."""
+        self._listeners.append(listener)
 
-    def detach(self, tell: Callable[[], None]) -> None:
-        """Undo `attach`."""
-        self._tell.remove(tell)
+    def detach(self, listener: Callable[[], None]) -> None:
+        """Remove a `listener` of `attach`."""
+        self._listeners.remove(listener)
 
     def govern(self, store: Store) -> None:
-        """Have the sessions of a store's groups end by this clock, with which the store was opened."""
+        """Let this clock end the group sessions of a store, which was opened with it."""
         shared(store, GroupCoordinator, partial(GroupCoordinator, clock=self))
 
     def run_due(self, store: Store) -> None:
-        """Do all that is due by the store's clock, which the store's threads do later by the machine's."""
+        """Do all work that is due by this clock; the store's own threads would do it later, by the machine's
+        clock.
+        """
         if (groups := existing(store, GroupCoordinator)) is not None:
             groups.run_due()
         if (transactions := existing(store, TransactionCoordinator)) is not None:

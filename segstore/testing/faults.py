@@ -1,4 +1,4 @@
-"""`Faults`: what goes wrong with requests, because a test wants it so.
+"""`Faults`: errors, delays and disconnections that a test injects into requests.
 
 Threads: any may add and remove faults; the server's loop counts and applies them.
 """
@@ -24,13 +24,13 @@ from segstore.server.request import LATER, Handler, Request
 from .request_log import RequestLog
 
 Apply = Callable[[Node, Request, Handler], Any]
-"""Answers a request in place of its handler, as a handler does."""
+"""A function that answers a request in place of its handler."""
 NO_ACKS = 0
 
 
 class Fault:
-    """A fault that meets the `nth` request of an API from now on, and those behind it: `times` in all.
-    `hits` counts those that it has met. As a context manager it is removed at the end of the block.
+    """A fault that applies to `times` requests of an API, beginning with the `nth` from now on. `hits` counts
+    the requests it was applied to. As a context manager it is removed at the end of the block.
     """
 
     def __init__(self, api: Api, apply: Apply, nth: int, times: int | None, remove: Callable[[Fault], None]):
@@ -47,11 +47,11 @@ class Fault:
         self.remove()
 
     def remove(self) -> None:
-        """Let later requests pass; a second time does nothing."""
+        """Remove the fault; later requests are handled normally. May be repeated."""
         self._remove(self)
 
     def meets(self, request: Request) -> bool:
-        """Count a request; return whether the fault meets it."""
+        """Count a request; return whether the fault applies to it."""
         if request.api is not self.api or (self._times is not None and self.hits >= self._times):
             return False
         if self._before:
@@ -62,9 +62,11 @@ class Fault:
 
 
 class Faults:
-    """All take an API by its name ("Produce", "PRODUCE"), its key, or as `segstore.server.apis.Api`; `nth`
-    counts requests of that API from now on; `times` None is for ever. A request that several faults meet
-    has them all, the first added outermost. Raise InvalidArgumentError and InvalidTypeError for other values.
+    """The faults of a broker. Methods take an API by its name ("Produce", "PRODUCE"), its key, or as
+    `segstore.server.apis.Api`.
+
+    `nth` counts requests of that API from now on; `times` None means without end. If several faults apply to
+    a request, the first added is the outermost. Other values raise InvalidArgumentError and InvalidTypeError.
     """
 
     def __init__(self) -> None:
@@ -72,26 +74,26 @@ class Faults:
         self._lock = Lock()
 
     def error(self, api: Api | str | int, code: int | str, nth: int = 1, times: int | None = 1) -> Fault:
-        """Answer with an error code, which is named or a number, for all that was asked. What was asked is
-        not done. A produce request without acks, which has no answer, ends its connection.
+        """Answer with an error code (name or number) for every part of the request, which is not executed. A
+        produce request without acks, which has no answer, gets its connection closed.
         """
-        known = _api(api)  # which is the first argument, and judged first
+        known = _api(api)  # first, so that errors come in the order of the arguments
         return self._add(known, partial(_fail, _code(code)), nth, times)
 
     def delay(self, api: Api | str | int, seconds: float, nth: int = 1, times: int | None = 1) -> Fault:
-        """Do what was asked, and answer so many seconds later."""
+        """Execute the request, and answer this many seconds later."""
         return self._add(api, partial(_delay, arguments.seconds("seconds", seconds, 0.0)), nth, times)
 
     def drop(self, api: Api | str | int, nth: int = 1, times: int | None = 1) -> Fault:
-        """Close the connection; what was asked is not done."""
+        """Close the connection without executing the request."""
         return self._add(api, _drop, nth, times)
 
     def half(self, api: Api | str | int, nth: int = 1, times: int | None = 1) -> Fault:
-        """Do what was asked, send the first half of the answer, and close the connection."""
+        """Execute the request, send the first half of the answer, and close the connection."""
         return self._add(api, _half, nth, times)
 
     def throttle(self, api: Api | str | int, ms: int, nth: int = 1, times: int | None = 1) -> Fault:
-        """Tell the client that it has exceeded its quota, and read nothing of it for so many milliseconds
+        """Report an exceeded quota to the client, and read nothing from it for this many milliseconds
         (KIP-219).
         """
         ms = arguments.whole("ms", ms, 0, _MOST_MS)
@@ -105,7 +107,7 @@ class Faults:
             self._faults = ()
 
     def met(self, request: Request) -> Iterator[Fault]:
-        """Yield the faults that meet a request."""
+        """Yield the faults that apply to a request."""
         return (fault for fault in self._faults if fault.meets(request))
 
     def _add(self, api: Api | str | int, apply: Apply, nth: int, times: int | None) -> Fault:
@@ -126,13 +128,13 @@ _MOST_REQUESTS = 1 << 62
 
 
 def intercepted(handlers: Mapping[Api, Handler], faults: Faults, log: RequestLog) -> dict[Api, Handler]:
-    """Return handlers that note each request in `log`, and let it meet the faults first."""
+    """Return handlers that log each request, and apply the faults first."""
     return {api: partial(_handle, handler, faults, log) for api, handler in handlers.items()}
 
 
 def _handle(handler: Handler, faults: Faults, log: RequestLog, node: Node, request: Request) -> Any:
     log.add(request)
-    request.frame = None  # the next one is to be seen too
+    request.frame = None  # without it, the server would answer repeated requests past this handler
     for fault in reversed([*faults.met(request)]):
         handler = partial(_apply, fault.apply, handler)
     return handler(node, request)
@@ -143,7 +145,7 @@ def _apply(apply: Apply, handler: Handler, node: Node, request: Request) -> Any:
 
 
 def _answered(node: Node, request: Request, handler: Handler, take: Callable[[Any], None]) -> Any:
-    """Have `take` called with the answer, now or later, in place of its being sent."""
+    """Call the handler, and pass its answer to `take`, now or later, in place of sending it."""
     request.answer = take
     body = handler(node, request)
     if body is None:
@@ -206,13 +208,13 @@ _FEW = 3
 
 
 def _nearest(named: int | str) -> list[str]:
-    """Return the codes that come next: by number, or by name."""
+    """Return the nearest error codes, by number or by name."""
     import difflib  # only errors need it
 
     codes = [code for code in Code if code]
     if isinstance(named, int):
-        near = sorted(codes, key=lambda code: abs(code - named))[:_FEW]
-        return [f"{code.name} ({code})" for code in near]
+        nearest = sorted(codes, key=lambda code: abs(code - named))[:_FEW]
+        return [f"{code.name} ({code})" for code in nearest]
     names = {code.name: f"{code.name} ({code})" for code in codes}
     return [names[name] for name in difflib.get_close_matches(str(named), names, _FEW, cutoff=0)]
 

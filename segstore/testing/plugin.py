@@ -1,5 +1,5 @@
 """Fixtures for pytest, by the entry point `segstore`: a broker for the whole run, a topic for each test, a
-store for each test. Imports nothing of the engine before a fixture is used.
+store for each test. The engine is imported when a fixture is first used.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _LONGEST = 200
 
 @pytest.fixture(scope="session")
 def segstore_broker() -> Iterator[Broker]:
-    """A `segstore.testing.Broker` that all tests of the run share; with pytest-xdist each process has its
-    own. Its faults should be used as context managers, so that none is left for the next test.
+    """A `segstore.testing.Broker` shared by all tests of the run; with pytest-xdist each process has its own.
+    Use its faults as context managers, so that they end with the test.
     """
     from .broker import Broker
 
@@ -34,7 +34,7 @@ def segstore_broker() -> Iterator[Broker]:
 @pytest.fixture
 def segstore_topic(request: pytest.FixtureRequest, segstore_broker: Broker) -> str:
     """The name of a new topic of `segstore_broker` with one partition, which begins with the test's name. A
-    broker that an earlier test has stopped is started.
+    stopped broker is started.
     """
     segstore_broker.start()
     words = re.sub(r"[^a-zA-Z0-9_-]+", "-", request.node.name)[:_LONGEST]

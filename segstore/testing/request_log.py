@@ -1,4 +1,4 @@
-"""`RequestLog`: what clients have asked of a test's server, the last `MOST` requests.
+"""`RequestLog`: the last `MOST` requests to a test's server.
 
 Threads: the server's loop adds; any may read.
 """
@@ -23,8 +23,9 @@ SECRETS = frozenset({"auth_bytes", "salt", "salted_password"})
 class LoggedRequest:
     """One request. `time` is in seconds since the epoch.
 
-    `fields` has what the version has, by Kafka's names in snake_case: structures are dicts, arrays are lists.
-    Record batches are told by their size in bytes: what was in them is in the broker's store. So are secrets.
+    `fields` has the fields of the request's version, by Kafka's names in snake_case: structures are dicts,
+    arrays are lists. Record batches and secrets are replaced by their sizes in bytes; the broker's store has
+    the records.
     """
 
     api: Api
@@ -35,23 +36,23 @@ class LoggedRequest:
 
 
 class RequestLog:
-    """The oldest requests go first."""
+    """A log of requests that drops the oldest ones."""
 
     def __init__(self) -> None:
         self._kept: deque[LoggedRequest] = deque(maxlen=MOST)
 
     def add(self, request: Request) -> None:
-        """Note a request."""
+        """Log a request."""
         name = f"{request.api.message}Request"
-        fields = _fields(request.body, name, name, request.version)
-        self._kept.append(LoggedRequest(request.api, request.version, request.client_id, fields, time.time()))
+        fields, now = _fields(request.body, name, name, request.version), time.time()
+        self._kept.append(LoggedRequest(request.api, request.version, request.client_id, fields, now))
 
     def all(self) -> list[LoggedRequest]:
-        """Return all that are kept, the oldest first."""
+        """Return all logged requests, the oldest first."""
         return list(self._kept.copy())  # a copy is one step of C, an iteration is not
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all requests."""
         self._kept.clear()
 
 

@@ -13,6 +13,7 @@ from segstore.bench.figures import Figure
 from segstore.bench.results import Cell, Results
 from segstore.bench.zero_copy import claims, report
 from segstore.bench.zero_copy.claims import beats, compare, marked, recommended, who_wins, win
+from segstore.bench.zero_copy.contenders import EXHIBITS, NOT_BUILT
 from segstore.bench.zero_copy.copies import copy_table, rows
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT
 from segstore.bench.zero_copy.plan import BARE, KIB, LOG, MIB, OS_SENDFILE, Contender, ContenderGroup
@@ -223,6 +224,12 @@ NOTICES = {
     "some": ({KEY: SyscallCounts({}, 12, 3)}, {}, "Of 12 notices that the kernel gave, 3 said"),
     "none": ({KEY: SyscallCounts({}, 0, 0)}, {}, "Not measured."),
     "missing": ({}, {"zerocopy": "the kernel has it not"}, "Not available here: the kernel has it not."),
+    "one is missing": (
+        {KEY: SyscallCounts({}, 12, 3)},
+        {"io_uring": "the kernel has it not"},
+        "it had copied after all. Not available here: the kernel has it not.",
+    ),
+    "both are missing": ({}, dict.fromkeys(EXHIBITS, NOT_BUILT), f"Not available here: {NOT_BUILT}."),
 }
 
 

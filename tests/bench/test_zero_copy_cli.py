@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 from cli import ok, run, start_program
+from places import environment
 from terminal import CTRL_C, Terminal
 from waiting import PATIENCE, until
 
 from segstore.bench.figures import Figure
 from segstore.bench.results import Cell, Results, load, write
+from segstore.bench.zero_copy.contenders import EXHIBITS, NOT_BUILT
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT
 from segstore.bench.zero_copy.plan import LOG
 
@@ -36,6 +38,25 @@ def test_tables_and_findings(tmp_path: Path) -> None:
     assert "bare, unix, warm, 1 KiB" in shown
     assert "“mmap is fast for small files, sendfile for large ones”" in shown
     assert os.listdir(tmp_path) == []
+
+
+INSTALLED = """
+import sys
+sys.modules["segstore.bench.zero_copy._exhibits"] = None  # as in a wheel
+from segstore.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_wheel_measures_without_the_exhibits(tmp_path: Path) -> None:
+    options = ("--quick", "--runs", "1", "--sinks", "tcp", "--sizes", "1 KiB", "--caches", "warm", "--json")
+    program = [sys.executable, "-c", INSTALLED, "bench", "zero-copy", "--directory", str(tmp_path), *options]
+    done = subprocess.run(program, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert shown["settings"]["unavailable"] == dict.fromkeys(EXHIBITS, NOT_BUILT)
+    assert {cell["keys"]["method"] for cell in shown["cells"]} >= {"sendfile", "read"}
+    assert done.stdout.count(f"Not available here: {NOT_BUILT}.") == 1
 
 
 def test_json_and_nothing_else(tmp_path: Path) -> None:

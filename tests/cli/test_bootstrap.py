@@ -1,51 +1,30 @@
-"""--bootstrap in place of --store: the same commands give the same output of a server; what is refused, and
-what happens while no broker is there.
-"""
+"""--bootstrap in place of --store: the same commands give the same output of a server; refusals."""
 
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka
 import pytest
+from bootstrap_servers import NOON
+from bootstrap_servers import server as server
 from certificates import certificates
 from cli import json_lines, ok, run, start_program
 from waiting import PATIENCE, until
 
 import segstore
 from segstore.cli.app import COMMANDS, commands
-from segstore.cli.places import cluster_records
-from segstore.cli.places.client import ClusterError
-from segstore.cli.places.of_cluster import ClusterAt
 from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.testing import Broker
 
 pytestmark = pytest.mark.kind("clients on the wire")
-
-NOON = 1372680000000  # 2013-07-01T12:00:00Z
-
-
-@pytest.fixture
-def server(store: segstore.Store) -> Iterator[segstore.Server]:
-    """A server of a store whose topic "t" has records of all kinds, in two of three partitions."""
-    store.create_topic("t", 3, config={"retention.ms": 86_400_000_000})
-    store.create_topic("u")
-    store.partition("t", 0).append_batch(
-        [b"%d" % n for n in range(10)], timestamps=[NOON + n for n in range(10)], compression="zstd"
-    )
-    store.partition("t", 2).append(b"\xff", key=b"", headers=[("h", b"1"), ("n", None)], timestamp=NOON)
-    store.partition("t", 2).append(None, key=b"k", timestamp=NOON + 5)
-    with segstore.serve(store, port=0, group_initial_rebalance_delay_ms=0) as server:
-        yield server
 
 
 def both(server: segstore.Server, *arguments: object) -> tuple[Any, Any]:
@@ -54,7 +33,7 @@ def both(server: segstore.Server, *arguments: object) -> tuple[Any, Any]:
     return run(*arguments, "--store", path), run(*arguments, "--bootstrap", server.bootstrap_servers)
 
 
-# --- the same output ----------------------------------------------------------------------------
+# --- the same output ------------------------------------------------------------------------------
 
 READ = {
     "all": [],
@@ -130,7 +109,7 @@ def test_groups_are_the_same_but_for_generation_and_notes(grouped: segstore.Serv
         assert far == near, path
 
 
-# --- changes ------------------------------------------------------------------------------------
+# --- changes --------------------------------------------------------------------------------------
 
 
 def test_produce_appends_what_it_would_append_to_a_store(server: segstore.Server, tmp_path: Path) -> None:
@@ -184,7 +163,30 @@ def test_groups_are_reset_and_deleted(grouped: segstore.Server) -> None:
     assert refused.stderr == "segstore: group 'app' has 1 member: end them first\n"
 
 
-# --- refusals -----------------------------------------------------------------------------------
+def test_what_the_commands_write_a_client_reads(server: segstore.Server) -> None:
+    ok("produce", "u", "--key-separator", ":", "-b", server.bootstrap_servers, stdin="k:v\n")
+    settings = {
+        "bootstrap.servers": server.bootstrap_servers,
+        "group.id": "g",
+        "auto.offset.reset": "earliest",
+    }
+    consumer = confluent_kafka.Consumer(settings)
+    consumer.subscribe(["u"])
+    message = until(lambda: consumer.poll(0.5))
+    consumer.close()
+    assert (message.key(), message.value()) == (b"k", b"v")
+
+
+def test_every_command_of_topics_takes_both() -> None:
+    """The help of these commands names the option."""
+    for name in sorted(ANYWHERE - {"groups"}):
+        assert "--bootstrap" in run(name, "--help").stdout
+    for name in ("list", "describe", "reset", "delete"):
+        assert "--bootstrap" in run("groups", name, "--help").stdout
+    assert set(commands.list_commands(None)) > ANYWHERE  # type: ignore[arg-type]
+
+
+# --- refusals -------------------------------------------------------------------------------------
 
 REFUSED = {
     "no such topic": (["consume", "v"], "no topic 'v'; there are: t, u"),
@@ -229,6 +231,19 @@ MISUSED = {
         "`groups delete --topic` does not work with --bootstrap",
     ),
 }
+
+
+def test_records_that_the_broker_refuses_end_the_command(server: segstore.Server) -> None:
+    server.node.store.alter_topic("u", {"max.message.bytes": 1000})
+    result = run("produce", "u", "-b", server.bootstrap_servers, stdin="x" * 3000 + "\n")
+    told = f"segstore: {server.bootstrap_servers}: u-0: Message size too large\n"
+    assert (result.exit_code, result.stderr) == (1, told)
+
+
+def test_a_time_that_librdkafka_can_t_send_is_refused(server: segstore.Server) -> None:
+    line = json.dumps({"value": "x", "timestamp": 0}) + "\n"
+    result = run("produce", "u", "-f", "ndjson", "-b", server.bootstrap_servers, stdin=line)
+    assert "timestamp 0: with --bootstrap a time must lie after 1970 began" in result.stderr
 
 
 # --- a server that has to know who asks -----------------------------------------------------------
@@ -365,141 +380,3 @@ def test_produce_to_a_demoted_primary_says_so(tmp_path: Path) -> None:
                     )
                 finally:
                     program.kill()
-
-
-# --- a server that goes and comes ---------------------------------------------------------------
-
-
-def served_again(server: segstore.Server) -> segstore.Server:
-    return segstore.serve(server.node.store, port=server.port, group_initial_rebalance_delay_ms=0)
-
-
-def test_consume_follows_over_an_outage_until_ctrl_c(server: segstore.Server) -> None:
-    log = server.node.store.partition("u")
-    arguments = ("consume", "u", "-f", "--format", "values", "-b", server.bootstrap_servers)
-    log.append(b"first")
-    with start_program(*arguments) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            assert process.stdout.readline() == b"first\n"
-            log.append(b"second")
-            assert process.stdout.readline() == b"second\n"
-            server.close()
-            assert process.stderr.readline().endswith(b"; trying again\n")
-            log.append(b"third")
-            with served_again(server):
-                assert process.stdout.readline() == b"third\n"
-                process.send_signal(signal.SIGINT)
-                assert process.wait(PATIENCE) == 130
-            assert b"Traceback" not in process.stderr.read()
-        finally:
-            process.kill()
-
-
-def test_consume_without_follow_gives_up(
-    server: segstore.Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It never ended, and told the same line some hundred times."""
-    monkeypatch.setattr(cluster_records, "_LONGEST_MS", 2_000)
-    where = server.bootstrap_servers
-    with ClusterAt(where, {}).reading() as place, place.reading("t", (0,), "read_committed") as reading:
-        assert reading.logs[0].end_offset == 10
-        server.close()
-        told = f"{where}: t-0: ended at offset 0 of 10, after 2 s without answer: .*Connection refused"
-        with pytest.raises(ClusterError, match=told):
-            list(reading._until(0, 10))
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == len({*lines}) > 0
-    assert all(line.endswith("; trying again") for line in lines)
-
-
-def test_the_same_outage_is_told_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = 100.0
-    monkeypatch.setattr(cluster_records, "time", SimpleNamespace(monotonic=lambda: now))
-    heard: list[str] = []
-    client: Any = SimpleNamespace(bootstrap="h:1", calm=lambda: heard.pop() if heard else "")
-    outage, told = cluster_records.Outage(client, 30), []
-    for seconds, word in [(0, "a"), (1, "a"), (1, ""), (1, "b"), (9, "b"), (1, "b"), (9, ""), (8, "b")]:
-        now += seconds
-        heard[:] = [word]
-        outage.look()
-        told.append(capsys.readouterr().err.removeprefix("segstore: h:1: ").removesuffix("; trying again\n"))
-    assert told == ["a", "", "", "b", "", "b", "", "b"]
-    assert not outage.is_too_long()
-    now += 1.5
-    assert outage.is_too_long()
-    outage.end()
-    assert not outage.is_too_long()
-
-
-def test_produce_sends_on_after_an_outage(server: segstore.Server) -> None:
-    log = server.node.store.partition("u")
-    with start_program("produce", "u", "-b", server.bootstrap_servers) as process:
-        try:
-            assert process.stdin is not None
-            process.stdin.write(b"first\n")
-            process.stdin.flush()
-            until(lambda: log.end_offset == 1)
-            server.close()
-            process.stdin.write(b"second\nthird\n")
-            process.stdin.flush()
-            with served_again(server):
-                _, told = process.communicate(timeout=PATIENCE)
-        finally:
-            process.kill()
-    assert (process.returncode, told.startswith(b"u: 3 records, 16 bytes in ")) == (0, True), told
-    assert [*log.read(0).values] == [b"first", b"second", b"third"]
-
-
-def test_an_interrupted_produce_tells_what_was_acknowledged(server: segstore.Server) -> None:
-    log = server.node.store.partition("u")
-    with start_program("produce", "u", "-b", server.bootstrap_servers) as process:
-        try:
-            assert process.stdin is not None
-            process.stdin.write(b"first\nsecond\n")
-            process.stdin.flush()
-            until(lambda: log.end_offset == 2)
-            process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=PATIENCE)
-        finally:
-            process.kill()
-    assert (process.returncode, told.startswith(b"u: 2 records, 11 bytes in ")) == (130, True), told
-
-
-def test_records_that_the_broker_refuses_end_the_command(server: segstore.Server) -> None:
-    server.node.store.alter_topic("u", {"max.message.bytes": 1000})
-    result = run("produce", "u", "-b", server.bootstrap_servers, stdin="x" * 3000 + "\n")
-    told = f"segstore: {server.bootstrap_servers}: u-0: Message size too large\n"
-    assert (result.exit_code, result.stderr) == (1, told)
-
-
-def test_a_time_that_librdkafka_can_t_send_is_refused(server: segstore.Server) -> None:
-    line = json.dumps({"value": "x", "timestamp": 0}) + "\n"
-    result = run("produce", "u", "-f", "ndjson", "-b", server.bootstrap_servers, stdin=line)
-    assert "timestamp 0: with --bootstrap a time must lie after 1970 began" in result.stderr
-
-
-def test_what_the_commands_write_a_client_reads(server: segstore.Server) -> None:
-    ok("produce", "u", "--key-separator", ":", "-b", server.bootstrap_servers, stdin="k:v\n")
-    settings = {
-        "bootstrap.servers": server.bootstrap_servers,
-        "group.id": "g",
-        "auto.offset.reset": "earliest",
-    }
-    consumer = confluent_kafka.Consumer(settings)
-    consumer.subscribe(["u"])
-    message = until(lambda: consumer.poll(0.5))
-    consumer.close()
-    assert (message.key(), message.value()) == (b"k", b"v")
-
-
-def test_every_command_of_topics_takes_both() -> None:
-    """The help of these commands names the option."""
-    for name in sorted(ANYWHERE - {"groups"}):
-        assert "--bootstrap" in run(name, "--help").stdout
-    for name in ("list", "describe", "reset", "delete"):
-        assert "--bootstrap" in run("groups", name, "--help").stdout
-    assert set(commands.list_commands(None)) > ANYWHERE  # type: ignore[arg-type]

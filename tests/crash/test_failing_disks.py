@@ -347,7 +347,7 @@ def test_a_sync_that_failed_in_the_background_is_told_at_the_latest_by_close(tmp
     store.create_topic("t", config={"flush.ms": 1})
     files.arm()
     store.partition("t").append(b"x")
-    until(lambda: store.partition("t").partition_for_write().flushing.untold is not None)
+    until(lambda: store.partition("t").partition_for_write().flushing.failure is not None)
     with pytest.raises(StorageError) as caught:
         store.close()
     assert caught.value.errno == errno.EIO

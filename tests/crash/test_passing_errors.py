@@ -28,10 +28,10 @@ from segstore.files import Files
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.open import load_segments
 from segstore.storage.log.read import Gaps
-from segstore.storage.meta import small_files
+from segstore.storage.meta import framed
 from segstore.storage.meta.checked_copy import read_copy
 from segstore.storage.meta.clean_shutdown import read_marker
-from segstore.storage.meta.client_quotas import read_limits
+from segstore.storage.meta.client_quotas import QUOTAS
 from segstore.storage.meta.framed import frame, unframe
 from segstore.storage.meta.root_checkpoints import read_log_start
 from segstore.storage.meta.sweep_states import read_states
@@ -188,7 +188,7 @@ def deeper(depth: int, do: Callable[[], object]) -> object:
 
 READS: dict[str, Callable[[Path], object]] = {
     "marker": lambda store: read_marker(Files(), str(store)),
-    "quotas": lambda store: read_limits(Files(), str(store)),
+    "quotas": lambda store: QUOTAS.read(Files(), str(store)),
     "sweeps": lambda store: read_states(Files(), str(store)),
     "copy": lambda store: read_copy(Files(), str(store)),
     "log start": lambda store: read_log_start(Files(), str(store), ("plain", 0), None, None),
@@ -214,8 +214,8 @@ def test_a_deep_stack_is_no_damage(store: Path, name: str) -> None:
 def test_json_that_is_nested_too_deeply_is_damage() -> None:
     for deep in (b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 100_000):
         with pytest.raises(ValueError, match="nested too deeply"):
-            small_files.parse_json(deep)
-    assert small_files.parse_json(b'{"a": "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["}') == {"a": "[" * 30}
+            framed.parse_json(deep)
+    assert framed.parse_json(b'{"a": "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["}') == {"a": "[" * 30}
 
 
 # --- a directory where a file is written first --------------------------------------------------

@@ -85,7 +85,7 @@ def test_a_kill_ends_processes_that_left_the_group(stand_in: Stand) -> None:
         "tell('session')\n" + FOREVER
     )
     with driver(job) as made:
-        assert made.told(PATIENCE) == {"event": "session"}
+        assert made.next_event(PATIENCE) == {"event": "session"}
         assert len(session_members(made.pid)) == 2
         assert made.kill() == 2
         assert session_members(made.pid) == []
@@ -97,7 +97,7 @@ def test_nothing_is_left_of_a_driver_that_an_error_leaves(stand_in: Stand) -> No
 
     def interrupted() -> None:
         with made:
-            assert made.told(PATIENCE) is not None
+            assert made.next_event(PATIENCE) is not None
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -107,7 +107,7 @@ def test_nothing_is_left_of_a_driver_that_an_error_leaves(stand_in: Stand) -> No
 
 def test_what_java_says_is_passed_over(stand_in: Stand) -> None:
     with driver(stand_in("print('Using Java'); tell('done')")) as made:
-        assert made.told(PATIENCE) == {"event": "done"}
+        assert made.next_event(PATIENCE) == {"event": "done"}
         made.wait()
 
 

@@ -17,7 +17,7 @@ from waiting import until
 import segstore
 from segstore import TopicPartition, names
 from segstore.errors import StoreClosedError
-from segstore.storage.store import reader
+from segstore.storage.store import believed_ends
 
 OLD = [b"old 0", b"old 1"]
 NEW = [b"new 0", b"new 1", b"new 2"]
@@ -27,7 +27,7 @@ TP = TopicPartition("t", 0)
 @pytest.fixture(autouse=True)
 def _no_belief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ends are believed for no moment without another look."""
-    monkeypatch.setattr(reader, "_BELIEF_NS", 0)
+    monkeypatch.setattr(believed_ends, "_BELIEF_NS", 0)
 
 
 def make(root: Path, held: list[bytes]) -> None:

@@ -16,7 +16,7 @@ import segstore
 from segstore import names
 from segstore.files import Files
 from segstore.storage.meta import published_ends
-from segstore.storage.store import reader
+from segstore.storage.store import believed_ends, reader
 
 N = 100
 
@@ -49,7 +49,7 @@ def test_ends_from_before_a_broker_are_not_believed(tmp_path: Path, marker: int 
 def test_a_reader_that_was_open_meanwhile_sees_what_a_broker_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "_BELIEF_NS", 0)
+    monkeypatch.setattr(believed_ends, "_BELIEF_NS", 0)
     root = tmp_path / "store"
     write_topic(root, some(0, N))
     with segstore.open(root, "r") as store:

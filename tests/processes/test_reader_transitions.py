@@ -15,7 +15,7 @@ from stores import in_child
 
 import segstore
 from segstore.errors import StoreClosedError
-from segstore.storage.store import reader as store_reader
+from segstore.storage.store import believed_ends
 
 N = 6
 
@@ -51,7 +51,7 @@ class Reader:
 @pytest.mark.kind("kills")
 def test_a_reader_beside_opens_that_adopt_and_die(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each open is killed some calls later; another, looked at before each of its calls, comes after it."""
-    monkeypatch.setattr(store_reader, "_PATIENCE", 2)
+    monkeypatch.setattr(believed_ends, "_PATIENCE", 2)
     begin(store_dir)
     with segstore.open(store_dir, "r") as store:
         reader = Reader(store)

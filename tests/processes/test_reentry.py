@@ -11,24 +11,18 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from entered_calls import entered
+from entered_calls import log as log
 from paused_tails import let_tails_open
 from places import environment
 
 import segstore
-from segstore import mutex
-from segstore.errors import (
-    ConcurrentModificationError,
-    InvalidArgumentError,
-    OffsetNotAvailableError,
-    ReentrantCallError,
-)
-from segstore.mutex import BoundedLock, Mutex
+from segstore.errors import InvalidArgumentError, ReentrantCallError
 
 pytestmark = pytest.mark.kind("interrupts")
 
@@ -65,39 +59,6 @@ def test_a_call_within_what_the_store_s_threads_do(store_dir: Path, rng: random.
 
 def test_closing_a_store_within_its_calls(tmp_path: Path, rng: random.Random) -> None:
     judged("close", tmp_path / "stores", rng)
-
-
-@pytest.fixture
-def log(store_dir: Path) -> Iterator[segstore.PartitionLog]:
-    with segstore.open(store_dir) as store:
-        store.create_topic("t", partitions=2)
-        yield store.partition("t")
-
-
-@contextmanager
-def entered(owner: Any, name: str, come: Callable[[], object]) -> Iterator[list[BaseException]]:
-    """Within, `come` is called once, in the midst of a call of `owner.name`: what it raised."""
-    plain = getattr(owner, name)
-    raised: list[BaseException] = []
-    left = [1]
-
-    def handler() -> None:
-        try:
-            come()
-        except BaseException as error:
-            raised.append(error)
-
-    def calling(*args: Any, **kwargs: Any) -> Any:
-        if left:
-            left.clear()
-            handler()
-        return plain(*args, **kwargs)
-
-    setattr(owner, name, calling)
-    try:
-        yield raised
-    finally:
-        setattr(owner, name, plain)
 
 
 def test_an_append_within_an_append_is_refused_and_the_outer_one_is_in_the_log_once(
@@ -217,7 +178,7 @@ def test_a_finalizer_that_appends_within_an_append(log: segstore.PartitionLog) -
     assert sorted(r.value for r in log.read(0, 1 << 30)) == sorted(values)
 
 
-# --- clients -----------------------------------------------------------------------------------------
+# --- clients --------------------------------------------------------------------------------------
 
 
 def test_a_reader_of_another_store_is_closed_within_an_append(
@@ -338,115 +299,7 @@ def test_a_producer_s_send_within_an_append_is_queued(log: segstore.PartitionLog
         assert log.read(sent[0].get(timeout=120).offset)[0].value == b"last words"
 
 
-# --- the locks themselves ----------------------------------------------------------------------------
-
-
-def test_a_lock_of_another_thread_is_waited_for(rng: random.Random) -> None:
-    lock, order = Mutex(), []
-
-    def other() -> None:
-        with lock:
-            order.append("second")
-
-    with lock:
-        thread = threading.Thread(target=other)
-        thread.start()
-        order.append("first")
-    thread.join()
-    assert order == ["first", "second"]
-    assert not lock.owned
-
-
-def _bounded(kind: type[BoundedLock] = BoundedLock) -> BoundedLock:
-    return kind(lambda: OffsetNotAvailableError("it is late"))
-
-
-@pytest.mark.parametrize(
-    ("kind", "make"), [(Mutex, lambda kind: kind()), (BoundedLock, _bounded)], ids=lambda it: it.__name__
-)
-@pytest.mark.parametrize("is_taken", [True, False])
-def test_an_interrupt_of_the_taking_of_a_lock_leaves_it_free(kind: Any, make: Any, is_taken: bool) -> None:
-    class Interrupted(kind):  # type: ignore[misc]
-        def acquire(self, *args: Any, **kwargs: Any) -> bool:
-            if is_taken:
-                super().acquire(*args, **kwargs)
-            raise KeyboardInterrupt
-
-    lock = make(Interrupted)
-    with pytest.raises(KeyboardInterrupt), lock:
-        pass
-    assert not lock._is_owned()
-
-
-def test_a_bounded_lock_is_waited_for_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    lock, told = _bounded(), list[object]()
-
-    def other() -> None:
-        try:
-            with lock:
-                told.append("taken")
-        except OffsetNotAvailableError as error:
-            told.append(str(error))
-
-    def ask() -> threading.Thread:
-        thread = threading.Thread(target=other)
-        thread.start()
-        return thread
-
-    with lock, lock:  # its owner may take it again
-        monkeypatch.setattr(mutex, "PATIENCE", 0.02)
-        ask().join()
-        monkeypatch.setattr(mutex, "PATIENCE", 120)
-        waiting = ask()
-    waiting.join()
-    assert told == ["it is late", "taken"]
-    assert not lock._is_owned()
-
-
-def test_a_lock_that_is_held_for_who_waits_is_not_waited_for_for_ever(
-    log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another thread has it, and may wait for the call that the handler came into."""
-    monkeypatch.setattr(mutex, "PATIENCE", 0.05)
-    other, free = log.store.partition("t", 1), threading.Event()
-    held = threading.Event()
-
-    def hold() -> None:
-        with other.source.token:  # type: ignore[union-attr]
-            held.set()
-            free.wait(120)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait(120)
-    with entered(log.source.writer, "write", lambda: other.append(b"inner")) as raised:  # type: ignore[union-attr]
-        log.append(b"outer")
-    free.set()
-    thread.join()
-    assert isinstance(raised[0], ReentrantCallError)
-    assert [r.value for r in log.read(0)] == [b"outer"]
-    assert other.append(b"later") == 0
-
-
-def test_another_thread_s_consumer_is_told_so_still(log: segstore.PartitionLog) -> None:
-    consumer = segstore.Consumer(log.store, "t")
-    said: list[BaseException] = []
-
-    def poll() -> None:
-        try:
-            consumer.poll(0)
-        except ConcurrentModificationError as error:
-            said.append(error)
-
-    thread = threading.Thread(target=poll)
-    with consumer._guard:
-        thread.start()
-        thread.join()
-    assert len(said) == 1
-    consumer.close()
-
-
-# --- the harness sees ----------------------------------------------------------------------------------
+# --- the harness sees -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("planted", ["locks", "arguments"])

@@ -1,5 +1,5 @@
-"""What one call of C receives, does and answers (`Repeat.receive`): what it leaves to others, and what of its
-answer is left to be sent.
+"""What one call of C receives, does and answers (`LearnedRequest.receive`), what C leaves to Python, and what
+of its answer is left to be sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fetch_frames import made as fetch
 from sent import NOW, RECORDS, batch
 from serving import connections, within
 from stores import Clock, values
-from test_repeated_produce import made as produce
+from test_learned_produce import made as produce
 from waiting import until
 from wire_client import WireClient
 
@@ -53,15 +53,15 @@ class Talk:
         self.mine.setblocking(False)
 
     def receive(self, data: bytes, room: int = 1 << 16) -> Any:
-        """What `Repeat.receive` returns when this has come."""
+        """What `LearnedRequest.receive` returns when this has come."""
         if data:
             self.other.sendall(data)
-        memory, repeat = held("uint8_t[]", np.zeros(room, np.uint8)), self.connection.repeat
+        memory, repeat = held("uint8_t[]", np.zeros(room, np.uint8)), self.connection.learned
         return within(self._server, lambda: repeat.receive(self.mine.fileno(), memory))
 
     def counted(self) -> int:
         """How many requests like these were counted."""
-        return sum(self.connection.repeat.row.times)
+        return sum(self.connection.learned.row.times)
 
     def fill(self) -> bytes:
         """Let `mine` take no more."""
@@ -146,7 +146,7 @@ def test_what_the_socket_does_not_take_is_left(
     talk.other.sendall(data)
     memory = held("uint8_t[]", np.zeros(1 << 16, np.uint8))
     assert (
-        within(talk._server, lambda: talk.connection.repeat.receive(talk.mine.fileno(), memory))[1]
+        within(talk._server, lambda: talk.connection.learned.receive(talk.mine.fileno(), memory))[1]
         is ANSWERED
     )
     after = talk.other.recv(1 << 16)
@@ -160,7 +160,7 @@ def test_the_rest_of_an_answer_is_sent_when_the_client_reads(
     data = fetch(filled, partition_max_bytes=400)
     expected, _ = asked(wire, data), asked(wire, data)
     (connection,) = connections(server)
-    repeat: Any = connection.repeat
+    repeat: Any = connection.learned
     rest = bytearray(struct.pack(">i", 8 << 20) + bytes(8 << 20))  # more than sockets take at once
     repeat.receive = lambda sock, memory: (len(os.read(sock, 1 << 16)), (rest, []), 0)
     wire.socket.sendall(data)

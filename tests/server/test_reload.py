@@ -27,7 +27,7 @@ from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
 from segstore.server.authorized import AclOperation
 from segstore.server.handlers.fetch import Fetches
-from segstore.server.handlers.repeated_produce import RepeatedProduce
+from segstore.server.learned.produce import LearnedProduce
 from segstore.server.security import sasl
 from segstore.server.security.allow_list import ResourceType
 from segstore.server.settings import ServerConfig
@@ -197,7 +197,7 @@ def test_a_request_like_those_before_is_judged_anew(store: segstore.Store) -> No
     with serving(store, allow=[MAY_ALL]) as server, WireClient(server.host, server.port) as wire:
         assert [appended(wire) for _ in range(5)] == [0] * 5
         (connection,) = connections(server)
-        assert isinstance(connection.repeat, RepeatedProduce)
+        assert isinstance(connection.learned, LearnedProduce)
         server.reload(allow=[MAY_READ])
         assert appended(wire) == DENIED
         server.reload(allow=[MAY_ALL])

@@ -1,5 +1,5 @@
 """`Server.families`: each request is counted once, with all of its bytes, whichever way it is answered; so
-are errors, connections, authentications and requests that end their connections.
+are errors.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,13 @@ from fetch_frames import fill, made, parked, received
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
+from request_counts import counted, read, tapped
 from sent import of_values
-from serving import HEARTBEAT, Parked, answer, connections, heartbeat, serving, told_by, within
+from serving import HEARTBEAT, connections, heartbeat, serving, told_by, within
 from session_twins import Client
 from share_members import TERMS
-from test_repeated_replica_fetch import primary as store_primary
-from test_repeated_replica_fetch import registered
-from test_sasl import SASL, begun, plain, said
+from test_learned_standby_fetch import primary as store_primary
+from test_learned_standby_fetch import registered
 from test_tls import context
 from waiting import PATIENCE, until
 from wire_client import SOFTWARE, WireClient, request
@@ -35,58 +34,13 @@ from segstore._native._counts import seg_count
 from segstore.names import topic_id_bytes
 from segstore.protocol.codec import structs
 from segstore.server.apis import Api
-from segstore.server.handlers.repeated_fetch import RepeatedFetch
-from segstore.server.handlers.repeated_produce import AT_ONCE, RepeatedProduce
-from segstore.server.handlers.standing_fetch import Spot, StandingFetch
+from segstore.server.learned.fetch import LearnedFetch
+from segstore.server.learned.produce import AT_ONCE, LearnedProduce
+from segstore.server.learned.standing_fetch import Spot, StandingFetch
 from segstore.server.network.request_metrics import BOUNDS, ApiMetrics
 from segstore.storage.store.stats import prometheus_family
 
 _Produce = structs("ProduceRequest")
-
-
-def read(server: segstore.Server, name: str) -> dict[tuple[str, ...], float]:
-    """The samples of a metric, by their labels, after the turn of the loop that has counted last."""
-    found = within(server, server.families)
-    (samples,) = [samples for metric, _, samples in found if metric.prometheus == f"segstore_{name}"]
-    assert len({(each.labels, each.suffix) for each in samples}) == len(samples)
-    return {each.labels: each.value for each in samples if each.suffix in ("", "_count")}
-
-
-def counted(server: segstore.Server, api: str) -> tuple[float, float, float]:
-    """How many requests of an API there were, their bytes, and those of their answers."""
-    names = "requests_total", "request_bytes_total", "response_bytes_total"
-    requests, received, sent = (read(server, name).get((api,), 0) for name in names)
-    assert read(server, "request_duration_seconds").get((api,), 0) == requests
-    return requests, received, sent
-
-
-class Tap:
-    """A client's socket, and the bytes that went each way."""
-
-    def __init__(self, sock: Any) -> None:
-        self._sock, self.sent, self.received = sock, 0, 0
-
-    def sendall(self, data: Any) -> None:
-        self._sock.sendall(data)
-        self.sent += len(data)
-
-    def recv_into(self, buffer: Any) -> int:
-        count: int = self._sock.recv_into(buffer)
-        self.received += count
-        return count
-
-    def recv(self, size: int, flags: int = 0) -> bytes:
-        data: bytes = self._sock.recv(size, flags)
-        self.received += 0 if flags else len(data)
-        return data
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
-
-
-def tapped(wire: WireClient) -> Tap:
-    wire.socket = tap = Tap(wire.socket)  # type: ignore[assignment]
-    return tap
 
 
 @pytest.fixture
@@ -112,7 +66,7 @@ def exchange(wire: WireClient, *requests: bytes) -> None:
         wire.receive_bytes()
 
 
-# --- each way of answering -------------------------------------------------------------------------
+# --- each way of answering ------------------------------------------------------------------------
 
 Way = Callable[[segstore.Store, segstore.Server, WireClient], tuple[str, int]]
 """Has requests of one API answered; returns its name, and how many there were."""
@@ -131,7 +85,7 @@ def produced_in_a_worker(store: segstore.Store, server: segstore.Server, wire: W
 
 
 def produced_pipelined(store: segstore.Store, server: segstore.Server, wire: WireClient) -> tuple[str, int]:
-    """By the handler, then by `RepeatedProduce` from what was read before."""
+    """By the handler, then by `LearnedProduce` from what was read before."""
     wire.socket.sendall(produce(("t", 0, of_values([b"x"]))) * 200)
     for _ in range(200):
         wire.receive_bytes()
@@ -154,7 +108,7 @@ def fetched(store: segstore.Store, server: segstore.Server, wire: WireClient) ->
 
 
 def fetched_from_files(store: segstore.Store, server: segstore.Server, wire: WireClient) -> tuple[str, int]:
-    """By `RepeatedFetch`, more than is copied."""
+    """By `LearnedFetch`, more than is copied."""
     exchange(wire, *[made(store, offset=offset) for offset in (0, 1, 2, 3, 0, 3)])
     return "Fetch", 6
 
@@ -250,7 +204,7 @@ def test_bytes_over_tls_are_those_before_it(name: str, filled: segstore.Store, t
 def test_requests_that_c_answers_are_counted(
     filled: segstore.Store, server: segstore.Server, wire: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_c = told_by(RepeatedProduce, monkeypatch), told_by(RepeatedFetch, monkeypatch)
+    by_c = told_by(LearnedProduce, monkeypatch), told_by(LearnedFetch, monkeypatch)
     produced(filled, server, wire)
     fetched(filled, server, wire)
     assert all(sum(seen) >= 5 for seen in by_c)
@@ -284,7 +238,7 @@ def test_the_rest_of_an_answer_that_c_has_begun_is_counted(
     exchange(wire, *[data] * 3)
     requests, received, sent = counted(server, "Fetch")
     (connection,) = connections(server)
-    repeat: Any = connection.repeat
+    repeat: Any = connection.learned
     answer = struct.pack(">i", 8 << 20) + bytes(8 << 20)  # more than sockets take at once
     repeat.receive = lambda sock, memory: (len(os.read(sock, 1 << 16)), (bytearray(answer[7:]), []), 7)
     wire.socket.sendall(data)
@@ -321,7 +275,7 @@ def test_fetches_of_a_standby_are_counted(
     store_primary(filled).unregister()
 
 
-# --- errors ----------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 def hostile(records: bytes) -> bytes:
@@ -412,7 +366,7 @@ def test_a_code_without_a_name_is_told_by_its_number(server: segstore.Server) ->
     assert read(server, "request_errors_total") == {("Fetch", "9999"): 1}
 
 
-# --- times -----------------------------------------------------------------------------------------
+# --- times ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("bounds", "bucket"), [((2000, 3000), 0), ((1, 3000), 1), ((1, 2), 2)])
@@ -444,105 +398,7 @@ def test_the_time_of_a_request_has_none_in_which_its_client_was_throttled(store:
         assert read(server, "request_seconds_total")["Heartbeat",] < 1000
 
 
-# --- connections -----------------------------------------------------------------------------------
-
-
-def of_connections(server: segstore.Server) -> list[float]:
-    names = "connections", "connections_made_total", "connections_refused_total"
-    return [*(sum(read(server, name).values()) for name in names)]
-
-
-def test_connections_are_counted(store: segstore.Store) -> None:
-    with serving(store, max_connections_per_ip=2) as server:
-        assert of_connections(server) == [0, 0, 0]
-        with WireClient(server.host, server.port), WireClient(server.host, server.port):
-            until(lambda: of_connections(server) == [2, 2, 0])
-            with WireClient(server.host, server.port) as third:
-                assert third.is_closed()
-            assert of_connections(server) == [2, 2, 1]
-        until(lambda: of_connections(server) == [0, 2, 1])
-    found = {metric.prometheus: samples for metric, _, samples in server.families()}
-    assert found["segstore_connections_made_total"][0].value == 2
-
-
-MALFORMED = {
-    "an api key that is not Kafka's": struct.pack(">ihhih", 10, 999, 0, 1, -1),
-    "a size that is not taken": struct.pack(">i", -5) + bytes(8),
-    "no header": struct.pack(">ih", 2, 3),
-    "a version that is not served": struct.pack(">ihhih", 10, 3, 99, 1, -1),
-    "a body that ends early": request("Metadata", 9, 1, "wire", topics=None)[:-1],
-}
-
-
-@pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_requests_are_counted(name: str, server: segstore.Server, wire: WireClient) -> None:
-    data = MALFORMED[name]
-    if name == "a body that ends early":
-        data = struct.pack(">i", len(data) - 4) + data[4:]
-    wire.socket.sendall(data)
-    assert wire.is_closed()
-    assert read(server, "malformed_requests_total") == {("PLAINTEXT",): 1}
-    assert read(server, "requests_total") == {}
-
-
-def test_a_request_that_is_cut_off_counts_as_none(server: segstore.Server, wire: WireClient) -> None:
-    wire.socket.sendall(request("Metadata", 9, 1, "wire", topics=None)[:-1])
-    until(lambda: of_connections(server) == [1, 1, 0])
-    wire.close()
-    until(lambda: of_connections(server) == [0, 1, 0])
-    assert read(server, "malformed_requests_total") == {("PLAINTEXT",): 0}
-    assert read(server, "requests_total") == {}
-
-
-def test_a_request_whose_client_has_left_is_counted(store: segstore.Store) -> None:
-    kept = Parked()
-    with serving(store, {Api.HEARTBEAT: kept}) as server:
-        with WireClient(server.host, server.port) as wire:
-            tap = tapped(wire)
-            wire.send("Heartbeat", 4, **HEARTBEAT)
-            asked = kept.next()
-        until(lambda: not connections(server))
-        answer(server, asked, heartbeat())
-        assert counted(server, "Heartbeat") == (1, tap.sent, 0)
-
-
-def test_authentications_are_counted(store: segstore.Store) -> None:
-    with serving(store, **SASL) as server:
-        with WireClient(server.host, server.port) as wire:
-            said(begun(wire), plain())
-            assert read(server, "authentications_total") == {("SASL_PLAINTEXT",): 1}
-            wire.ask("Metadata", 9, topics=None)
-        for bad in ("PLAIN", "GSSAPI"):
-            with WireClient(server.host, server.port) as wire:
-                if bad == "PLAIN":
-                    said(begun(wire), plain(password="wrong"))
-                else:
-                    wire.ask(Api.SASL_HANDSHAKE, 1, mechanism=bad)
-                assert wire.is_closed()
-        with WireClient(server.host, server.port) as wire:
-            wire.send("Metadata", 9, topics=None)
-            assert wire.is_closed()
-        assert read(server, "authentications_failed_total") == {("SASL_PLAINTEXT",): 2}
-        assert read(server, "malformed_requests_total") == {("SASL_PLAINTEXT",): 1}
-        assert read(server, "request_errors_total") == {
-            ("SaslAuthenticate", "SASL_AUTHENTICATION_FAILED"): 1,
-            ("SaslHandshake", "UNSUPPORTED_SASL_MECHANISM"): 1,
-        }
-        assert counted(server, "Metadata")[0] == 1
-
-
-def test_handshakes_of_tls_that_fail_are_counted(store: segstore.Store, tmp_path: Path) -> None:
-    settings = {"security_protocol": "SSL", **certificates(tmp_path).of_server}
-    with serving(store, **settings) as server, WireClient(server.host, server.port) as wire:
-        wire.socket.sendall(b"this is no TLS at all" * 10)
-        with suppress(ConnectionError):
-            while wire.socket.recv(1 << 16):
-                pass
-        until(lambda: read(server, "authentications_failed_total") == {("SSL",): 1})
-        assert read(server, "authentications_total") == {("SSL",): 0}
-
-
-# --- listeners, and the loop -----------------------------------------------------------------------
+# --- listeners, and the loop ----------------------------------------------------------------------
 
 
 def test_listeners_have_counts_of_their_own_and_requests_together(store: segstore.Store) -> None:

@@ -99,7 +99,7 @@ def test_a_record_that_expires_at_once_is_told_once(
     store: segstore.Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seconds since the epoch, given for milliseconds, are in January 1970."""
-    monkeypatch.setattr(validator, "_told", set())
+    monkeypatch.setattr(validator, "_warned", set())
     store.create_topic("kept", config={"retention.ms": 1000, "segment.bytes": 1 << 20})
     store.create_topic("compacted", config={"retention.ms": 1000, "cleanup.policy": "compact"})
     with caplog.at_level(logging.WARNING, "segstore"):

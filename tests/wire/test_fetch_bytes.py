@@ -8,35 +8,27 @@ from typing import Any
 import pytest
 
 from segstore.protocol.codec import decode
-from segstore.protocol.fetch_bytes import EmptyAnswer, PartitionAnswer
+from segstore.protocol.fetch_bytes import empty_answer, partition_answer
 from segstore.protocol.primitives import behind_tags
+from segstore.protocol.template import MessageTemplate
 
 TOPIC_ID, SESSION = b"an id of a topic", 0x31323334
 VERSIONS = range(4, 19)
 
 
-class Stored:
-    """Batches, which are here as bytes."""
-
-    high_watermark, last_stable_offset, log_start_offset = 70, 60, 50
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def __len__(self) -> int:
-        return len(self.data)
+TOLD = 70, 60, 50
+"""High watermark, last stable offset and log start offset."""
 
 
-def form(version: int, **fields: Any) -> PartitionAnswer:
+def form(version: int, **fields: Any) -> MessageTemplate:
     given = {"topic": "t", "topic_id": TOPIC_ID, "partition": 3, "committed": False, "session_id": SESSION}
-    return PartitionAnswer(version, **{**given, **fields})
+    return partition_answer(version, **{**given, **fields})
 
 
-def written(answer: PartitionAnswer, data: bytes) -> bytes:
+def written(answer: MessageTemplate, data: bytes) -> bytes:
     """An answer without its size."""
-    out, places = answer.of(Stored(data), b"\0\0\0\7")
-    for at, batches in places:
-        out[at:at] = batches.data
+    out, at = answer.fill((7, *TOLD[: len(answer.holes) - 1]), len(data))
+    out[at:at] = data
     assert int.from_bytes(out[:4], "big") == len(out) - 4
     return bytes(out[4:])
 
@@ -46,10 +38,7 @@ def written(answer: PartitionAnswer, data: bytes) -> bytes:
 def test_what_is_written_is_read(version: int, size: int) -> None:
     made, data = form(version), random.Random(size).randbytes(size)
     answer = written(made, data)
-    found = made.read(memoryview(answer))
-    assert found is not None
-    assert (found.high_watermark, found.last_stable_offset) == (70, 60)
-    assert (found.log_start_offset, found.records) == (50 if version >= 5 else -1, data)
+    assert made.match(memoryview(answer)) == (7, *TOLD[: 3 if version >= 5 else 2], data)
     at = behind_tags(memoryview(answer), 4) if version >= 12 else 4
     body = decode("FetchResponse", version, memoryview(answer)[at:])
     (part,) = body.responses[0].partitions
@@ -61,12 +50,12 @@ def test_an_answer_tells_what_comes_before_its_records_as_soon_as_that_is_here(v
     made, data = form(version), random.Random(version).randbytes(300)
     answer = memoryview(written(made, data))
     at = bytes(answer).index(data)
-    told = (70, 60, 50 if version >= 5 else -1, at, at + len(data))
+    told = (7, *TOLD[: 3 if version >= 5 else 2]), at, at + len(data)
     for here in range(len(answer)):
         assert made.begin(answer[:here], len(answer)) == (told if here >= at else None), here
         assert made.begin(answer[:here], len(answer) + 1) is None
-    assert made.is_end(answer[at + len(data) :])
-    assert not made.is_end(answer[at + len(data) - 1 :])
+    assert made.records is not None
+    assert made.records.end == answer[at + len(data) :]
 
 
 OTHERS: dict[str, Any] = {
@@ -81,18 +70,18 @@ OTHERS: dict[str, Any] = {
 @pytest.mark.parametrize("version", [7, 12, 13, 18])
 def test_another_answer_is_not_read(version: int, name: str) -> None:
     answer = written(form(version, **OTHERS[name]), b"records")
-    assert form(version).read(memoryview(answer)) is None
+    assert form(version).match(memoryview(answer)) is None
 
 
 @pytest.mark.parametrize("version", [7, 12, 18])
 def test_errors_and_answers_of_nothing_are_not_read(version: int) -> None:
-    empty = bytes(EmptyAnswer(version, SESSION).of(b"\0\0\0\7")[0][4:])
-    assert form(version).read(memoryview(empty)) is None
+    empty = bytes(empty_answer(version, SESSION).fill((7,))[0][4:])
+    assert form(version).match(memoryview(empty)) is None
     answer = bytearray(written(form(version), b"records"))
     for at in range(len(answer)):
         for other in (answer[:at], answer[:at] + b"\x80" * 6):
             same_size = len(other) == len(answer)  # then records may be what was changed
-            assert same_size or form(version).read(memoryview(bytes(other))) is None
+            assert same_size or form(version).match(memoryview(bytes(other))) is None
 
 
 @pytest.mark.parametrize("version", [7, 18])
@@ -100,11 +89,9 @@ def test_damaged_answers_are_not_read_as_others(version: int, rng: random.Random
     """But for what the log tells and for the records, each byte counts."""
     made, data = form(version), b"records of a log"
     answer = written(made, data)
-    for at in range(4, len(answer)):
+    for at in range(len(answer)):
         damaged = bytearray(answer)
         damaged[at] ^= 1 << rng.randrange(8)
-        found = made.read(memoryview(bytes(damaged)))
-        if found is None:
-            continue
-        told = (found.high_watermark, found.last_stable_offset, found.log_start_offset, bytes(found.records))
-        assert sum(one != other for one, other in zip(told, (70, 60, 50, data), strict=True)) == 1
+        found = made.match(memoryview(bytes(damaged)))
+        if found is not None:
+            assert sum(one != other for one, other in zip(found, (7, *TOLD, data), strict=True)) == 1

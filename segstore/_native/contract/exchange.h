@@ -9,7 +9,7 @@
 #include "rules.h"
 #include "transfer.h"
 
-enum { SEG_BOUNDS = 6 };
+enum { SEG_BOUNDS = 6, SEG_HOLES = 4 };
 
 /* The requests of an API that were answered. One thread counts; any reads. */
 typedef struct seg_counts {
@@ -20,26 +20,34 @@ typedef struct seg_counts {
     int64_t sent;                   /* of answers */
 } seg_counts;
 
+/* A number in a message that differs from one message to the next. */
+typedef struct seg_hole {
+    int64_t at;             /* its first byte */
+    int64_t width;          /* its bytes: 4 or 8 */
+} seg_hole;
+
+/* A message without its size, which has records between two parts that are known, or none. */
+typedef struct seg_message {
+    const uint8_t *front;   /* up to the length of the records */
+    int64_t front_len;
+    const uint8_t *end;     /* after the records */
+    int64_t end_len;
+    int32_t compact;        /* 1: the length of the records is a varint */
+    int32_t n_holes;
+    seg_hole holes[SEG_HOLES];  /* in `front`, by their place */
+} seg_message;
+
 typedef struct seg_exchange {
     uint8_t *room;          /* requests are received here, at the front; an answer is put behind its request */
     int64_t room_len;
-    const uint8_t *asked;   /* the earlier request without its size, of produce up to the length of its batch; 8 bytes
-                             * at least. Others may have another correlation id, of fetch another offset. */
-    int64_t asked_len;
-    int64_t offset_at;      /* fetch: where the request has its offset */
-    int64_t epoch_at;       /* seg_exchange_next: where it has its session's epoch, before that */
-    int64_t epoch;          /* which is to be this one */
-    const uint8_t *answer;  /* with its size; of fetch up to the length of the records */
-    int64_t answer_len;
-    int64_t told_at;        /* where it has `n_told` int64s; of produce base offset, append time, log start offset; of
-                             * fetch high watermark, last stable offset, log start offset */
-    int64_t n_told;         /* produce: 3 */
-    const uint8_t *behind;  /* fetch: what comes behind the records */
-    int64_t behind_len;
+    seg_message asked;     /* holes: correlation id; of fetch then the offset, between the two of seg_exchange_next
+                             * the session's epoch */
+    int64_t epoch;          /* the session's */
+    seg_message answer;    /* holes: correlation id; of produce then base offset, append time, log start offset; of
+                             * fetch high watermark, last stable offset, log start offset, if versions have it */
     int64_t most;           /* fetch: bytes of batches that are wanted, */
     int64_t least;          /* without which there is no answer yet, */
     int64_t longest;        /* and that are copied into the answer */
-    int32_t compact;        /* 1: lengths are varints, and there are tagged fields */
     int32_t committed;      /* 1: what a batch of a transaction is answered needs another look */
     int64_t received;       /* bytes that came, 0: no more will come; -errno */
     int64_t answered;       /* bytes of the answer; 0: there is none yet */
@@ -58,9 +66,9 @@ int64_t seg_exchange_fetch(int sock, seg_exchange *x, int fd, const seg_sendable
 
 /* A fetch in the epoch that is expected. Its offset. */
 int64_t seg_exchange_next(int sock, seg_exchange *x);
-/* Answer a fetch with whole batches, which lie at `position` to `stop`; `ends` are the n_told numbers, and `number` is
+/* Answer a fetch with whole batches, which lie at `position` to `stop`; `ends` are the numbers in the answer's holes, and `number` is
  * the correlation id. Their bytes; SEG_SLOW: nothing was sent. */
 int64_t seg_exchange_give(int sock, seg_exchange *x, int fd, int64_t position, int64_t stop, const int64_t *ends,
-                          const uint8_t *number);
+                          int32_t number);
 
 #endif

@@ -6,16 +6,16 @@
 
 #include "batch.h"
 
-/* What a topic's settings allow. */
+/* The limits of a topic's settings. */
 typedef struct seg_rules {
     int64_t largest_batch;   /* bytes */
-    int64_t before_ms;       /* how far from the clock a timestamp may be */
+    int64_t before_ms;       /* the most ms of a timestamp before and after the clock */
     int64_t after_ms;
     int32_t create_time;     /* 1: timestamps are judged; 0: the log gives its own */
     int32_t needs_key;
 } seg_rules;
 
-/* What a check gives. PACKED: all is as it must be, and records are compressed, so that they were not looked at. */
+/* The results of a check. PACKED: the batch is valid, but its records are compressed, and were not checked. */
 enum {
     SEG_CHECKED = 0, SEG_CHECK_PACKED, SEG_CHECK_SHORT, SEG_CHECK_MAGIC, SEG_CHECK_MORE, SEG_CHECK_BASE,
     SEG_CHECK_LARGE, SEG_CHECK_CRC, SEG_CHECK_COUNT, SEG_CHECK_CONTROL, SEG_CHECK_HORIZON, SEG_CHECK_CODEC,
@@ -24,7 +24,7 @@ enum {
 
 typedef struct seg_checked {
     int64_t max_timestamp;   /* ms, of the records; -1: none has one */
-    int64_t record;          /* RECORD, OFFSETS: the number of the record that is not as it must be */
+    int64_t record;          /* RECORD, OFFSETS: the number of the wrong record */
 } seg_checked;
 
 /* Check the `len` bytes of one batch with base offset 0; *h gets its header. `now` is the clock (ms). */

@@ -1,12 +1,12 @@
-/* The end of a log that several processes append to: its records, and how a host closes, shows and opens it (share.c, share_fence.c,
- * share_host.c). */
+/* The end of a log that several processes append to: its records, and a host's calls that close, show and open it
+ * (share.c, share_fence.c, share_host.c). */
 #ifndef SEG_CONTRACT_SHARE_H
 #define SEG_CONTRACT_SHARE_H
 
 #include "log.h"
 #include "shared.h"
 
-/* What a host shows of a log that is closed. */
+/* The marks of a closed log, which a host shows. */
 typedef struct seg_marks {
     int64_t base_offset;     /* of the active segment */
     int64_t position;
@@ -17,26 +17,27 @@ typedef struct seg_marks {
     int64_t leader_epoch;
 } seg_marks;
 
-/* By the host, of a log that is closed: show that it ends so: 1; 0: the log is open, and its appends say more. */
+/* By the host, for a closed log: publish its marks: 1; 0 if the log is open: its appends have moved the end. */
 int64_t seg_share_show(seg_share *s, const seg_marks *marks);
-/* By the host, of n logs that are closed, and more than one: show them at one moment, within one odd sequence of the
- * published ends. A host that comes ends that, too (seg_share_finish_together). */
+/* By the host, for n closed logs, n > 1: publish their marks at one moment, within one odd sequence of the published
+ * ends. The next host finishes this if the host dies (seg_share_finish_together). */
 void seg_share_show_together(seg_share *const *shares, const seg_marks *marks, int64_t n, uint8_t *ends);
-/* By a host that comes: finish what a dead one has left of that: how many logs; and make the sequence even. */
+/* By a new host: finish a dead host's seg_share_show_together, and make the sequence even. Returns the number of
+ * logs. */
 int64_t seg_share_finish_together(seg_member *m, int64_t logs, uint8_t *ends);
-/* By a host that comes: close a log that another one may have left open, and put right what dead owners left, but for
- * bytes behind the end: 1, and *out is its end; 0: it has none; -EINTR. */
+/* By a new host: close a log that another host may have left open, and repair what dead owners left, except bytes
+ * beyond the end: 1, and *out is its end; 0: it has none; -EINTR. */
 int64_t seg_share_take_over(seg_share *s, seg_shared_end *out);
-/* By a host that leaves while others live: let this tail append no more, and the log stay open. */
+/* By a host that leaves while other members live: end this tail's appends, and leave the log open. */
 void seg_share_leave(seg_tail *t);
-/* By the host: close a log for good, since its partition was deleted. */
+/* By the host: close a log for ever, because its partition was deleted. */
 int64_t seg_share_end(seg_share *s);
-/* Let the tail of a host show what other processes have appended: 1 if that is more than before. */
+/* Let a host's tail show the appends of other processes: 1 if there are any. */
 int64_t seg_share_catch_up(seg_tail *t);
-/* The number of a sealed end from number `from` on: of this tail's, if its lock was taken away; with `dead`, of an owner
- * that has died. -1: none; -EAGAIN: the host has not gone on yet. */
+/* The next sealed end from number `from` on: one of this tail's, whose lock was taken away; with `dead`, one of a dead
+ * owner. Returns its number; -1: none; -EAGAIN: the host has no next segment yet. */
 int64_t seg_share_sealed(const seg_share *s, int64_t from, int32_t dead, seg_sealed *out);
-/* Take a sealed end off the list, whose segment is cut. */
+/* Remove a sealed end from the list, after its segment was cut. */
 void seg_share_let_go(seg_share *s, int64_t number);
 
 #endif

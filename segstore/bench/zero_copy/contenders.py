@@ -1,11 +1,12 @@
 """Two senders that `log.transfer` does not have: MSG_ZEROCOPY and io_uring's send_zc, both to TCP only.
 
-Here they are only demonstrations: over loopback the kernel copies after all, and only a network card would
-show their gain. `send_log` drives a transfer by either, through the same look-up of batches as
-`PartitionLog.transfer`.
+They are exhibits: over loopback the kernel copies after all, and only a network card shows their gain.
+`send_log` drives a transfer by either, through the same look-up of batches as `PartitionLog.transfer`. Their
+calls are in C (uring.c, zerocopy.c), which is built in a clone and is in no wheel: without that part
+`ExhibitFiles.why_not` says so, and the measurement leaves both out.
 
-On disk files are only read. Threads: a window, ring or sender belongs to one transfer at a time. Errors are
-the system's, as in `segstore.sending`.
+On disk files are only read. Threads: a window, ring or sender is one transfer's at a time. Errors are the
+system's, as those of `segstore.sending`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,8 @@ import errno
 import mmap
 import os
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from segstore._native import ffi, lib
 from segstore.bench.choices import WAYS_TO_SEND
 from segstore.files import Files, Handle
 from segstore.sending import SentFile, sent
@@ -27,54 +26,64 @@ from segstore.storage.transfer import METHODS, Method, descriptor, transfer
 from segstore.storage.transfer.senders import WINDOW, Mapped
 from segstore.storage.transfer.sinks import TCP, Sink
 
+try:
+    from segstore.bench.zero_copy._exhibits import ffi, lib
+except ModuleNotFoundError:
+    ffi = lib = None
+
 ZEROCOPY, IO_URING = "zerocopy", "io_uring"
+NOT_BUILT = (
+    "the part in C of zerocopy and io_uring is built in a clone of segstore alone (pip install -e .), and is "
+    "in no wheel"
+)
 
 # --- calls -------------------------------------------------------------------------------------
 
 
 class ErrorQueueNotices(NamedTuple):
-    """Notices that were read from a socket's error queue (`seg_noticed` in contract/zerocopy.h)."""
+    """The notices that were read from a socket's error queue (`seg_noticed` in exhibits.h)."""
 
     sends: int
     copied: int
     calls: int
 
 
-_PROBES: dict[str, tuple[str, Callable[[], int]]] = {
-    ZEROCOPY: ("SO_ZEROCOPY of a TCP socket", lib.seg_zerocopy_probe),
-    IO_URING: ("io_uring with its send_zc", lib.seg_ring_probe),
+_PROBES = {
+    ZEROCOPY: ("SO_ZEROCOPY of a TCP socket", "seg_zerocopy_probe"),
+    IO_URING: ("io_uring with its send_zc", "seg_ring_probe"),
 }
 
 
 class ExhibitFiles(Files):
-    """`Files` with the calls of the two senders. Windows are `seg_window *`, rings `seg_ring *`, of
-    contract/. EFAULT means that the source's bytes can't be read: the file was truncated, or the disk failed.
+    """`Files` with the calls that the two senders make. Windows are `seg_window *` of contract/transfer.h,
+    rings `seg_ring *` of exhibits.h; an EFAULT is of the source, whose bytes can't be read: the file has
+    been cut, or the disk failed.
     """
 
     def why_not(self, method: str) -> str | None:
-        """Return None if this system supports a method, else the call that fails and its error."""
+        """Return None if a method works on this system, else the call that fails, and its error."""
         if method not in _PROBES:
             return super().why_not(method)
-        what, probe = _PROBES[method]
-        result = probe()
-        return f"{what}: {os.strerror(-result)}" if result else None
+        if lib is None:
+            return NOT_BUILT
+        called, probe = _PROBES[method]
+        result = getattr(lib, probe)()
+        return f"{called}: {os.strerror(-result)}" if result else None
 
     def set_zerocopy(self, sink: int, on: bool) -> bool:
-        """Set SO_ZEROCOPY of a socket, and return whether it was set before. Raises OSError as
-        setsockopt(2).
-        """
+        """Set SO_ZEROCOPY of a socket; returns whether it was set before. Raises OSError as setsockopt(2)."""
         return bool(sent(lib.seg_zerocopy(sink, on)))
 
     def send_zerocopy(self, sink: int, window: Any, source: SentFile, position: int, count: int) -> int:
-        """Call send(2) with MSG_ZEROCOPY from a window, and return the bytes sent. The window must stay
-        mapped until `read_notices` returns its notice.
+        """Call send(2) with MSG_ZEROCOPY from a window, which stays until `read_notices` has returned the
+        notice of the send; returns the bytes sent.
 
-        Raises OSError: ENOBUFS if too many sends are without notice, or too much memory is locked.
+        Raises OSError: ENOBUFS if too many sends have no notice yet, or too much memory is locked.
         """
         return sent(lib.seg_send_zerocopy(sink, window, position, count), source, errno.EFAULT)
 
     def read_notices(self, sink: int) -> ErrorQueueNotices:
-        """Return the pending notices, without waiting. POLLERR shows that there are some. Raises OSError."""
+        """Return the notices that have come, without waiting; POLLERR announces notices. Raises OSError."""
         out = ffi.new("seg_noticed *")
         sent(lib.seg_notices(sink, out))
         return ErrorQueueNotices(out.sends, out.copied, out.calls)
@@ -84,17 +93,15 @@ class ExhibitFiles(Files):
         sent(lib.seg_ring_open(ring))
 
     def close_ring(self, ring: Any) -> None:
-        """Close a ring, if it is open, and cancel its pending requests."""
+        """Close a ring, if it is open, and cancel the request that is under way in it."""
         lib.seg_ring_close(ring)
 
     def send_by_ring(
         self, ring: Any, sink: int, window: Any, source: SentFile, position: int, count: int
     ) -> int:
-        """Send by send_zc from a window, and return the bytes sent. On return the kernel needs the window no
-        more.
+        """Send by send_zc from a window, which the kernel needs no more then; returns the bytes sent.
 
-        Raises InterruptedError, at least every 100 ms: the caller then repeats the same call, which goes on
-        with the request.
+        Raises InterruptedError, at least every 100 ms: the same call, made again, goes on with its request.
         """
         return sent(lib.seg_ring_send(ring, sink, window, position, count), source, errno.EFAULT)
 
@@ -103,7 +110,7 @@ class ExhibitFiles(Files):
 
 _NO_ROOM = frozenset({errno.ENOBUFS, errno.ENOMEM})
 _LAST_LOOKS, _PAUSE = 100, 0.01
-"""How often a dead connection is checked for late notices, and the seconds between two checks."""
+"""How often, and after how many seconds each, a dead connection is asked for notices that may still come."""
 
 
 class _Locked(Mapped):
@@ -117,7 +124,7 @@ class _Locked(Mapped):
         self._most = WINDOW  # bytes that are sent at a time
 
     def _take_less(self, error: OSError) -> bool:
-        """Halve the bytes of a send, or return False if the error is not one of too much locked memory."""
+        """Halve the bytes of a send if too much memory was locked; returns whether to try again."""
         if error.errno not in _NO_ROOM or self._most <= mmap.PAGESIZE:
             return False
         self._most //= 2
@@ -128,10 +135,10 @@ class ZeroCopy(_Locked):
     """MSG_ZEROCOPY: the network card reads from the page cache, the kernel copies nothing. SO_ZEROCOPY of the
     caller's socket is set, and restored at the end.
 
-    Nobody else may read the socket's error queue during the transfer. A window is unmapped when its notice is
-    in the error queue: the peer has acknowledged the bytes, and the kernel needs the window no more. After an
-    error or an interrupt it is unmapped at once. That is safe, because the kernel holds the pages and a log's
-    bytes don't change; late notices stay in the queue.
+    Nobody else may read the socket's error queue during a transfer. A window is unmapped once the error queue
+    has said that the kernel needs its pages no more, because the peer has acknowledged the bytes. After an
+    error or an interrupt the window is unmapped at once, which harms nothing: the kernel holds the pages, and
+    a log's bytes don't change; notices that come later stay in the queue.
     """
 
     def __init__(self, files: Files, sink: Sink) -> None:
@@ -154,9 +161,9 @@ class ZeroCopy(_Locked):
         return done
 
     def _make_room(self, error: OSError) -> bool:
-        """Return whether to try again: pending sends took the room, or one send was too large."""
+        """Return whether to try again: pending sends took the room, or one was too large."""
         if isinstance(error, BlockingIOError):
-            self._read_notices()  # a socket with unread notices must not be waited for
+            self._read_notices()  # a socket that has notices is never waited for
             return False
         if error.errno == errno.ENOBUFS and self._pending:
             self._await_notices()
@@ -164,13 +171,13 @@ class ZeroCopy(_Locked):
         return self._take_less(error)
 
     def _await_notices(self) -> None:
-        """Wait until the kernel needs none of the sent windows."""
+        """Wait until the kernel needs no page of a pending send."""
         looks = 0
         while self._pending > 0 and looks < _LAST_LOOKS:
             if self._read_notices():
                 continue
             if self.files.wait_for(self.sink, 0) and not self._read_notices():
-                # The connection itself has an error, which stays. Its last notices may still come.
+                # POLLERR without notices: the connection has an error, and its last notices are on their way.
                 looks += 1
                 time.sleep(_PAUSE)
         self._pending = 0
@@ -187,16 +194,15 @@ class ZeroCopy(_Locked):
             if not self._was_set:
                 self.files.set_zerocopy(self.sink, False)
         except OSError:
-            pass  # the sink was closed during the transfer: its first error is raised instead
+            pass  # the sink is closed: the first error is raised
         finally:
             super().close()
 
 
 class ByRing(_Locked):
-    """io_uring's send_zc: the network card reads from the page cache.
-
-    One request is sent at a time, for a whole window. The window is unmapped when the ring has reported that
-    the kernel needs it no more; after an error or an interrupt, when the pending request is cancelled.
+    """io_uring's send_zc: the network card reads from the page cache. One request is sent at a time, of a
+    whole window, which is unmapped once the ring has said that the kernel needs it no more; after an error or
+    an interrupt, once the request under way is cancelled.
     """
 
     def __init__(self, files: Files, sink: Sink) -> None:
@@ -224,14 +230,17 @@ EXHIBITS = {
     name: Method(name, make, frozenset({TCP})) for name, make in ((ZEROCOPY, ZeroCopy), (IO_URING, ByRing))
 }
 ALL_METHODS = {name: (METHODS | EXHIBITS)[name] for name in WAYS_TO_SEND}
-"""The measured methods: those of `PartitionLog.transfer`, and EXHIBITS."""
+"""The methods that are measured: those of `PartitionLog.transfer`, and the exhibits."""
 
 
 def send_log(
     log: PartitionLog, files: ExhibitFiles, sink: Any, offset: int, max_bytes: int, method: str
 ) -> tuple[int, int]:
-    """Transfer as `PartitionLog.transfer`, by a method of EXHIBITS; `files` makes the system calls. The log
-    must never have been compacted: each missing offset counts as damage.
+    """Transfer batches from `offset` on, up to `max_bytes`, to a sink by one of EXHIBITS; returns (bytes
+    sent, next offset), as `PartitionLog.transfer`.
+
+    `files` makes the calls that send. Missing offsets are always damage: the log must never have been
+    compacted.
     """
     target, by = descriptor(sink), EXHIBITS[method]
 

@@ -33,6 +33,7 @@ from segstore.bench.zero_copy.claims import (
     who_wins,
     win,
 )
+from segstore.bench.zero_copy.contenders import EXHIBITS, ZEROCOPY
 from segstore.bench.zero_copy.copies import HEADINGS, calls_text, copy_table, rows, table_size
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT, MeasuredGroup, figures
 from segstore.bench.zero_copy.plan import BARE, LOG, Contender, ContenderGroup, MeasurementPlan
@@ -97,12 +98,16 @@ def _findings(
 
 
 def zerocopy(counted: Counted, missing: Mapping[str, str]) -> ClaimFinding:
-    """Return the finding on MSG_ZEROCOPY over loopback, from the kernel's own notices."""
+    """Return a finding with the kernel's own notices over loopback, or with the reasons for a missing
+    exhibit.
+    """
     notices = sum(counts.notices for counts in counted.values())
     copied = sum(counts.copied for counts in counted.values())
-    if "zerocopy" in missing:
-        said = f"Not available here: {missing['zerocopy']}."
-    elif not notices:
+    reasons = dict.fromkeys(missing[method] for method in EXHIBITS if method in missing)
+    absent = f"Not available here: {'; '.join(reasons)}."
+    if ZEROCOPY in missing:
+        return ClaimFinding("MSG_ZEROCOPY sends without a copy", absent)
+    if not notices:
         said = "Not measured."
     elif copied == notices:
         said = (
@@ -111,7 +116,7 @@ def zerocopy(counted: Counted, missing: Mapping[str, str]) -> ClaimFinding:
         )
     else:
         said = f"Of {notices:,} notices that the kernel gave, {copied:,} said that it had copied after all."
-    return ClaimFinding("MSG_ZEROCOPY sends without a copy", said)
+    return ClaimFinding("MSG_ZEROCOPY sends without a copy", f"{said} {absent}" if reasons else said)
 
 
 def calls_judged(judged: Mapping[tuple[str, str], Judged] | str) -> ClaimFinding:

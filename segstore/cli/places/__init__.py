@@ -1,5 +1,5 @@
-"""Where commands find topics: `place` says what a command may ask for; `of_store` gives it of a store's
-directory, `of_cluster` of a cluster's brokers.
+"""The places of topics: `place` has the protocols of a place, `of_store` implements them for a store's
+directory, `of_cluster` for a cluster's brokers.
 
-A command presents what it finds and knows no difference between the two; `segstore.cli.place_option` chooses.
+Commands work with both places in the same way; `segstore.cli.place_option` chooses one.
 """

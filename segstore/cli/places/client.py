@@ -1,6 +1,6 @@
-"""`ClusterClients`: librdkafka's client of a cluster, whose errors and settings are told as ours.
+"""`ClusterClients`: librdkafka's clients of a cluster, with errors and settings in our form.
 
-Nothing is on disk. Threads: one; librdkafka has its own.
+Nothing on disk. Threads: one; librdkafka has its own threads.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 from segstore.errors import ConfigError, Needing, SegstoreError
 
 LONGEST = 15.0
-"""Seconds until a cluster that does not answer is given up."""
+"""Seconds that a command waits for a cluster to answer."""
 _STEP = 0.5
-"""Seconds of one call of librdkafka's, during which Python sees no signal."""
+"""Seconds of one call of librdkafka, during which Python handles no signal."""
 _DEFAULTS = {
     "client.id": "segstore",
     "socket.connection.setup.timeout.ms": 10_000,
 }
 _WHOSE = re.compile(r"^\S+/(?:bootstrap|\d+): | ?\(after \d+ms in state \w+.*\)$")
-"""What librdkafka says before and after the words of an error: of which connection, in which state."""
+"""The connection and its state, which librdkafka puts before and after an error's message."""
 _NO_WORD = (
     "it ends connections without a word: does it speak TLS or SASL? Give --set security.protocol=SSL (or"
     " SASL_SSL, SASL_PLAINTEXT), or --command-config FILE"
@@ -35,13 +35,11 @@ _SILENT.propagate = False
 
 
 class ClusterError(SegstoreError):
-    """A cluster can't be reached, or has refused what was asked; the message begins with its address."""
+    """A cluster can't be reached, or has refused a request; the message begins with its address."""
 
 
 class ClusterClients:
-    """Makes librdkafka's clients of one cluster. `trouble` is the latest error of a connection, "" after
-    `calm`.
-    """
+    """The clients of one cluster. `trouble` is the latest error of a connection, "" after `calm`."""
 
     def __init__(self, bootstrap: str, settings: Mapping[str, str]) -> None:
         """Raises MissingPackageError, ConfigError."""
@@ -55,8 +53,8 @@ class ClusterClients:
         self.admin = self.made(confluent_kafka.admin.AdminClient)
 
     def made(self, kind: Any, logger: logging.Logger = _SILENT, **settings: Any) -> Any:
-        """Return a client of that kind, which logs to `logger`; the user's settings count more than
-        `settings`. Raises ConfigError.
+        """Return a client of type `kind` that logs to `logger`; the user's settings override `settings`.
+        Raises ConfigError.
         """
         own = {name.replace("_", "."): value for name, value in settings.items()}
         held = {**own, **self._settings, "error_cb": self._heard}
@@ -72,14 +70,16 @@ class ClusterClients:
             self.trouble = _WHOSE.sub("", error.str())
 
     def calm(self) -> str:
-        """Return `trouble`, and forget it."""
+        """Return `trouble`, and reset it."""
         trouble, self.trouble = self.trouble, ""
         return trouble
 
     # --- answers --------------------------------------------------------------------------
 
     def metadata(self) -> Any:
-        """Return the cluster's metadata. Raises ClusterError, which says why it can't be reached."""
+        """Return the cluster's metadata. Raises ClusterError with the reason if the cluster can't
+        be reached.
+        """
         end = time.monotonic() + LONGEST
         while True:
             try:
@@ -90,8 +90,8 @@ class ClusterClients:
                     raise self.error("can't be reached", self.trouble or self._unsaid(error)) from None
 
     def _unsaid(self, error: Any) -> Any:
-        """Return what an error of a cluster means that librdkafka says nothing of: a listener of TLS or SASL
-        ends the connection of a client that speaks neither.
+        """Return an explanation for an error that librdkafka does not explain: a listener of TLS or SASL ends
+        the connection of a client without either.
         """
         plain = str(self._settings.get("security.protocol", "plaintext")).lower() == "plaintext"
         return _NO_WORD if plain and error.args[0].code() == self.kafka.KafkaError._TRANSPORT else error
@@ -101,18 +101,18 @@ class ClusterClients:
         return error.args[0].code() in (kinds._TRANSPORT, kinds._TIMED_OUT, kinds._ALL_BROKERS_DOWN)
 
     def result(self, future: Future[Any], what: str = "") -> Any:
-        """Return the result of an administrative call. Raises ClusterError, which names `what`."""
+        """Return the result of an administrative call. Raises ClusterError with `what`."""
         try:
             return future.result()
         except self.kafka.KafkaException as error:
             raise self.error(*filter(None, (what, error))) from None
 
     def error(self, *parts: Any) -> ClusterError:
-        """Return the error of this cluster that consists of those texts and errors of librdkafka's."""
+        """Return an error of this cluster from texts and librdkafka's errors."""
         return ClusterError(": ".join((self.bootstrap, *map(self.reason, parts))))
 
     def reason(self, error: Any) -> str:
-        """Return the text, or what an exception or a KafkaError of librdkafka's says, without whose it is."""
+        """Return a text, or the message of a KafkaException or KafkaError, without "Broker:" and "Local:"."""
         held = error.args[0] if isinstance(error, self.kafka.KafkaException) else error
         text = held.str() if isinstance(held, self.kafka.KafkaError) else str(held)
         return str(text).removeprefix("Broker: ").removeprefix("Local: ")

@@ -1,9 +1,9 @@
-"""`ClusterGroups`: the consumer groups of a cluster, as `coordinator.group.admin` shows those of a store.
+"""`ClusterGroups`: the consumer groups of a cluster, in the form of `coordinator.group.admin`.
 
-The generation of a group is not told over the wire, nor what an open transaction is about to commit. Notes
-of commits are not shown: confluent-kafka reads them beyond their end (2.16).
+The protocol does not send the generation of a group, nor offsets of open transactions. The metadata of
+commits is not shown: confluent-kafka reads it beyond its end (2.16).
 
-Nothing is on disk. Threads: one.
+Nothing on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ NO_SINGLE_OFFSETS = (
 
 
 class ClusterGroups:
-    """See `Groups` of `segstore.cli.places.place`. Raises ClusterError."""
+    """The groups of a cluster: implements `PlaceGroups` of `segstore.cli.places.place`. Raises
+    ClusterError.
+    """
 
     def __init__(self, client: ClusterClients, topics: Mapping[str, TopicInfo]) -> None:
         self._client, self._topics = client, topics
@@ -64,22 +66,22 @@ class ClusterGroups:
             raise unknown_group(group, known)
 
     def describe(self, group: str) -> GroupDescription:
-        """Raises GroupNotFoundError, which names the groups that there are."""
+        """Raises GroupNotFoundError with the existing groups."""
         self._check_there(group)
-        told = self._told(group)
-        members = tuple(sorted((_member(each) for each in told.members), key=lambda m: m.member_id))
+        described = self._described(group)
+        members = tuple(sorted((_member(each) for each in described.members), key=lambda m: m.member_id))
         return GroupDescription(
             group,
-            _state(told.state),
-            None if told.is_simple_consumer_group else "consumer",
-            told.partition_assignor or None,
+            _state(described.state),
+            None if described.is_simple_consumer_group else "consumer",
+            described.partition_assignor or None,
             _NO_GENERATION,
             members,
             self._partitions(group, members),
-            group_type=_type(told),
+            group_type=_type(described),
         )
 
-    def _told(self, group: str) -> Any:
+    def _described(self, group: str) -> Any:
         (future,) = self._client.admin.describe_consumer_groups([group]).values()
         return self._client.result(future, group)
 
@@ -104,7 +106,7 @@ class ClusterGroups:
     def reset(
         self, group: str, to: Reset, partitions: Sequence[TopicPartition | str] | None, dry_run: bool = False
     ) -> tuple[Moved, ...]:
-        """Raises NonEmptyGroupError; GroupNotFoundError where no partitions are given."""
+        """Raises NonEmptyGroupError; GroupNotFoundError if no partitions are given."""
         if partitions is None:
             self._check_there(group)
         committed = self._committed(group)
@@ -117,9 +119,9 @@ class ClusterGroups:
         return moved
 
     def _check_empty(self, group: str) -> None:
-        told = self._told(group)
-        if told.members:
-            count = len(told.members)
+        described = self._described(group)
+        if described.members:
+            count = len(described.members)
             raise NonEmptyGroupError(
                 f"group {group!r} has {count} member{'s' * (count != 1)}: end them first"
             )
@@ -139,7 +141,7 @@ class ClusterGroups:
         self._client.result(future, group)
 
     def delete_offsets(self, group: str, partitions: Sequence[TopicPartition | str]) -> set[TopicPartition]:
-        """Raises ClusterError, since it can't be done."""
+        """Raises ClusterError, since librdkafka's client can't delete single offsets."""
         raise self._client.error(group, NO_SINGLE_OFFSETS)
 
 
@@ -147,21 +149,21 @@ def _state(state: Any) -> str:
     return _STATES.get(state.name, str(state.name).capitalize())
 
 
-def _type(told: Any) -> str:
-    """Return the type of a group; clients before librdkafka 2.6 are not told of it."""
-    name = getattr(getattr(told, "type", None), "name", "")
+def _type(described: Any) -> str:
+    """Return the type of a group; clients before librdkafka 2.6 do not get it."""
+    name = getattr(getattr(described, "type", None), "name", "")
     return CONSUMER if name == "CONSUMER" else CLASSIC
 
 
-def _member(told: Any) -> GroupMember:
-    given = told.assignment.topic_partitions if told.assignment is not None else ()
+def _member(described: Any) -> GroupMember:
+    given = described.assignment.topic_partitions if described.assignment is not None else ()
     assigned = tuple(sorted(TopicPartition(each.topic, each.partition) for each in given))
-    return GroupMember(told.member_id, told.group_instance_id, told.client_id, assigned)
+    return GroupMember(described.member_id, described.group_instance_id, described.client_id, assigned)
 
 
-def _offset(told: Any) -> OffsetAndMetadata:
-    epoch = UNKNOWN_EPOCH if told.leader_epoch is None else told.leader_epoch
-    return OffsetAndMetadata(told.offset, leader_epoch=epoch)
+def _offset(committed: Any) -> OffsetAndMetadata:
+    epoch = UNKNOWN_EPOCH if committed.leader_epoch is None else committed.leader_epoch
+    return OffsetAndMetadata(committed.offset, leader_epoch=epoch)
 
 
 def _partition(
@@ -171,7 +173,9 @@ def _partition(
     end: int | str,
     owner: str | None,
 ) -> PartitionState:
-    """Return how far a group is; a text in place of an offset says why it is not known."""
+    """Return the progress of a group in a partition; a text in place of an offset is the error of its
+    look-up.
+    """
     if isinstance(start, str) or isinstance(end, str):
         why = start if isinstance(start, str) else str(end)
         return PartitionState(tp, committed, None, None, owner, error=why)

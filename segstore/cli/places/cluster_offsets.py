@@ -1,4 +1,4 @@
-"""`ClusterOffsets`: the offsets of a cluster's partitions, asked for many at once. Threads: one."""
+"""`ClusterOffsets`: the offsets of a cluster's partitions, in one request for many. Threads: one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from segstore.coordinator.structs import TopicPartition
 
 
 class ClusterOffsets:
-    """Asks for offsets (Kafka: ListOffsets). Where one can't be told a text says why."""
+    """Look-ups of offsets (Kafka: ListOffsets). An error is returned as a text in place of the offset."""
 
     def __init__(self, client: ClusterClients) -> None:
         self._client = client
@@ -21,11 +21,11 @@ class ClusterOffsets:
         return self._asked(partitions, self._spec.earliest())
 
     def ends(self, partitions: Collection[TopicPartition]) -> Mapping[tuple[str, int], int | str]:
-        """Return the offsets up to which consumers see records."""
+        """Return the end offsets of readable records."""
         return self._asked(partitions, self._spec.latest())
 
     def at(self, partition: TopicPartition, timestamp: int) -> int | str:
-        """Return the offset of the first record of that time, ms since the epoch, or later; -1 for none."""
+        """Return the offset of the first record at or after a time, ms since the epoch; -1 for none."""
         return self._asked([partition], self._spec.for_timestamp(timestamp))[partition]
 
     def _asked(self, partitions: Collection[TopicPartition], spec: Any) -> dict[tuple[str, int], int | str]:
@@ -44,7 +44,7 @@ class ClusterOffsets:
 
 
 class ClusterLog:
-    """A partition of a cluster. See `Log`. Raises ClusterError."""
+    """A partition of a cluster: implements `OffsetsLog`. Raises ClusterError."""
 
     def __init__(self, client: ClusterClients, partition: TopicPartition) -> None:
         self._client, self._key = client, partition

@@ -1,6 +1,6 @@
 """Appends records to a cluster, and reads them, by librdkafka's producer and consumer.
 
-Nothing is on disk. Threads: one; librdkafka sends and fetches in its own.
+Nothing on disk. Threads: one; librdkafka sends and fetches in its own threads.
 """
 
 from __future__ import annotations
@@ -26,23 +26,21 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _STEP = 0.2
-"""Seconds of one call of librdkafka's, during which Python sees no signal."""
+"""Seconds of one call of librdkafka, during which Python handles no signal."""
 _LAST_WORDS = 5.0
-"""Seconds that answers to what was sent are waited for after an interrupt or an error."""
+"""Seconds that the client waits for answers to sent records after an interrupt or an error."""
 _AT_ONCE = 10_000
 _MOST_BYTES = 1_000_000_000
-"""librdkafka's limit of a request: the broker judges the size of records."""
+"""librdkafka's largest limit of a request: the broker checks the size of records."""
 _LONGEST_MS = 120_000
-"""How long a record may take until it is given up (Kafka: delivery.timeout.ms), and a cluster may be silent
-until its records are.
-"""
+"""The time-out of a record's delivery (Kafka: delivery.timeout.ms), and of a cluster that does not answer."""
 _REMINDS = 10.0
-"""Seconds between two lines that tell the same of a lost connection."""
+"""Seconds between two equal lines about a lost connection."""
 
 
 class ClusterAppends:
-    """Sends records, idempotently and acknowledged by all in-sync replicas unless the user's settings say
-    otherwise. See `Appends`.
+    """The appends to a cluster: implements `Appends`. The producer is idempotent with acks=all, unless the
+    user's settings differ.
     """
 
     def __init__(self, client: ClusterClients, topic: str, compression: str | None, batch_bytes: int) -> None:
@@ -101,7 +99,7 @@ class ClusterAppends:
         click.echo(f"segstore: {self._client.bootstrap}: {line}: trying again", err=True)
 
     def _poll(self, seconds: float) -> None:
-        """Serve answers. Raises ClusterError for the first record that was refused."""
+        """Handle answers. Raises ClusterError for the first refused record."""
         self._producer.poll(seconds)
         if self._failed is not None:
             raise copy_of(self._failed)
@@ -132,7 +130,7 @@ def _cells(column: Any) -> Iterable[bytes | None]:
 
 
 def _stamps(timestamps: list[int] | None) -> Iterable[int]:
-    """Return timestamps as librdkafka's client takes them: 0 is the present time."""
+    """Return timestamps for librdkafka's client, in which 0 is the present time."""
     if timestamps is None:
         return repeat(0)
     if any(each <= 0 for each in timestamps):
@@ -142,7 +140,7 @@ def _stamps(timestamps: list[int] | None) -> Iterable[int]:
 
 
 def _headers(column: Any) -> Iterable[Sequence[tuple[str, bytes | None]] | None]:
-    """Return the headers of each record; of an arrow column too. Raises InvalidTypeError,
+    """Return the headers of each record, also from an arrow column. Raises InvalidTypeError,
     InvalidArgumentError.
     """
     if column is None or isinstance(column, list):
@@ -155,7 +153,7 @@ def _headers(column: Any) -> Iterable[Sequence[tuple[str, bytes | None]] | None]
 
 
 class Messages(Sequence[Record]):
-    """Some records that a consumer got. See `Batch`."""
+    """Some records of a consumer: implements `Batch`."""
 
     def __init__(self, records: list[Record]) -> None:
         self._records = records
@@ -176,7 +174,7 @@ class Messages(Sequence[Record]):
 
 
 class Outage:
-    """The time without an answer since a client lost a connection, which may last `longest` seconds."""
+    """The time since a client lost its connection and got no answer, which may last `longest` seconds."""
 
     def __init__(self, client: ClusterClients, longest: float) -> None:
         self.longest, self.trouble = longest, ""
@@ -185,7 +183,7 @@ class Outage:
         self._told = (-math.inf, "")
 
     def look(self) -> None:
-        """Take what the client has heard; tell it at once, and again after a while."""
+        """Print a connection error of the client at once, and again every _REMINDS seconds."""
         if not (trouble := self._client.calm()):
             return
         now, (at, before) = time.monotonic(), self._told
@@ -196,7 +194,7 @@ class Outage:
             click.echo(f"segstore: {self._client.bootstrap}: {trouble}; trying again", err=True)
 
     def end(self) -> None:
-        """Note that the cluster has answered."""
+        """End the outage: the cluster has answered."""
         self._client.calm()
         self._since, self.trouble, self._told = None, "", (-math.inf, "")
 
@@ -205,7 +203,7 @@ class Outage:
 
 
 class ClusterReading:
-    """Reads by a consumer that is no member of any group, and commits nothing. See `Reading`."""
+    """The reads by a consumer that is in no group, and commits nothing: implements `PlaceReading`."""
 
     def __init__(
         self, client: ClusterClients, topic: str, partitions: Sequence[int], isolation_level: str
@@ -244,8 +242,8 @@ class ClusterReading:
             if at_end or self._positions[number] >= end:
                 return
         at = self._positions[number]
-        told = f"ended at offset {at} of {end}, after {outage.longest:g} s without answer"
-        raise self._client.error(f"{self._topic}-{number}", told, outage.trouble)
+        message = f"ended at offset {at} of {end}, after {outage.longest:g} s without answer"
+        raise self._client.error(f"{self._topic}-{number}", message, outage.trouble)
 
     def follow(self) -> Iterator[tuple[int, Messages]]:
         self._assign(self._positions)
@@ -258,12 +256,11 @@ class ClusterReading:
         self._consumer.assign([kind(self._topic, n, self._positions[n]) for n in partitions])
 
     def _fetched(self, outage: Outage) -> Iterator[tuple[int, Messages, bool]]:
-        """Yield partition, records, and whether its end was reached after them, until an outage has lasted
-        too long.
-        """
+        """Yield (partition, records, whether they reach its end), until an outage has lasted too long."""
         kinds = self._client.kafka.KafkaError
         ended = kinds._PARTITION_EOF
-        # librdkafka looks for the group's coordinator, though nothing is committed: no right is needed.
+        # librdkafka looks for the group's coordinator, though nothing is committed; the user needs no right
+        # for it.
         ignored = (ended, kinds.GROUP_AUTHORIZATION_FAILED)
         while not outage.is_too_long():
             messages = self._consumer.consume(_AT_ONCE, _STEP)

@@ -1,4 +1,4 @@
-"""Counts the bytes that a store takes, from names and sizes of files. On disk: only looks. Threads: any."""
+"""Counts the bytes of a store on disk, from names and sizes of files. On disk: only reads. Threads: any."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from segstore.files import Files
 
 
 def partition_bytes(root: str, topic: str, partition: int) -> dict[str, int]:
-    """Return the bytes of a partition's files by suffix (".log", ".index", ...), and those of other files as
-    "".
+    """Return the bytes of a partition's files by suffix (".log", ".index", ...); files that are no segment
+    files count as "".
     """
     files, found = Files(), dict.fromkeys((names.LOG, names.INDEX, names.TIME_INDEX, ""), 0)
     directory = os.path.join(root, names.partition_dir(topic, partition))
@@ -31,5 +31,5 @@ def log_bytes(root: str, topic: str, partition: int) -> int:
 def _size(files: Files, path: str) -> int:
     try:
         return files.size(path)
-    except FileNotFoundError:  # a live writer has removed it meanwhile
+    except FileNotFoundError:  # a live writer has removed it since the listing
         return 0

@@ -1,6 +1,6 @@
-"""A cluster's brokers as a place: `segstore serve`, or Kafka's, through librdkafka.
+"""A cluster's brokers as a place: `segstore serve`, or Kafka's brokers, through librdkafka.
 
-Nothing is on disk. Threads: one; librdkafka has its own.
+Nothing on disk. Threads: one; librdkafka has its own threads.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ _REFUSED = {
     "groups delete --topic": NO_SINGLE_OFFSETS,
     "consume --mode record-limit": "librdkafka's share consumer acquires whole batches only",
 }
-"""What commands offer with --store alone, with why and what else may be done."""
+"""Options that commands offer only with --store, with a reason and an alternative."""
 
 
 class ClusterAt:
-    """The cluster that `bootstrap` leads to, "HOST:PORT" or several with commas between them. See `Where`.
-
-    Raises InvalidArgumentError.
+    """A cluster by its `bootstrap` addresses, "HOST:PORT" or several with commas: implements `Where`. Raises
+    InvalidArgumentError.
     """
 
     def __init__(self, bootstrap: str, settings: Mapping[str, str]) -> None:
@@ -53,8 +52,8 @@ class ClusterAt:
 
     @contextmanager
     def reading(self) -> Iterator[ClusterPlace]:
-        """Raises ClusterError where it can't be reached, MissingPackageError, ConfigError; of the block's
-        errors, that of a topic that is not listed says that the user may not see it.
+        """Raises ClusterError if the cluster can't be reached, MissingPackageError, ConfigError. An
+        UnknownTopicOrPartitionError of the block gets a hint that the user may lack a right.
         """
         try:
             yield ClusterPlace(ClusterClients(self.name, self._settings))
@@ -76,7 +75,7 @@ class ClusterAt:
 
     @contextmanager
     def creating(self, topic: str, config: Mapping[str, str]) -> Iterator[ClusterPlace]:
-        """The broker judges the settings, since it may have others than ours."""
+        """The settings are checked by the broker, which may have other settings than segstore."""
         check_topic(topic)
         with self.reading() as place:
             yield place
@@ -94,11 +93,11 @@ def _check_address(text: str) -> None:
 
 
 _OWN = {"TOPIC": "DYNAMIC_TOPIC_CONFIG", "GROUP": "GROUP_CONFIG"}
-"""The source of settings that were made for one resource, by its kind."""
+"""The source of settings that were set for one resource, by its type."""
 
 
 class ClusterPlace:
-    """A cluster that has answered. See `Place`."""
+    """A reachable cluster: implements `Place`."""
 
     def __init__(self, client: ClusterClients) -> None:
         self._client = client
@@ -132,14 +131,14 @@ class ClusterPlace:
         ]
 
     def _ids(self, names: Collection[str]) -> dict[str, str]:
-        """Return the topics' ids; a broker of before Kafka 2.8 has none."""
+        """Return the topics' ids; a broker before Kafka 2.8 has none."""
         if not names:
             return {}
         futures = self._client.admin.describe_topics(self._client.kafka.TopicCollection([*names]))
         return {name: _id(self._client.result(future, name).topic_id) for name, future in futures.items()}
 
     def _configs(self, names: Collection[str], kind: str = "TOPIC") -> dict[str, dict[str, Any]]:
-        """Return the settings that were made for topics, or for groups."""
+        """Return the settings that were set for topics, or for groups."""
         admin, found = self._client.kafka.admin, {}
         if not names:
             return {}
@@ -220,7 +219,7 @@ def _id(uuid: Any) -> str:
 
 
 def _partition(number: int, start: int | str, end: int | str) -> dict[str, Any]:
-    """Return the fields of a partition; a text in place of an offset says why it is not known."""
+    """Return the fields of a partition; a text in place of an offset is the error of its look-up."""
     found: dict[str, Any] = {"partition": number, "start_offset": 0, "end_offset": 0}
     if isinstance(start, int) and isinstance(end, int):
         found |= {"start_offset": start, "end_offset": end}
@@ -230,7 +229,7 @@ def _partition(number: int, start: int | str, end: int | str) -> dict[str, Any]:
 
 
 def _typed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as a store shows them, numbers as numbers where the setting is one of ours."""
+    """Return settings in the form of a store; the numbers of our settings are int or float."""
     found = {}
     for name, value in config.items():
         if value is not None:

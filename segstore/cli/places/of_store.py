@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import segstore
-from segstore.cli.places.locked import end_it, told
+from segstore.cli.places.locked import end_it, locked_text
 from segstore.errors import SegstoreError, StorageError, StoreLockedError
 from segstore.integers import INT64_MAX
 from segstore.names import check_topic
@@ -35,7 +35,7 @@ EMPTY = "no store is in this directory: is the path right? `segstore create` mak
 
 
 def check_there(path: str) -> None:
-    """Raise StorageError if a path is no directory, or one without a store's files and a broker's."""
+    """Raise StorageError if a path is no directory, or contains no files of a store or a broker."""
     if not os.path.isdir(path):
         raise StorageError(errno.ENOENT, NO_STORE, path)
     from segstore.files import Files
@@ -47,33 +47,35 @@ def check_there(path: str) -> None:
 
 
 def open_reading(path: str) -> segstore.Store:
-    """Open a store to read. Raises StorageError as `check_there`."""
+    """Open a store for reading. Raises the errors of `check_there`."""
     check_there(path)
     return segstore.open(path, mode="r")
 
 
 class StoreAt:
-    """The store in directory `path`. See `Where`."""
+    """The store in directory `path`: implements `Where`."""
 
     def __init__(self, path: str) -> None:
         self.name = path
 
     @contextmanager
     def reading(self) -> Iterator[StorePlace]:
-        """Raises StorageError where there is none."""
+        """Raises StorageError if there is no store."""
         with open_reading(self.name) as store:
             yield StorePlace(store)
 
     @contextmanager
     def changing(self, topic: str | None = None) -> Iterator[Place]:
-        """Raises StorageError or UnknownTopicOrPartitionError where store or topic are missing."""
+        """Raises StorageError or UnknownTopicOrPartitionError if the store or the topic does not exist."""
         self._check_holds(topic)
         with self._opened() as place:
             yield place
 
     @contextmanager
     def appending(self, topic: str) -> Iterator[Place]:
-        """Do what `changing` does; if the store is shared, append as a guest beside its host."""
+        """Open the store to append; a shared store is opened as a guest beside its host. Raises StorageError
+        or UnknownTopicOrPartitionError.
+        """
         self._check_holds(topic)
         with self._opened(as_guest=True) as place:
             yield place
@@ -87,7 +89,7 @@ class StoreAt:
 
     @contextmanager
     def creating(self, topic: str, config: Mapping[str, str]) -> Iterator[Place]:
-        """A store is made where there is none."""
+        """A missing store is created."""
         from segstore.config import TopicConfig
 
         check_topic(topic)
@@ -97,8 +99,8 @@ class StoreAt:
 
     @contextmanager
     def _opened(self, *, as_guest: bool = False) -> Iterator[Place]:
-        """Open the store for writing, or `as_guest` of one that is shared; where another process serves it,
-        its server is asked. Raises SegstoreError where it is locked and can't be asked, with what to do.
+        """Open the store for writing, or `as_guest` if it is shared. If another process serves the store,
+        yield its server's place; raise SegstoreError with an advice if that is impossible.
         """
         try:
             store = segstore.open(self.name)
@@ -121,14 +123,16 @@ class StoreAt:
 
 
 def _served(locked: StoreLockedError) -> ClusterAt:
-    """Return the server that a locked store has. Raises SegstoreError where it can't be asked."""
+    """Return the server of a locked store. Raises SegstoreError if it has none, or it needs a login
+    or TLS.
+    """
     from segstore.cli.places.of_cluster import ClusterAt
 
     protocol, _, address = locked.address.rpartition("://")
     if protocol == _PLAIN:
         click.echo(f"{locked.path} is open in process {locked.pid}: asking its server at {address}", err=True)
         return ClusterAt(address, {})
-    raise SegstoreError(told(locked, _advice(locked, address, protocol))) from None
+    raise SegstoreError(locked_text(locked, _advice(locked, address, protocol))) from None
 
 
 def _advice(locked: StoreLockedError, address: str, protocol: str) -> str:
@@ -142,7 +146,7 @@ _PLAIN = "PLAINTEXT"
 
 
 class StorePlace:
-    """An open store. See `Place`."""
+    """An open store: implements `Place`."""
 
     def __init__(self, store: segstore.Store) -> None:
         self._store = store
@@ -220,7 +224,9 @@ class StorePlace:
 
 
 class BatchAppends:
-    """Calls `append_batch` of partitions; what a call has returned for is acknowledged. See `Appends`."""
+    """Appends by calls of `append_batch`: implements `Appends`. Records are acknowledged when the call
+    returns.
+    """
 
     def __init__(
         self,
@@ -254,7 +260,7 @@ def _nbytes(column: Any) -> int:
 
 
 class StoreReading:
-    """Reads a store's partitions. See `Reading`."""
+    """The reads of a store's partitions: implements `PlaceReading`."""
 
     def __init__(
         self, store: segstore.Store, topic: str, partitions: Sequence[int], isolation_level: str
@@ -298,4 +304,4 @@ class StoreReading:
         return self
 
     def __exit__(self, *of: object) -> None:
-        """Do nothing: the store has what is open."""
+        """Do nothing: the store closes its logs."""

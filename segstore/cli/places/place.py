@@ -1,4 +1,4 @@
-"""`Where` and `Place`: what commands may ask of the topics that they work on, wherever these are.
+"""`Where` and `Place`: the protocols with which commands reach topics, in a store or in a cluster.
 
 Threads: one.
 """
@@ -21,41 +21,41 @@ if TYPE_CHECKING:
 
 
 class Where(Protocol):
-    """What the user has named: a store or a cluster, which is not open yet. `name` stands in messages.
+    """The place that the user has named: a store or a cluster, not open yet. `name` is used in messages.
 
-    Each way to open it raises what the place has to say where it is not there.
+    Each method that opens the place raises the place's own errors if it does not exist.
     """
 
     @property
     def name(self) -> str: ...
 
     def reading(self) -> AbstractContextManager[Place]:
-        """Open it to look."""
+        """Open the place for reading."""
 
     def changing(self, topic: str | None = None) -> AbstractContextManager[Place]:
-        """Open it to change it; nothing is made where it has no such topic."""
+        """Open the place for changes; raise if `topic` does not exist."""
 
     def appending(self, topic: str) -> AbstractContextManager[Place]:
-        """Open it to append to a topic that is there."""
+        """Open the place to append to an existing topic."""
 
     def creating(self, topic: str, config: Mapping[str, str]) -> AbstractContextManager[Place]:
-        """Open it to create a topic, and make it where it may be made; it is not where name or settings of
-        the topic are refused.
+        """Open the place to create a topic; a store is created if necessary, but not if the topic's name or
+        settings are refused.
         """
 
     def check_offers(self, option: str) -> None:
-        """Raise click.UsageError, which says why, where a command's option can't be had here."""
+        """Raise click.UsageError with the reason if the place does not support a command's option."""
 
 
 class Place(Protocol):
-    """A store or a cluster that is open."""
+    """An open store or cluster."""
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """Return all topics, by name; of a cluster without their settings."""
+        """Return all topics by name; topics of a cluster without their settings."""
 
     def describe(self, topics: Sequence[TopicInfo]) -> list[dict[str, Any]]:
-        """Return the fields of topics as `segstore topics --json` shows them. "bytes" is None where they are
-        not told; a partition that can't be told of has an "error".
+        """Return the topics' fields for `segstore topics --json`. "bytes" is None if unknown; a partition
+        that can't be described has an "error".
         """
 
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
@@ -64,8 +64,8 @@ class Place(Protocol):
     def alter_topic(
         self, topic: str, changes: Mapping[str, str | None], partitions: int | None
     ) -> tuple[int, Mapping[str, Any]]:
-        """Change settings, None for the default, and the number of partitions; return that number and all
-        settings that were made.
+        """Change settings, None for the default, and the number of partitions; return the number, and all
+        settings of the topic itself.
         """
 
     def delete_topic(self, topic: str) -> None:
@@ -74,29 +74,29 @@ class Place(Protocol):
     def appends(
         self, topic: str, partitions: Sequence[int], compression: str | None, batch_bytes: int
     ) -> Appends:
-        """Return what appends to these partitions."""
+        """Return an `Appends` for these partitions."""
 
     def reading(self, topic: str, partitions: Sequence[int], isolation_level: str) -> PlaceReading:
-        """Return what reads these partitions, in their order."""
+        """Return a `PlaceReading` of these partitions, in this order."""
 
     def queue(self, terms: QueueTerms) -> Queue:
-        """Return what takes records of a topic for a share group."""
+        """Return a `Queue` that takes records of a topic for a share group."""
 
     def groups(self) -> PlaceGroups:
         """Return the consumer groups."""
 
     def alter_group(self, group: str, changes: Mapping[str, str | None]) -> Mapping[str, Any]:
-        """Change settings of a group, which need not exist, None for the default; return all settings that
-        were made.
+        """Change settings of a group, which need not exist, None for the default; return all settings of the
+        group itself.
         """
 
 
 class Appends(Protocol):
-    """Appends to partitions of a topic. `records` and `bytes` (of keys and values) count what was
-    acknowledged, `unknown` what was sent and neither acknowledged nor refused.
+    """The appends to partitions of a topic. `records` and `bytes` (of keys and values) count acknowledged
+    records, `unknown` counts records that were sent and neither acknowledged nor refused.
 
-    It is a context manager: at the end of the block all that was given is acknowledged, or an error is
-    raised; after an interrupt or an error no more is sent.
+    It is a context manager: at the end of the block all records are acknowledged, or an error is raised;
+    after an interrupt or an error no more records are sent.
     """
 
     @property
@@ -107,8 +107,8 @@ class Appends(Protocol):
     def unknown(self) -> int: ...
 
     def append(self, partition: int, values: Any, keys: Any, timestamps: Any, headers: Any) -> None:
-        """Append columns of records, as `PartitionLog.append_batch` takes them. Raises what the append
-        raises, also for records of an earlier call.
+        """Append columns of records, with the types of `PartitionLog.append_batch`. Raises the errors of the
+        append, also for records of an earlier call.
         """
 
     def __enter__(self) -> Self: ...
@@ -116,7 +116,7 @@ class Appends(Protocol):
 
 
 class Batch(Protocol):
-    """Some records of a partition; see `Records`."""
+    """Some records of a partition: a part of the interface of `Records`."""
 
     @property
     def values(self) -> Sequence[bytes | None]: ...
@@ -129,19 +129,17 @@ class Batch(Protocol):
 
 
 class PlaceReading(Protocol):
-    """Reads partitions of a topic, each from the offset that `seek` was given for it. It is a context
-    manager.
-    """
+    """The reads of a topic's partitions, each from the offset of its `seek`. It is a context manager."""
 
     @property
     def logs(self) -> Mapping[int, OffsetsLog]:
-        """Return the partitions."""
+        """Return the partitions by number."""
 
     def seek(self, partition: int, offset: int, end: int | None = None) -> None:
-        """Read a partition from this offset on; `drain` ends before the offset `end`."""
+        """Set the next offset of a partition; `drain` ends before the offset `end`."""
 
     def drain(self) -> Iterator[tuple[int, Batch]]:
-        """Yield the records up to the present end of each partition, one partition after the other."""
+        """Yield the records up to the current end of each partition, in order of partitions."""
 
     def follow(self) -> Iterator[tuple[int, Batch]]:
         """Yield the records after those of `drain`, as they come, without end."""
@@ -151,13 +149,13 @@ class PlaceReading(Protocol):
 
 
 class Queue(Protocol):
-    """Takes records for a share group. It is a context manager: at its end records that were not acknowledged
-    are released.
+    """The records of a share group. It is a context manager: at its end unacknowledged records are
+    released.
     """
 
     def poll(self, timeout_ms: int | None, most: int | None) -> Sequence[QueueRecord]:
-        """Return some records, `most` at most, that are there now or come within the time, None for no
-        limits; nothing once that is over.
+        """Return at most `most` records that are there, or come within `timeout_ms`; [] after that time. None
+        means no limit.
         """
 
     def acknowledge(self) -> None:
@@ -168,7 +166,9 @@ class Queue(Protocol):
 
 
 class PlaceGroups(Protocol):
-    """Consumer groups; see `segstore.coordinator.group.admin.Groups`."""
+    """The consumer groups of a place: a part of the interface of
+    `segstore.coordinator.group.admin.Groups`.
+    """
 
     def list(self) -> tuple[GroupListing, ...]: ...
     def describe(self, group: str, /) -> GroupDescription: ...

@@ -1,8 +1,8 @@
-"""Reads properties files: entries of any (Java: java.util.Properties), and those of Kafka's tools
-(--command-config) as settings of librdkafka. Threads: any.
+"""Reads properties files: the entries of any file (Java: java.util.Properties), and the files of Kafka's
+tools (--command-config) as settings of librdkafka. Threads: any.
 
-The names are the same in both, but for what only Java has: a login module, of which user and password are
-taken, and trust stores, which librdkafka reads as PEM files under a name of its own.
+The settings have the same names in both, except for Java's own: a login module, from which user and password
+are taken, and trust stores, which librdkafka reads as PEM files by another setting.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
 
 class PropertyEntry(NamedTuple):
-    """One entry of a file; `value` is None for a line that has none, whose text is the `name` then."""
+    """An entry of a file; a line without a value has `value` None and its whole text as `name`."""
 
     line: int
     name: str
@@ -27,7 +27,7 @@ class PropertyEntry(NamedTuple):
 
 
 def entries(text: str) -> Iterator[PropertyEntry]:
-    """Yield the entries of a file's text, each with the number of the line on which it begins."""
+    """Yield the entries of a file's text, each with the number of its first line."""
     for number, line in _lines(text):
         match = _LINE.fullmatch(line)
         if match is None:
@@ -46,7 +46,7 @@ def _letter(escaped: str) -> str:
 
 
 def client_settings(text: str, name: str) -> dict[str, str]:
-    """Return the settings that the file `name` holds. Raises ConfigError, which names file and line."""
+    """Return the settings in the file `name`. Raises ConfigError with file and line."""
     from segstore.wire.jaas import JAAS
 
     found: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""Records of a share group, from a store by its own share consumer, or from a cluster by librdkafka's.
+"""The records of a share group, from a store by its own share consumer, or from a cluster by librdkafka's.
 
-Nothing is on disk. Threads: one; librdkafka has its own.
+Nothing on disk. Threads: one; librdkafka has its own threads.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from segstore.coordinator.structs import TopicPartition
 
 _STEP = 0.2
-"""Seconds of one call of librdkafka's, during which Python sees no signal."""
+"""Seconds of one call of librdkafka, during which Python handles no signal."""
 _FOREVER_MS = 10**9
 ACKS = {"accept": 1, "release": 2, "reject": 3}
-"""What becomes of records that were printed, by Kafka's numbers of acknowledge types."""
+"""Kafka's numbers of acknowledge types, by the value of --ack."""
 
 
 class QueueTerms(NamedTuple):
-    """A share group's consumer: `ack` is one of ACKS; `is_strict`: a poll acquires no more records than are
-    wanted.
+    """The options of a share group's consumer. `ack`: a key of ACKS; `is_strict`: a poll acquires no more
+    records than it returns.
     """
 
     topic: str
@@ -38,7 +38,7 @@ class QueueTerms(NamedTuple):
 
 
 class QueueRecord(NamedTuple):
-    """A record of a share group, and how often it was delivered."""
+    """A record of a share group, with its delivery count."""
 
     partition: int
     offset: int
@@ -50,7 +50,7 @@ class QueueRecord(NamedTuple):
 
 
 class StoreQueue:
-    """The share consumer of an open store. See `Queue`."""
+    """The share consumer of an open store: implements `Queue`."""
 
     def __init__(self, store: segstore.Store, terms: QueueTerms) -> None:
         self._ack = segstore.AcknowledgeType(ACKS[terms.ack])
@@ -91,7 +91,7 @@ def _refused(tp: TopicPartition, error: object) -> SegstoreError:
 
 
 class ClusterQueue:
-    """librdkafka's share consumer of a cluster. See `Queue`."""
+    """librdkafka's share consumer of a cluster: implements `Queue`."""
 
     def __init__(self, client: ClusterClients, terms: QueueTerms) -> None:
         self._client, self._ack, self._topic = client, ACKS[terms.ack], terms.topic

@@ -1,7 +1,7 @@
-"""`Refusals`: the errors after which librdkafka sends records again, told once they last.
+"""`Refusals`: the errors after which librdkafka retries, reported if they last.
 
-librdkafka reports such an error only in its debug log; the application hears of it when the records time out,
-minutes later. Nothing is on disk. Threads: one, that polls librdkafka: so the log is taken in polls.
+librdkafka reports such an error only in its debug log; the application gets an error when the records time
+out, minutes later. Nothing on disk. Threads: one, that polls librdkafka: the log is read in polls.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import time
 from collections.abc import Callable
 
 LASTS = 2.0
-"""Seconds without an acknowledgement after which an error is told: a change of leaders takes less."""
+"""Seconds without an acknowledgement after which an error is reported: a change of leaders takes less."""
 _REFUSED = re.compile(
     r": (\S+) \[(\d+)\]: MessageSet .* encountered error: (?:Broker: )?(.*) \(actions (.*)\)$"
 )
 _NO_ID = re.compile(r"Failed to acquire idempotence PID from broker \S+: (?:Broker: )?(.*): retrying$")
 _DEMOTED = {"Not coordinator": "; a store that was demoted says so: the promoted one takes records"}
-"""What an error means from a cluster that answers."""
+"""Explanations of errors of a reachable cluster."""
 
 
 class Refusals(logging.Handler):
-    """The errors of one producer, which is made with `debug` and `logger`. `tell` gets a line for each error
-    that lasts, once until a record is acknowledged.
+    """The retried errors of one producer, which is made with `debug` and `logger`. `tell` gets a line for
+    each error that lasts; a repeated line is suppressed until a record is acknowledged.
     """
 
     debug = "msg"
@@ -37,7 +37,7 @@ class Refusals(logging.Handler):
         self._told: str | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a line of the log."""
+        """Handle a line of librdkafka's log."""
         line = _line(record.getMessage())
         if not line:
             return
@@ -48,12 +48,14 @@ class Refusals(logging.Handler):
             self._tell(line)
 
     def acknowledged(self) -> None:
-        """Note that a record was acknowledged: the cluster takes records."""
+        """Note an acknowledged record: the cluster accepts records."""
         self._since = self._told = None
 
 
 def _line(message: str) -> str:
-    """Return what a line of the log says of an error after which librdkafka tries again; "" for others."""
+    """Return the text of an error after which librdkafka retries, from its line in the log; "" for other
+    lines.
+    """
     if refused := _REFUSED.search(message):
         return f"{refused[1]}-{refused[2]}: {refused[3]}" if "Retry" in refused[4] else ""
     if no_id := _NO_ID.search(message):

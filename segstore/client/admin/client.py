@@ -1,4 +1,4 @@
-"""`AdminClient`: kafka-python's KafkaAdminClient over a store: its topics, settings, groups and records.
+"""`AdminClient`: kafka-python's KafkaAdminClient for a store: its topics, settings, groups and records.
 
 On disk: through the store's own functions. Threads: any.
 """
@@ -41,7 +41,7 @@ _OF_ADMINS = ("metadata_max_age_ms", "retry_backoff_ms", "metrics_num_samples", 
 
 @dataclass(frozen=True, kw_only=True)
 class AdminConfig(StoreClientSettings):
-    """Settings of an admin client. Those of the network have no effect."""
+    """Settings of an admin client. Network settings have no effect."""
 
     IGNORED: ClassVar[Mapping[str, str]] = {**client.IGNORED, **dict.fromkeys(_OF_ADMINS, client.NO_NETWORK)}
 
@@ -49,12 +49,12 @@ class AdminConfig(StoreClientSettings):
 
 
 class AdminClient(ShareGroupAdmin, Closing):
-    """The topics, settings, groups and records of a store that is open in this process.
+    """An admin client for the topics, settings, groups and records of a store that is open in this process.
 
-    Names and results are those of kafka-python: dicts that have what Kafka's answers have. Where several
-    topics are asked for, each succeeds or fails alone; then the first error is raised, or with
-    `raise_errors=False` all are in the result, as `error_code` and `error_message`. `timeout_ms` is taken
-    without an effect: a change is durable when a call returns.
+    Names and results are kafka-python's: dicts with the fields of Kafka's answers. If a call is for several
+    topics, each topic succeeds or fails alone; then the first error is raised, or with `raise_errors=False`
+    all errors are in the result, as `error_code` and `error_message`. `timeout_ms` has no effect: a change is
+    durable when a call returns.
     """
 
     def __init__(self, store: Store, **settings: Any) -> None:
@@ -87,8 +87,8 @@ class AdminClient(ShareGroupAdmin, Closing):
         return list(self._store.topics())
 
     def describe_topics(self, topics: Iterable[str] | None = None) -> list[dict[str, Any]]:
-        """Describe topics, by default all: name, id, whether it is internal, and leader and replicas of each
-        partition. Raises UnknownTopicOrPartitionError.
+        """Return descriptions of topics, by default of all: name, id, whether it is internal, and leader and
+        replicas of each partition. Raises UnknownTopicOrPartitionError.
         """
         known = self._store.topics()
         wanted = list(known) if topics is None else listed("topics", topics)
@@ -126,8 +126,8 @@ class AdminClient(ShareGroupAdmin, Closing):
         raise_errors: bool = True,
         wait_for_metadata: bool = False,
     ) -> dict[str, Any]:
-        """Create topics: a list of names or of NewTopic, or a dict of options by name. Topics can be used
-        when this returns. Raises what `Store.create_topic` raises.
+        """Create topics: a list of names or of NewTopic, or a dict of options by name. The topics can be used
+        when this returns. Raises the errors of `Store.create_topic`.
         """
         asked = [(each.name, (each, validate_only)) for each in _topics_of(new_topics)]
         return {"topics": _each(asked, self._create, raise_errors)}
@@ -157,7 +157,7 @@ class AdminClient(ShareGroupAdmin, Closing):
     def delete_topics(
         self, topics: Iterable[str], timeout_ms: float | None = None, raise_errors: bool = True
     ) -> dict[str, Any]:
-        """Delete topics. Raises what `Store.delete_topic` raises."""
+        """Delete topics. Raises the errors of `Store.delete_topic`."""
         store = self._store
         asked = [(name, None) for name in listed("topics", topics)]
         return {"topics": _each(asked, lambda name, _: store.delete_topic(name), raise_errors)}
@@ -169,8 +169,8 @@ class AdminClient(ShareGroupAdmin, Closing):
         validate_only: bool = False,
         raise_errors: bool = True,
     ) -> dict[str, Any]:
-        """Let topics have more partitions: the new total by topic, as a number or a NewPartitions. Raises
-        what `Store.add_partitions` raises.
+        """Add partitions to topics: the new total by topic, as a number or a NewPartitions. Raises the errors
+        of `Store.add_partitions`.
         """
         store = self._store
 
@@ -192,8 +192,8 @@ class AdminClient(ShareGroupAdmin, Closing):
         config_filter: str = "modified",
     ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
         """Return {"topic" or "broker": {name: {setting: {"value", "is_default", ...}}}}. `config_filter`:
-        "modified" for those that were made, "dynamic" or "all" for all. A resource of type BROKER is the
-        store, whatever its name. Raises UnknownTopicOrPartitionError, InvalidArgumentError.
+        "modified" for changed settings, "dynamic" or "all" for all. A resource of type BROKER is the store,
+        whatever its name. Raises UnknownTopicOrPartitionError, InvalidArgumentError.
         """
         wanted = getattr(config_filter, "name", str(config_filter)).lower()
         if wanted not in FILTERS:
@@ -223,9 +223,9 @@ class AdminClient(ShareGroupAdmin, Closing):
     def alter_configs(
         self, config_resources: Iterable[ConfigResource], validate_only: bool = False
     ) -> dict[str, dict[str, None]]:
-        """Change settings of topics and of groups, all others stay (Kafka: incrementalAlterConfigs); None
-        restores a setting's default. Raises what `Store.alter_topic` raises; InvalidArgumentError for the
-        settings of a store, which are given when it is opened.
+        """Change some settings of topics and of groups (Kafka: incrementalAlterConfigs); None restores a
+        setting's default. Raises the errors of `Store.alter_topic`; InvalidArgumentError for the settings of
+        a store, which are set when it is opened.
         """
         done: dict[str, dict[str, None]] = {}
         for resource in map(_resource, config_resources):
@@ -249,7 +249,7 @@ class AdminClient(ShareGroupAdmin, Closing):
     # --- groups -----------------------------------------------------------------------------
 
     def list_groups(self, types: Iterable[str] | None = None) -> list[dict[str, Any]]:
-        """Return id, protocol type, state and type of each group, or of those of some types: "classic",
+        """Return id, protocol type, state and type of all groups, or of the groups of some types: "classic",
         "consumer", "share".
         """
         wanted = None if types is None else {each.lower() for each in listed("types", types)}
@@ -274,12 +274,12 @@ class AdminClient(ShareGroupAdmin, Closing):
         return {group: groups.describe(group) for group in listed("group_ids", group_ids)}
 
     def describe_consumer_groups(self, group_ids: Iterable[str]) -> list[GroupDescription]:
-        """Return what `describe_groups` does, as a list (kafka-python 2)."""
+        """Return state, members, committed offsets and lag of groups, as a list (kafka-python 2)."""
         return list(self.describe_groups(group_ids).values())
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, SegstoreError | None]:
-        """Delete groups and all that they have committed; return the error of each, None where it was
-        deleted.
+        """Delete groups with their committed offsets; return the error of each group, None if it
+        was deleted.
         """
         groups, deleted = self._groups, dict[str, SegstoreError | None]()
         for group in listed("group_ids", group_ids):
@@ -291,13 +291,13 @@ class AdminClient(ShareGroupAdmin, Closing):
         return deleted
 
     def delete_consumer_groups(self, group_ids: Iterable[str]) -> list[tuple[str, SegstoreError | None]]:
-        """Return what `delete_groups` does, as a list (kafka-python 2)."""
+        """Delete groups; return (group, error or None) of each, as a list (kafka-python 2)."""
         return list(self.delete_groups(group_ids).items())
 
     def list_consumer_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets that a group has committed, of all partitions or of these (kafka-python 2)."""
+        """Return the committed offsets of a group, of all partitions or of these (kafka-python 2)."""
         committed = self._groups.committed(group_id)
         if partitions is None:
             return committed
@@ -312,7 +312,7 @@ class AdminClient(ShareGroupAdmin, Closing):
         self, records_to_delete: Mapping[TopicPartition, int], timeout_ms: float | None = None
     ) -> dict[TopicPartition, dict[str, int]]:
         """Delete the records of partitions below these offsets (-1: all); return the log start offset of
-        each. Raises what `PartitionLog.delete_records` raises.
+        each. Raises the errors of `PartitionLog.delete_records`.
         """
         logs = {TopicPartition(*tp): self._store.partition(*tp) for tp in records_to_delete}
         return {
@@ -323,7 +323,7 @@ class AdminClient(ShareGroupAdmin, Closing):
     # --- the end ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Take no more calls. The store stays open."""
+        """Refuse further calls. The store stays open."""
         self._held = None
 
 
@@ -339,7 +339,7 @@ def _topics_of(given: Any) -> list[NewTopic]:
 
 
 def _check_one_replica(more: Mapping[str, Any]) -> None:
-    """Raise InvalidArgumentError where a store without replicas is asked for some."""
+    """Raise InvalidArgumentError if several replicas are requested of a store without replicas."""
     if more.get("replication_factor", 1) != 1 or any(
         len(r) != 1 for r in more.get("assignments", {}).values()
     ):
@@ -347,7 +347,7 @@ def _check_one_replica(more: Mapping[str, Any]) -> None:
 
 
 def _resource(given: Any) -> ConfigResource:
-    """Return a ConfigResource, also of one of kafka-python's."""
+    """Return a ConfigResource, ours or kafka-python's, as ours."""
     try:
         return ConfigResource(given.resource_type, given.name, given.configs)
     except AttributeError:
@@ -355,7 +355,7 @@ def _resource(given: Any) -> ConfigResource:
 
 
 def _is_modified(entry: config_entries.ConfigEntry) -> bool:
-    """Return whether a setting was made, or has another value than its default from elsewhere."""
+    """Return whether a setting was set explicitly, or differs from its default."""
     return entry.source is config_entries.ConfigSource.DYNAMIC_TOPIC_CONFIG or entry.value != entry.default
 
 
@@ -373,8 +373,8 @@ def _entry(entry: config_entries.ConfigEntry) -> dict[str, Any]:
 def _each(
     asked: Iterable[tuple[str, T]], change: Callable[[str, T], Mapping[str, Any] | None], raise_errors: bool
 ) -> list[dict[str, Any]]:
-    """Return the result of a change for each topic, one after the other. Where `raise_errors`, the first
-    error is raised behind the last one.
+    """Return the result of `change` for each topic, in order. With `raise_errors` the first error is raised
+    after the last topic.
     """
     results, failed = [], []
     for name, wanted in asked:

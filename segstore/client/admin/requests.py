@@ -1,6 +1,6 @@
-"""What an admin client is asked for: kafka-python's NewTopic, NewPartitions and ConfigResource.
+"""The arguments of an admin client: kafka-python's NewTopic, NewPartitions and ConfigResource.
 
-Nothing on disk. Threads: any; the objects are not changed.
+Nothing on disk. Threads: any; the objects are immutable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from segstore.errors import InvalidArgumentError, InvalidTypeError
 
 @dataclass(frozen=True)
 class NewTopic:
-    """A topic to create; -1 stands for one partition, and for the store's replication factor."""
+    """A topic to create; -1 means one partition, and the store's replication factor."""
 
     name: str
     num_partitions: int = -1
@@ -26,7 +26,7 @@ class NewTopic:
 
 @dataclass(frozen=True)
 class NewPartitions:
-    """The number of partitions that a topic is to have. Replicas of new ones are placed by the store, so
+    """The new number of partitions of a topic. The store places the replicas of new partitions, so
     `new_assignments` must be None.
     """
 
@@ -35,7 +35,7 @@ class NewPartitions:
 
 
 class ConfigResourceType(IntEnum):
-    """What has settings (Kafka: ConfigResource.Type)."""
+    """The type of a resource with settings (Kafka: ConfigResource.Type)."""
 
     TOPIC = 2
     BROKER = 4
@@ -44,8 +44,8 @@ class ConfigResourceType(IntEnum):
 
 @dataclass(frozen=True)
 class ConfigResource:
-    """A topic, the store, or a group: `resource_type` is a ConfigResourceType or its name. `configs` are some
-    of its settings, by their names, or their values by name; None stands for all.
+    """A topic, the store, or a group: `resource_type` is a ConfigResourceType or its name. `configs` are
+    names of some settings, or their values by name; None means all settings.
     """
 
     resource_type: Any
@@ -53,7 +53,7 @@ class ConfigResource:
     configs: Mapping[str, Any] | Iterable[str] | None = field(default=None)
 
     def __post_init__(self) -> None:
-        """Take the type's name, too. Raises InvalidArgumentError."""
+        """Convert the name of a type to the type. Raises InvalidArgumentError."""
         given = self.resource_type
         if isinstance(given, ConfigResourceType):
             return
@@ -101,8 +101,8 @@ def _of_one(each: Any) -> NewTopic:
 
 
 def total_of(topic: str, asked: Any) -> int:
-    """Return how many partitions a topic is to have, by a number, a NewPartitions, or a dict with `count`.
-    Raises InvalidArgumentError for assignments of replicas.
+    """Return the new number of partitions from a number, a NewPartitions, or a dict with `count`. Raises
+    InvalidArgumentError for assignments of replicas.
     """
     if isinstance(asked, Mapping):
         asked = NewPartitions(asked.get("count", -1), asked.get("assignments"))

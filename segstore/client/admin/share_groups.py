@@ -1,5 +1,5 @@
-"""The part of `AdminClient` for share groups (KIP-932): their members, start offsets and lag, by the names of
-Kafka's Admin.
+"""`ShareGroupAdmin`: the methods of `AdminClient` for share groups (KIP-932): their members, start offsets
+and lag, by the names of Kafka's Admin.
 
 On disk: through the store's own functions. Threads: any.
 """
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 class SharePartitionOffsetInfo(NamedTuple):
-    """How far a share group is in a partition: `start_offset` is the first offset that it is not done with,
-    `lag` counts the offsets after it that the group is not done with (KIP-1226). Both are None if they are
-    not known, as before the first fetch.
+    """The progress of a share group in a partition: `start_offset` is its first offset that is not
+    acknowledged or archived, `lag` counts such offsets from there on (KIP-1226). Both are None if unknown, as
+    before the first fetch.
     """
 
     start_offset: int | None
@@ -35,7 +35,7 @@ class SharePartitionOffsetInfo(NamedTuple):
 
 
 class ShareGroupAdmin:
-    """The share groups of `_store`."""
+    """The methods for share groups, on the store `_store`."""
 
     @property
     def _store(self) -> Store:
@@ -44,31 +44,31 @@ class ShareGroupAdmin:
     def describe_share_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """Return state, members, start offsets and lag of share groups, by id. Raises GroupNotFoundError."""
         groups = Groups(self._store)
-        found = {group: groups.describe(group) for group in listed("group_ids", group_ids)}
-        for group, each in found.items():
+        described = {group: groups.describe(group) for group in listed("group_ids", group_ids)}
+        for group, each in described.items():
             if each.group_type != SHARE:
                 raise GroupNotFoundError(f"group {group!r} is not a share group")
-        return found
+        return described
 
     def list_share_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, SharePartitionOffsetInfo]:
-        """Return how far a share group is in all partitions whose state it has, or in these. Raises
-        GroupNotFoundError.
+        """Return the progress of a share group in these partitions, by default in all for which it has a
+        state. Raises GroupNotFoundError.
         """
-        told = self.describe_share_groups([group_id])[group_id].partitions
-        found = {part.partition: _offset_info(part) for part in told}
+        states = self.describe_share_groups([group_id])[group_id].partitions
+        known = {state.partition: _offset_info(state) for state in states}
         if partitions is None:
-            return found
+            return known
         unknown = SharePartitionOffsetInfo(None, None, None)
-        return {TopicPartition(*tp): found.get(TopicPartition(*tp), unknown) for tp in partitions}
+        return {TopicPartition(*tp): known.get(TopicPartition(*tp), unknown) for tp in partitions}
 
     def alter_share_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, SegstoreError | None]:
-        """Set the start offsets of a share group, which must have no members, and is made if there is none;
-        return the error of each partition, None if it was set. Raises NonEmptyGroupError; GroupNotFoundError
-        for a group of another type.
+        """Set the start offsets of a share group without members, which is created if necessary; return the
+        error of each partition, None if its offset was set. Raises NonEmptyGroupError; GroupNotFoundError for
+        a group of another type.
         """
         if not isinstance(offsets, Mapping):
             raise InvalidTypeError(f"offsets must be a dict by TopicPartition, not {type(offsets).__name__}")
@@ -80,14 +80,14 @@ class ShareGroupAdmin:
     def delete_share_group_offsets(
         self, group_id: str, topics: Iterable[str]
     ) -> dict[str, SegstoreError | None]:
-        """Delete all that a share group, which must have no members, knows of topics; return the error of
-        each, None if it was deleted. Raises NonEmptyGroupError, GroupNotFoundError.
+        """Delete the state of topics in a share group without members; return the error of each topic, None
+        if its state was deleted. Raises NonEmptyGroupError, GroupNotFoundError.
         """
         names = listed("topics", topics)
         return self._when_loaded(lambda groups: groups.delete_share_offsets(group_id, names))
 
     def delete_share_groups(self, group_ids: Iterable[str]) -> dict[str, SegstoreError | None]:
-        """Delete share groups; return the error of each, None if it was deleted."""
+        """Delete share groups; return the error of each group, None if it was deleted."""
         deleted = dict[str, SegstoreError | None]()
         for group in listed("group_ids", group_ids):
             try:
@@ -98,7 +98,7 @@ class ShareGroupAdmin:
         return deleted
 
     def _when_loaded(self, ask: Callable[[GroupCoordinator], T]) -> T:
-        """Return what `ask` returns, which is called again while the coordinator loads."""
+        """Return the result of `ask`, which is retried while the coordinator loads."""
         store = self._store
         groups = shared(store, GroupCoordinator)
         return when_loaded(store, lambda: ask(groups), store.context.check_open, None)
@@ -116,7 +116,7 @@ def _offset_info(part: PartitionState) -> SharePartitionOffsetInfo:
 
 
 def listed(name: str, given: object) -> list[str]:
-    """Return a list of names. Raises InvalidTypeError for a single one."""
+    """Return names as a list. Raises InvalidTypeError for a single str."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise InvalidTypeError(f"{name} must be a list of names, not {type(given).__name__}")
     return list(given)

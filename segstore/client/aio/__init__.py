@@ -1,6 +1,6 @@
 """Clients for asyncio: `Producer`, `Consumer` and `ShareConsumer` with coroutines in place of methods.
 
-Threads: one event loop; see `producer`, `consumer` and `share_consumer`.
+Threads: one event loop for each client.
 """
 
 from segstore.client.aio.consumer import AsyncConsumer

@@ -1,4 +1,4 @@
-"""`AsyncConsumer`: the consumer for asyncio, in aiokafka's shapes. Its coroutines run in a thread that
+"""`AsyncConsumer`: the consumer for asyncio, with aiokafka's methods. Its coroutines run in a thread that
 belongs to the consumer, its plain methods in the thread that calls them.
 
 Threads: one event loop; the coroutines of several tasks take turns. A plain method ends a wait of the
@@ -44,25 +44,27 @@ _LONG_MS = 3_600_000
 
 
 class AsyncConsumer(InThread):
-    """`Consumer` in aiokafka's shapes: methods that may wait are coroutines, the others plain; `async for`
-    yields single records, `async with` starts and stops it.
+    """`Consumer` with aiokafka's methods: methods that may wait are coroutines, other methods are plain;
+    `async for` yields single records, `async with` starts and stops the consumer.
 
-    A cancelled call ends when its thread is done with it, within SLICE_MS and a read, and loses nothing:
+    A cancelled call ends when its thread has finished it, within SLICE_MS and a read, and loses nothing:
     records that a `poll` would have returned are read again. Deserializers, interceptors and listeners are
-    called in the consumer's thread; `unsubscribe` calls the listener in its own. A listener's methods are
-    plain, and may call plain methods of the consumer. Calls in another event loop than that of the first
-    call raise IllegalStateError.
+    called in the consumer's thread; `unsubscribe` calls the listener in the thread that calls it. A
+    listener's methods are plain, and may call plain methods of the consumer. A call in another event loop
+    than the first call raises IllegalStateError.
     """
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
-        """Raises what `Consumer` raises."""
+        """Raises the errors of `Consumer`."""
         self._consumer = Consumer(store, *topics, **settings)
         group = self._consumer.config.group_id
         super().__init__(self._consumer, "segstore-consumer", f"AsyncConsumer group_id={group}")
         self._polled_ms: int | None = None
 
     def _look(self, method: Callable[Concatenate[Consumer, P], T], *arguments: P.args, **by: P.kwargs) -> T:
-        """Call a method that reads objects which are replaced as a whole, beside the consumer's thread."""
+        """Call a method that reads objects which are replaced as a whole, without waiting for the consumer's
+        thread.
+        """
         self._home.visit()
         self._consumer._guard.check()
         return unguarded(method)(self._consumer, *arguments, **by)
@@ -72,7 +74,9 @@ class AsyncConsumer(InThread):
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
     ) -> Polled:
-        """See `Consumer.poll`. Raises IllegalStateError without a subscription or assignment, too."""
+        """Return records by partition, as `Consumer.poll`. Raises IllegalStateError without a subscription or
+        assignment, too.
+        """
         polled: Polled = await self._sliced(
             lambda ms: self._consumer.poll(ms, max_records, update_offsets), len, timeout_ms
         )
@@ -81,8 +85,8 @@ class AsyncConsumer(InThread):
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> Polled:
-        """See `poll`; of these partitions only where some are named (aiokafka: getmany). Raises
-        IllegalStateError for one that is not assigned.
+        """Return records by partition, of these partitions only, or of all if none is named (aiokafka:
+        getmany). Raises the errors of `poll`; IllegalStateError for a partition that is not assigned.
         """
         if not partitions:
             return await self.poll(timeout_ms, max_records)
@@ -91,8 +95,8 @@ class AsyncConsumer(InThread):
         return polled
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord:
-        """Return the next record, of these partitions only where some are named; wait for one without a limit
-        (aiokafka: getone). Raises ClientClosedError where the consumer is closed meanwhile.
+        """Return the next record, of these partitions only, or of all if none is named; wait without a limit
+        (aiokafka: getone). Raises ClientClosedError if the consumer is closed during the wait.
         """
         while True:
             polled = await self.getmany(*partitions, timeout_ms=_LONG_MS, max_records=1)
@@ -100,7 +104,7 @@ class AsyncConsumer(InThread):
                 return record
 
     async def poll_arrow(self, timeout_ms: float = 0) -> pyarrow.Table:
-        """See `Consumer.poll_arrow`."""
+        """Return a whole fetch as a pyarrow.Table, as `Consumer.poll_arrow`."""
         return await self._sliced(self._consumer.poll_arrow, lambda table: table.num_rows, timeout_ms)
 
     async def _sliced(
@@ -116,8 +120,8 @@ class AsyncConsumer(InThread):
                 return found
 
     def _check_subscribed(self) -> None:
-        """Raise IllegalStateError if there is nothing to read, as Java's consumer does: a wait would never
-        end.
+        """Raise IllegalStateError without a subscription or assignment, as Java's consumer does: a wait would
+        never end.
         """
         self._consumer._guard.check()
         if self._consumer._subscription.kind is SubscriptionType.NONE:
@@ -130,7 +134,7 @@ class AsyncConsumer(InThread):
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        """Return the next record. The iteration ends when none comes within consumer_timeout_ms, or the
+        """Return the next record. The iteration ends if none comes within consumer_timeout_ms, or if the
         consumer is closed.
         """
         end = time.monotonic() + self._consumer.config.consumer_timeout_ms / 1000
@@ -144,8 +148,8 @@ class AsyncConsumer(InThread):
                 raise StopAsyncIteration
 
     async def _next(self, end: float) -> tuple[ConsumerRecord | None, bool]:
-        """Return the next record if it is there. Without one, wait for records until `end`, but for SLICE_MS
-        at most, and return None and whether the caller is to look again.
+        """Return (next record, False) if it is there. Otherwise wait for records until `end`, but for
+        SLICE_MS at most, and return (None, whether the caller must call again).
         """
         if self._astray:
             await self._run(nothing)
@@ -159,7 +163,7 @@ class AsyncConsumer(InThread):
         self._polled_ms = self._consumer._store.context.clock()
         return None, found or not (time.monotonic() >= end or guard.closed or guard.ending)
 
-    # --- plain, as aiokafka's -------------------------------------------------------------
+    # --- plain methods, as in aiokafka ----------------------------------------------------
 
     def subscribe(
         self,
@@ -167,7 +171,9 @@ class AsyncConsumer(InThread):
         pattern: str | SubscriptionPattern | None = None,
         listener: Any = None,
     ) -> None:
-        """See `Consumer.subscribe`. Raises InvalidTypeError for a listener with coroutines, too."""
+        """Read the records of topics, as `Consumer.subscribe`. Raises InvalidTypeError for a listener with
+        coroutines, too.
+        """
         for method in ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"):
             if inspect.iscoroutinefunction(getattr(listener, method, None)):
                 raise InvalidTypeError(
@@ -177,144 +183,152 @@ class AsyncConsumer(InThread):
         self._now(self._consumer.subscribe, topics, pattern, listener)
 
     def subscription(self) -> set[str] | None:
-        """See `Consumer.subscription`."""
+        """Return the subscribed topics; None without a subscription."""
         return self._look(Consumer.subscription)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """See `Consumer.assign`."""
+        """Read these partitions instead of the current assignment, as `Consumer.assign`."""
         self._now(self._consumer.assign, partitions)
 
     def unsubscribe(self) -> None:
-        """See `Consumer.unsubscribe`."""
+        """Give up topics and partitions."""
         self._now(self._consumer.unsubscribe)
 
     def assignment(self) -> set[TopicPartition]:
-        """See `Consumer.assignment`."""
+        """Return the assigned partitions."""
         return self._look(Consumer.assignment)
 
     def partitions_for_topic(self, topic: str) -> set[int]:
-        """See `Consumer.partitions_for_topic`."""
+        """Return the numbers of a topic's partitions; an empty set without such a topic. Raises
+        InvalidTypeError.
+        """
         return self._look(Consumer.partitions_for_topic, topic)
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """See `Consumer.seek`."""
+        """Set the position of a partition, as `Consumer.seek`."""
         self._now(self._consumer.seek, partition, offset)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """See `Consumer.pause`."""
+        """Return no records of these partitions until they are resumed. Raises IllegalStateError."""
         self._now(self._consumer.pause, *partitions)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """See `Consumer.resume`."""
+        """Return records of paused partitions again. Raises IllegalStateError."""
         self._now(self._consumer.resume, *partitions)
 
     def paused(self) -> set[TopicPartition]:
-        """See `Consumer.paused`."""
-        # Not by `_look`: a `getmany` of some partitions pauses the others during its call.
+        """Return the paused partitions."""
+        # Not by `_look`: during its call `getmany` pauses the partitions that are not named.
         return self._now(self._consumer.paused)
 
     def highwater(self, partition: TopicPartition) -> int:
-        """See `Consumer.highwater`."""
+        """Return the high watermark of an assigned partition. Raises IllegalStateError."""
         return self._look(Consumer.highwater, partition)
 
     def last_stable_offset(self, partition: TopicPartition) -> int:
-        """Return the offset up to which no transaction is open in an assigned partition, whatever the
-        isolation level. Raises IllegalStateError.
+        """Return the last stable offset of an assigned partition: all transactions below it are decided.
+        Raises IllegalStateError.
         """
         self._check_assigned(partition)
         return self._consumer._lookups.log(partition).last_stable_offset
 
     def last_poll_timestamp(self, partition: TopicPartition) -> int | None:
-        """Return when the consumer looked for records last, in ms since the epoch; None before the first
-        time. Raises IllegalStateError if the partition is not assigned.
+        """Return the time of the consumer's last look for records, in ms since the epoch; None before the
+        first look. Raises IllegalStateError if the partition is not assigned.
         """
         self._check_assigned(partition)
         return self._polled_ms
 
     def _check_assigned(self, *partitions: TopicPartition) -> None:
-        """Raise IllegalStateError, InvalidTypeError."""
+        """Raise IllegalStateError for a partition that is not assigned; InvalidTypeError."""
         self._home.visit()
         self._consumer._guard.check()
         self._consumer._subscription.chosen(partitions)
 
-    # --- the other coroutines ----------------------------------------------------------------
+    # --- offsets, groups, metrics ------------------------------------------------------------
 
     async def topics(self) -> set[str]:
-        """See `Consumer.topics`."""
+        """Return the names of all topics of the store, without internal ones."""
         return await self._call(self._consumer.topics)
 
     async def position(self, partition: TopicPartition) -> int:
-        """See `Consumer.position`."""
+        """Return the offset of the next record to return, as `Consumer.position`."""
         return await self._call(self._consumer.position, partition)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """See `Consumer.seek_to_beginning`."""
+        """Set the positions to the log start offset, by default of all assigned partitions."""
         await self._call(self._consumer.seek_to_beginning, *partitions)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """See `Consumer.seek_to_end`."""
+        """Set the positions to the end of the readable records, by default of all assigned partitions."""
         await self._call(self._consumer.seek_to_end, *partitions)
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
-        """Go on at the committed offsets of these partitions, by default of all that are assigned, and
-        return them; a partition without one, None, stays where it is. Raises IllegalStateError without a
-        group, or for a partition that is not assigned.
+        """Set the positions to the committed offsets, by default of all assigned partitions, and return these
+        offsets. A partition without a committed offset gets None, and keeps its position. Raises
+        IllegalStateError without a group, or for a partition that is not assigned.
         """
         self._check_assigned(*partitions)
-        found: dict[TopicPartition, int | None] = {}
+        offsets: dict[TopicPartition, int | None] = {}
         for partition in partitions or sorted(self.assignment()):
             committed = await self.committed(partition, metadata=True)
-            found[partition] = committed.offset if isinstance(committed, OffsetAndMetadata) else None
+            offsets[partition] = committed.offset if isinstance(committed, OffsetAndMetadata) else None
             if isinstance(committed, OffsetAndMetadata):
                 self.seek(partition, committed)
-        return found
+        return offsets
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """See `Consumer.beginning_offsets`."""
+        """Return the log start offsets. Raises UnknownTopicOrPartitionError."""
         return await self._call(self._consumer.beginning_offsets, partitions)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """See `Consumer.end_offsets`."""
+        """Return the offsets after the last readable record, as `Consumer.end_offsets`."""
         return await self._call(self._consumer.end_offsets, partitions)
 
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """See `Consumer.offsets_for_times`."""
+        """Return the first record of each partition at or after its given time, as
+        `Consumer.offsets_for_times`.
+        """
         return await self._call(self._consumer.offsets_for_times, timestamps)
 
     async def commit(self, offsets: ToCommit | None = None) -> None:
-        """See `Consumer.commit`; an offset may also be a number, or a number and a note."""
+        """Commit offsets, as `Consumer.commit`; each may also be an int, or a tuple of an int and a metadata
+        str.
+        """
         await self._call(self._consumer.commit, None if offsets is None else _with_metadata(offsets))
 
     async def committed(
         self, partition: TopicPartition, metadata: bool = False
     ) -> int | OffsetAndMetadata | None:
-        """See `Consumer.committed`."""
+        """Return the committed offset, or None, as `Consumer.committed`."""
         return await self._call(self._consumer.committed, partition, metadata)
 
     async def group_metadata(self) -> ConsumerGroupMetadata:
-        """See `Consumer.group_metadata`."""
+        """Return the membership in a group, for a transaction's offsets."""
         return await self._call(self._consumer.group_metadata)
 
     async def metrics(self) -> dict[str, dict[str, float]]:
-        """See `Consumer.metrics`."""
+        """Return {group of metrics: {name: value}}, by Kafka's names."""
         return await self._call(self._consumer.metrics)
 
     # --- the beginning and the end ---------------------------------------------------------
 
     async def start(self) -> None:
-        """Belong to this event loop, and bring the assignment up to date: without a group the consumer has
-        all partitions of its topics then; a group's member has begun to join. Raises ClientClosedError.
+        """Bind the consumer to this event loop, and update the assignment: without a group to all partitions
+        of its topics; a group's member begins to join. Raises ClientClosedError.
         """
         await self._call(self._consumer._update)
 
     async def stop(self) -> None:
-        """See `close`, which commits what was read where `enable_auto_commit` asks for it."""
+        """Close the consumer; with `enable_auto_commit` the positions are committed."""
         await self.close()
 
     async def close(self, autocommit: bool = True) -> None:
-        """See `Consumer.close`. A call that is cancelled before its turn does nothing."""
+        """Leave the group and give up all partitions, as `Consumer.close`. A call that is cancelled before
+        its turn does nothing.
+        """
         guard = self._consumer._guard
         if self._line.ended:
             return
@@ -345,7 +359,7 @@ class AsyncConsumer(InThread):
 def _poll_only(
     consumer: Consumer, partitions: frozenset[TopicPartition], max_records: int | None, timeout_ms: float
 ) -> Polled:
-    """Poll these partitions: the others are paused meanwhile."""
+    """Poll these partitions, while all other partitions are paused."""
     if not partitions <= consumer.assignment():
         consumer._update()
     assigned = consumer.assignment()
@@ -358,13 +372,15 @@ def _poll_only(
         polled = consumer.poll(timeout_ms, max_records)
     finally:
         consumer.resume(*(others & consumer.assignment()))
-    for partition in polled.keys() - partitions:  # a rebalance has brought it within that call
+    for partition in polled.keys() - partitions:  # a rebalance during the poll has assigned it
         consumer.seek(partition, polled.pop(partition)[0].offset)
     return polled
 
 
 def _with_metadata(offsets: Any) -> Any:
-    """Return offsets as `Consumer.commit` takes them; it refuses other values, which stay as they are."""
+    """Return offsets as `Consumer.commit` accepts them; invalid values stay as they are, and are refused
+    there.
+    """
     if not isinstance(offsets, Mapping):
         return offsets
     numbers = {tp: OffsetAndMetadata(at) for tp, at in offsets.items() if type(at) is int}

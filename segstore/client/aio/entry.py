@@ -1,5 +1,5 @@
-"""`ConsumerEntry`: lets one thread at a time into the consumer of an `AsyncConsumer`: the consumer's own
-thread, or the event loop's, for which the consumer's thread ends its wait.
+"""`ConsumerEntry`: admits one thread at a time to the consumer of an `AsyncConsumer`: the consumer's own
+thread, or the event loop's thread, for which the consumer's thread ends its wait.
 
 Threads: any. Interrupts: `with` is the only way to take the lock, see `segstore.threads`.
 """
@@ -19,25 +19,27 @@ T = TypeVar("T")
 
 PATIENCE = 2.0
 """Seconds that `plain` waits for the consumer's thread, which may be within an application's listener,
-deserializer or interceptor. One that waits for the event loop would never end."""
-_AGAIN = 0.01  # seconds after which a thread that waits is woken again: it may have been about to wait
+deserializer or interceptor. Application code that waits for the event loop would never end."""
+_AGAIN = 0.01  # seconds after which a waiting thread is woken again: it may have begun to wait since
 
 
 class Entered(Protocol):
-    """A consumer into which one thread at a time is let."""
+    """A consumer that a `ConsumerEntry` guards."""
 
     _guard: Guard
     _store: Store
 
 
 class ConsumerEntry:
-    """The lock around each call of the consumer. A listener, which is called within one, may make another."""
+    """The lock around each call of the consumer. A listener, which runs within a call, may make
+    another call.
+    """
 
     def __init__(self, consumer: Entered) -> None:
         self._consumer, self._lock = consumer, threading.RLock()
 
     def call(self, call: Callable[[], T]) -> T:
-        """Make a call in the consumer's thread, which may take its time."""
+        """Make a call that may wait, in the consumer's thread."""
         with self._lock:
             return call()
 
@@ -46,11 +48,11 @@ class ConsumerEntry:
         not leave its call within PATIENCE.
         """
         if not self._is_free(0.0):
-            self._have_it_left()
+            self._interrupt_wait()
         with self._lock:
             return call()
 
-    def _have_it_left(self) -> None:
+    def _interrupt_wait(self) -> None:
         guard, end = self._consumer._guard, time.monotonic() + PATIENCE
         guard.asked = True
         try:
@@ -64,7 +66,7 @@ class ConsumerEntry:
             guard.asked = False
 
     def _is_free(self, seconds: float) -> bool:
-        """Return whether no other thread is within a call, or will have left it within `seconds`."""
+        """Return whether no other thread is within a call, or leaves its call within `seconds`."""
         if seconds:
             self._consumer._store.wake()
         try:
@@ -77,18 +79,18 @@ class ConsumerEntry:
 
 
 class Undoable:
-    """A call that is made in the consumer's thread, and undone there if it has returned something."""
+    """A call in the consumer's thread, with a function that undoes it if it has returned."""
 
     def __init__(
         self, entry: ConsumerEntry, call: Callable[[], Any], undo: Callable[[], None] | None
     ) -> None:
-        self._entry, self._call, self._undo, self._gave = entry, call, undo, False
+        self._entry, self._call, self._undo, self._has_returned = entry, call, undo, False
 
     def make(self) -> Any:
         result = self._entry.call(self._call)
-        self._gave = True
+        self._has_returned = True
         return result
 
     def take_back(self) -> None:
-        if self._gave and self._undo is not None:
+        if self._has_returned and self._undo is not None:
             self._entry.call(self._undo)

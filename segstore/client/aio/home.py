@@ -1,7 +1,6 @@
-"""`ClientHome`: the event loop that a client belongs to, and when a task that uses the client gives way to
-others.
+"""`ClientHome`: the event loop that a client belongs to, and the turns that a task gives to other tasks.
 
-Threads: any may ask; threads other than the loop's are refused.
+Threads: any may call; threads without the client's loop are refused.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ import asyncio
 from segstore.errors import IllegalStateError
 
 MOST_CALLS = 64
-"""The number of calls without a wait that a task makes in a row before other tasks have a turn."""
+"""The number of calls without a wait that a task makes in a row before other tasks get a turn."""
 
 
 class ClientHome:
-    """The home of one client; `client` is its name in errors."""
+    """The event loop of one client; `client` is the client's name in errors."""
 
     def __init__(self, client: str) -> None:
         self._client = client
@@ -23,8 +22,8 @@ class ClientHome:
         self._task, self._calls = 0, 0
 
     def here(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop. Raises IllegalStateError where it is not that of the first call, even if
-        that one is closed.
+        """Return the running loop. Raises IllegalStateError unless it is the loop of the client's first call,
+        even if that loop is closed.
         """
         loop = asyncio.get_running_loop()
         # `setdefault` is atomic: if several threads come at once, exactly one sets the loop.
@@ -33,8 +32,8 @@ class ClientHome:
         return loop
 
     def visit(self) -> None:
-        """Do as `here`, for a plain method, which may also be called where no loop runs: before the first
-        one, or by a listener in the consumer's thread.
+        """Raise IllegalStateError in another loop than the client's. Without a running loop a plain method
+        may be called: before the loop runs, or by a listener in the consumer's thread.
         """
         try:
             asyncio.get_running_loop()
@@ -43,8 +42,8 @@ class ClientHome:
         self.here()
 
     def due(self) -> bool:
-        """Count a call that does not suspend its task; return whether the task is to give way before it
-        makes the call.
+        """Count a call that does not suspend its task; return whether the task must yield to other tasks
+        before the call.
 
         Only calls of one task in a row count: tasks that make one call each keep their order.
         """

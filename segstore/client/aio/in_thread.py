@@ -1,5 +1,5 @@
-"""`InThread`: what the asyncio forms of consumers have in common: coroutines that run in a thread of the
-consumer's own, and plain methods for which that thread leaves its call.
+"""`InThread`: the base of the asyncio consumers: coroutines that run in the consumer's own thread, and plain
+methods for which that thread leaves its call.
 
 Threads: one event loop; the coroutines of several tasks take turns. A plain method ends a wait of the
 consumer's thread first, see `entry`.
@@ -23,41 +23,41 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 SLICE_MS = 50
-"""The longest wait of one call in the thread: then other tasks have their turn, and a cancelled call ends."""
+"""The longest wait of one call in the thread; after it other tasks get a turn, and a cancelled call ends."""
 
 
 class InThread:
-    """A consumer `inner` and its thread; `name` is that of the consumer in errors."""
+    """A consumer `inner` with its own thread; `name` is the consumer's name in errors."""
 
     def __init__(self, inner: Entered, thread: str, name: str) -> None:
         self._inner = inner
         self._line, self._turns = Line(thread), Turns()
         self._home = ClientHome(f"<{name}>")
         self._entry = ConsumerEntry(inner)
-        self._astray = False  # a call that was left in the thread may be under way there
+        self._astray = False  # whether a cancelled call may still run in the thread
 
     async def _call(self, method: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run a method in the thread, when it is this task's turn."""
+        """Run a method in the consumer's thread, when it is this task's turn."""
         call = functools.partial(method, *arguments, **named)
         while True:
             with contextlib.suppress(GiveWay):
                 return await self._turn(lambda: self._done(call))
 
     def _now(self, method: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Call a method in this thread, once the consumer's own has left its call."""
+        """Call a method in this thread, after the consumer's thread has left its call."""
         self._home.visit()
         return self._entry.plain(functools.partial(method, *arguments, **named))
 
     async def _turn(self, run: Callable[[], Awaitable[T]]) -> T:
-        """Run it when it is this task's turn. Raises IllegalStateError in another event loop, where the
-        turn would never come.
+        """Await `run` when it is this task's turn. Raises IllegalStateError in another event loop, whose
+        tasks never get a turn.
         """
         self._home.here()
         return await self._turns.take(run)
 
     async def _done(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
-        """Return what `call` returns in the thread. A task that is cancelled meanwhile waits for it and
-        undoes it.
+        """Return the result of `call` in the thread. If the task is cancelled, wait for the call
+        and undo it.
         """
         self._inner._guard.check()
         return await self._run(call, undo)
@@ -66,10 +66,10 @@ class InThread:
         made = Undoable(self._entry, call, undo)
         try:
             return await asyncio.shield(self._line.run(made.make))
-        except Exception:  # the call's own
+        except Exception:  # the call has raised it
             raise
         except BaseException as error:
-            # A coroutine that is closed may not wait, and its loop may be closed: the thread undoes the call.
+            # A closed coroutine may not wait, and its loop may be closed: the thread itself undoes the call.
             self._astray = True
             self._line.later(made.take_back)
             if isinstance(error, asyncio.CancelledError):
@@ -77,7 +77,7 @@ class InThread:
             raise
 
     async def _all_made(self) -> None:
-        """Wait until the thread is done with all calls, even if the task is cancelled again."""
+        """Wait until the thread has made all calls, even if the task is cancelled again."""
         made = self._line.run(nothing)
         while not made.done():
             with contextlib.suppress(asyncio.CancelledError):
@@ -86,9 +86,9 @@ class InThread:
 
 
 def nothing() -> None:
-    """Do nothing: the call is done once all earlier calls are."""
+    """Do nothing; used to wait for all earlier calls in a thread."""
 
 
 def part_of(left: float) -> float:
-    """Return how long the next slice waits, of the `left` ms."""
+    """Return the length of the next slice, out of `left` ms."""
     return min(max(left, 0), SLICE_MS)

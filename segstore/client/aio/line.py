@@ -1,8 +1,8 @@
-"""`Line`: a thread of one asyncio client, in which its calls are made one after the other.
+"""`Line`: a thread of one asyncio client, which makes its calls one after another.
 
 Threads: `run` and `end` belong to the event loop, `later` to any thread; the calls are made in the line's
-thread. After an interrupt in the loop a call was made, or was not; a `ThreadPoolExecutor` might start a
-second thread after one.
+thread. After an interrupt in the loop a call was made, or was not. A `ThreadPoolExecutor` is no replacement:
+after an interrupt it might start a second thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ T = TypeVar("T")
 
 
 class Line:
-    """The thread ends when `end` is called, or the line is dropped. `ended`: no more calls are taken."""
+    """The thread of one client. It ends when `end` is called, or the line is dropped. `ended`: new calls are
+    refused.
+    """
 
     def __init__(self, name: str) -> None:
         self._name, self._shelter = name, Shelter(name)
@@ -38,11 +40,11 @@ class Line:
         return future
 
     def later(self, call: Callable[[], None]) -> None:
-        """Have the call made after all earlier ones, in any state of any loop; its outcome goes nowhere."""
+        """Make the call after all earlier calls, in any state of any loop; its result is dropped."""
         self._shelter.later(call)
 
     def end(self) -> None:
-        """Take no more calls. Those that wait are made."""
+        """Refuse new calls. The waiting calls are made."""
         self.ended = True
         self._shelter.end()
 
@@ -52,14 +54,14 @@ def _make(call: Callable[[], T], future: asyncio.Future[T], loop: asyncio.Abstra
         return
     try:
         result = call()
-    except BaseException as error:  # the task's that waits
-        _tell(loop, partial(_complete, future, future.set_exception, error))
+    except BaseException as error:  # the waiting task raises it
+        _post(loop, partial(_complete, future, future.set_exception, error))
     else:
-        _tell(loop, partial(_complete, future, future.set_result, result))
+        _post(loop, partial(_complete, future, future.set_result, result))
 
 
-def _tell(loop: asyncio.AbstractEventLoop, outcome: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop was closed, and nobody is left who awaits
+def _post(loop: asyncio.AbstractEventLoop, outcome: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop was closed: no task awaits the future
         loop.call_soon_threadsafe(outcome)
 
 

@@ -1,7 +1,7 @@
 """`AsyncProducer`: the producer for asyncio, with aiokafka's names.
 
-Threads: one event loop, which is never kept waiting: `send` awaits memory, and blocking calls run in a
-thread of the producer's own, one after the other.
+Threads: one event loop, which never blocks: `send` awaits memory, and blocking calls run in a thread of the
+producer's own, one after another.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ if TYPE_CHECKING:
 
 # --- bridge ------------------------------------------------------------------------------------
 
-# `Bridge`: takes outcomes of records from the sender's thread to the event loop.
-#
-# Threads: the loop's and the sender's. One wake-up of the loop delivers all outcomes that are ready by
-# then: those of a batch or more, so it is never woken once a record.
+# `Bridge`: passes outcomes of records from the sender's thread to the event loop. Threads: the loop's and the
+# sender's. One wake-up of the loop delivers all outcomes that are ready by then, at least those of a batch,
+# so that not every record wakes the loop.
 
 Awaited = asyncio.Future[RecordMetadata]
 
 
 class Bridge:
-    """`freed` is called in the loop after outcomes were handed over: memory has become free."""
+    """The bridge of one producer. The loop calls `freed` after it has delivered outcomes, because memory has
+    become free.
+    """
 
     def __init__(self, freed: Callable[[], None]) -> None:
         self._freed = freed
@@ -57,7 +58,7 @@ class Bridge:
         self._woken = False
 
     def future(self, loop: asyncio.AbstractEventLoop, sent: FutureRecordMetadata) -> Awaited:
-        """Return a future of the record's outcome. Cancelling it does not change the record."""
+        """Return an asyncio future of the record's metadata. Cancelling it does not cancel the record."""
         awaited: Awaited = loop.create_future()
         known = partial(self._tell, awaited)
         sent._when_done(known, known)
@@ -70,19 +71,19 @@ class Bridge:
         self._woken = True
         try:
             awaited.get_loop().call_soon_threadsafe(self._complete_known)
-        except RuntimeError:  # the loop was closed, and nobody is left who awaits
+        except RuntimeError:  # the loop was closed: no task awaits the futures
             self._known.clear()
             self._woken = False
 
     def _complete_known(self) -> None:
-        # First: outcomes that come from now on wake the loop again.
+        # First: later outcomes wake the loop again.
         self._woken = False
         for _ in range(len(self._known)):
             awaited, outcome = self._known.popleft()
             if awaited.done():
                 continue
             if isinstance(outcome, BaseException):
-                awaited.set_exception(copy_of(outcome))  # each gets a traceback of its own
+                awaited.set_exception(copy_of(outcome))  # each future's error gets its own traceback
             else:
                 awaited.set_result(outcome)
         self._freed()
@@ -90,10 +91,9 @@ class Bridge:
 
 # --- room --------------------------------------------------------------------------------------
 
-# `Room`: tasks that wait for memory in a producer's buffer pool, in their order.
-#
-# Threads: only the event loop's, which never waits in the pool itself. No other thread takes memory, so
-# memory that it finds free stays free until it takes it.
+# `Room`: tasks that wait for memory in a producer's buffer pool, in order. Threads: only the event loop's,
+# which never waits in the pool itself. No other thread takes memory, so memory that is free stays free until
+# this thread takes it.
 
 
 class _Waiter:
@@ -104,23 +104,23 @@ class _Waiter:
 
 
 class Room:
-    """The pool of `producer` as tasks see it; sizes in bytes."""
+    """The memory of `producer` for tasks; sizes in bytes."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer, self._pool = producer, producer._accumulator.pool
         self._waiters: deque[_Waiter] = deque()
 
     def has(self, need: int) -> bool:
-        """Return whether a record of `need` bytes finds room at once, and no task waits already."""
+        """Return whether there is memory for a record of `need` bytes, and no task waits for memory."""
         return not self._waiters and self._fits(need)
 
     def _fits(self, need: int) -> bool:
-        # A block is at least as large as a batch; a record that is larger than the pool is refused by `send`.
+        # A block is at least as large as a batch; `send` refuses a record that is larger than the pool.
         pool = self._pool
         return pool.available >= min(max(need, pool.block_size), pool.total)
 
     async def wait(self, need: int) -> None:
-        """Return when there is room; the task must send at once then, and call `look` for others. Raises
+        """Wait for memory; the task must then send at once, and call `look` for the next task. Raises
         BufferExhaustedError.
         """
         loop = asyncio.get_running_loop()
@@ -139,13 +139,13 @@ class Room:
         self._waiters.popleft()
 
     def look(self) -> None:
-        """Let the first task go on if there is room, and have lingering batches sent if there is none."""
+        """Resume the first waiting task if there is memory for it; otherwise send the lingering batches."""
         if not self._waiters or self._waiters[0].turn.done():
             return
         if self._fits(self._waiters[0].need):
             self._waiters[0].turn.set_result(None)
         else:
-            with contextlib.suppress(KafkaTimeoutError):  # the flush is begun here, and not waited for
+            with contextlib.suppress(KafkaTimeoutError):  # only begins the flush
                 self._producer.flush(timeout=0)
 
     def _give_up(self, waiter: _Waiter) -> None:
@@ -169,8 +169,8 @@ log = Logger("segstore")
 
 
 class Transactional(ABC):
-    """The transactions of `Producer` as coroutines. A commit or abort that is cancelled goes on, and the
-    next call waits for it; a cancelled beginning is undone.
+    """The transactions of `Producer` as coroutines. A cancelled commit or abort continues, and the next call
+    waits for it; a cancelled beginning is undone.
     """
 
     _producer: Producer
@@ -180,17 +180,19 @@ class Transactional(ABC):
         """Run a method in the producer's thread."""
 
     def transaction(self) -> Transaction:
-        """Return a block: `async with producer.transaction():` begins a transaction, and commits it, or
-        aborts it where an exception leaves the block.
+        """Return an async context manager that begins a transaction, and commits it, or aborts it after an
+        exception in the block.
         """
         return Transaction(self)
 
     @abstractmethod
     def _begin(self, method: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """Run a method in the producer's thread; return a future."""
+        """Run a method in the producer's thread; return a future of its result."""
 
     async def begin_transaction(self) -> None:
-        """See `Producer.begin_transaction`. A cancelled call leaves no transaction open."""
+        """Begin a transaction, as `Producer.begin_transaction`. A cancelled call leaves no
+        transaction open.
+        """
         begun: list[bool] = []
 
         def begin() -> None:
@@ -204,10 +206,9 @@ class Transactional(ABC):
         try:
             await self._call(begin)
         except asyncio.CancelledError:
-            with contextlib.suppress(
-                ClientClosedError
-            ):  # closing the producer has aborted the transaction already
-                self._begin(take_back).add_done_callback(_told)
+            # A closed producer has aborted the transaction.
+            with contextlib.suppress(ClientClosedError):
+                self._begin(take_back).add_done_callback(_log_failure)
             raise
 
     async def send_offsets_to_transaction(
@@ -215,20 +216,20 @@ class Transactional(ABC):
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group_metadata: ConsumerGroupMetadata | str,
     ) -> None:
-        """See `Producer.send_offsets_to_transaction`."""
+        """Commit a group's offsets with the transaction, as `Producer.send_offsets_to_transaction`."""
         await self._call(self._producer.send_offsets_to_transaction, offsets, group_metadata)
 
     async def commit_transaction(self) -> None:
-        """See `Producer.commit_transaction`."""
+        """Send all waiting records and commit, as `Producer.commit_transaction`."""
         await self._call(self._producer.commit_transaction)
 
     async def abort_transaction(self) -> None:
-        """See `Producer.abort_transaction`."""
+        """Abort the transaction, as `Producer.abort_transaction`."""
         await self._call(self._producer.abort_transaction)
 
 
-def _told(taken_back: asyncio.Future[None]) -> None:
-    """Log the error of the undoing, if it has one: no task waits for it any more."""
+def _log_failure(taken_back: asyncio.Future[None]) -> None:
+    """Log the error of an abort that no task awaits."""
     error = None if taken_back.cancelled() else taken_back.exception()
     if error is not None:
         log.warning("a transaction whose beginning was cancelled could not be aborted: %s", error)
@@ -249,7 +250,7 @@ class Transaction:
     ) -> None:
         if error is None:
             await self._producer.commit_transaction()
-        elif not isinstance(error, ProducerFencedError):  # then it was aborted already, by the newer producer
+        elif not isinstance(error, ProducerFencedError):  # a newer producer has aborted it when it fenced us
             await self._producer.abort_transaction()
 
 
@@ -263,16 +264,16 @@ _OVERHEAD = HEADER_SIZE + MAX_RECORD_OVERHEAD
 class AsyncProducer(Transactional):
     """`Producer` with coroutines in place of methods; `async with` starts and stops it.
 
-    Serializers, partitioner and `on_send` of interceptors are called in the event loop,
-    `on_acknowledgement` in the sender's thread. A cancelled call that runs in the thread goes on there, and
-    the next one waits for it.
+    Serializers, partitioner and `on_send` of interceptors are called in the event loop, `on_acknowledgement`
+    in the sender's thread. A cancelled call that runs in the producer's thread continues, and the next call
+    waits for it.
     """
 
     def __init__(self, store: Store, **settings: Unpack[ProducerSettings]) -> None:
-        """Raises what `Producer` raises."""
+        """Raises the errors of `Producer`."""
         self._producer = Producer(store, **settings)
         self.config = config = self._producer.config
-        # With serializers or interceptors the size of a record is not known before.
+        # With serializers or interceptors the size of a record is not known in advance.
         self._opaque = bool(config.key_serializer or config.value_serializer or config.interceptors)
         self._room = Room(self._producer)
         self._bridge = Bridge(self._room.look)
@@ -284,7 +285,7 @@ class AsyncProducer(Transactional):
         return f"<AsyncProducer client_id={self.config.client_id}>"
 
     async def _call(self, method: Callable[..., T], *arguments: Any) -> T:
-        """Run a method in the thread, after earlier ones. A cancelled call goes on. Raises
+        """Run a method in the thread, after earlier calls. A cancelled call continues there. Raises
         ClientClosedError.
         """
         return await asyncio.shield(self._begin(method, *arguments))
@@ -304,9 +305,9 @@ class AsyncProducer(Transactional):
         timestamp_ms: int | None = None,
         headers: Any = None,
     ) -> Awaited:
-        """Hand a record over; return a future of where it was written. Waits up to `max_block_ms` while
-        `buffer_memory` is full, and now and then gives way to other tasks; if cancelled meanwhile, nothing
-        was sent. Raises what `Producer.send` raises.
+        """Send a record; return a future of its metadata. Waits up to `max_block_ms` while `buffer_memory` is
+        full, and now and then yields to other tasks; if cancelled during that wait, nothing was sent. Raises
+        the errors of `Producer.send`.
         """
         loop, need = self._home.here(), self._most(value, key, headers)
         if self._home.due():
@@ -320,7 +321,7 @@ class AsyncProducer(Transactional):
         return self._bridge.future(loop, sent)
 
     def _most(self, value: Any, key: Any, headers: Any) -> int:
-        """Return the most bytes of memory that the record takes."""
+        """Return the most bytes of memory that the record may take."""
         if not (self._opaque or headers) and type(value) is bytes and (key is None or type(key) is bytes):
             return len(value) + len(key or b"") + _OVERHEAD
         return self.config.max_request_size + _OVERHEAD
@@ -334,35 +335,37 @@ class AsyncProducer(Transactional):
         timestamp_ms: int | None = None,
         headers: Any = None,
     ) -> RecordMetadata:
-        """Send, and return where the record was written. If cancelled during that wait, the record may be
-        written all the same.
+        """Send a record, and return its metadata once it is written. If cancelled during that wait, the
+        record may still be written.
         """
         return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
     async def flush(self, timeout: float | None = None) -> None:
-        """See `Producer.flush`; the futures of all records are done when it returns."""
+        """Send all waiting records, as `Producer.flush`; the futures of all records are done when
+        it returns.
+        """
         await self._call(self._producer.flush, timeout)
 
     async def partitions_for(self, topic: str) -> set[int]:
-        """See `Producer.partitions_for`."""
+        """Return the numbers of a topic's partitions. Raises UnknownTopicOrPartitionError."""
         return self._producer.partitions_for(topic)
 
     async def metrics(self) -> dict[str, dict[str, float]] | None:
-        """See `Producer.metrics`."""
+        """Return {group: {name: value}} by Kafka's names; None with metrics_enabled=False."""
         return self._producer.metrics()
 
     # --- the beginning and the end ---------------------------------------------------------
 
     async def start(self) -> None:
-        """Belong to this event loop, as after a first `send`; with a transactional_id see
-        `Producer.init_transactions`.
+        """Bind the producer to this event loop, as a first `send` does; with a transactional_id initialize
+        transactions, as `Producer.init_transactions`.
         """
         self._home.here()
         if self.config.transactional_id is not None:
             await self._call(self._producer.init_transactions)
 
     async def stop(self, timeout: float | None = None) -> None:
-        """See `Producer.close`. If cancelled or called again it goes on, and another call waits for it.
+        """Close the producer, as `Producer.close`. A cancelled call continues, and another call waits for it.
         Raises InvalidTypeError, InvalidArgumentError; then nothing was begun.
         """
         if timeout is not None:
@@ -372,7 +375,7 @@ class AsyncProducer(Transactional):
         await asyncio.shield(self._stopping)
 
     async def close(self, timeout: float | None = None) -> None:
-        """See `stop`, which is aiokafka's name for it."""
+        """Close the producer; aiokafka's name is `stop`."""
         await self.stop(timeout)
 
     def _close(self, timeout: float | None) -> None:

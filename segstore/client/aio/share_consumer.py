@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 
 class Noted:
-    """What a plain method returns, which is done by then: it may be awaited, and need not be."""
+    """The result of a plain method, which is complete on return: it may be awaited, and need not be."""
 
     __slots__ = ()
 
     def __await__(self) -> Generator[None, None, None]:
-        """Return at once."""
+        """Return without waiting."""
         yield from ()
 
 
@@ -45,18 +45,18 @@ _NOTED = Noted()
 
 
 class AsyncShareConsumer(InThread):
-    """`ShareConsumer` for asyncio: methods that may wait are coroutines; those that only note something are
+    """`ShareConsumer` for asyncio: methods that may wait are coroutines; methods that only note something are
     plain, and may be awaited too. `async with` starts and stops it. `async for` yields single records, and in
-    implicit mode accepts a record when the next one is asked for.
+    implicit mode accepts a record when the next record is asked for.
 
-    A cancelled call ends when its thread is done with it, within SLICE_MS and a read, and loses nothing:
-    records that a `poll` would have returned come with the next one. Deserializers and the acknowledgement
-    commit callback are called in the consumer's thread. Calls in another event loop than that of the first
-    call raise IllegalStateError.
+    A cancelled call ends when its thread has finished it, within SLICE_MS and a read, and loses nothing:
+    records that a `poll` would have returned come with the next `poll`. Deserializers and the acknowledgement
+    commit callback are called in the consumer's thread. A call in another event loop than the first call
+    raises IllegalStateError.
     """
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ShareConsumerSettings]) -> None:
-        """Raises what `ShareConsumer` raises."""
+        """Raises the errors of `ShareConsumer`."""
         self._consumer = ShareConsumer(store, *topics, **settings)
         self.config = self._consumer.config
         name = f"AsyncShareConsumer group_id={self.config.group_id}"
@@ -68,12 +68,12 @@ class AsyncShareConsumer(InThread):
     # --- records ---------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Polled:
-        """See `ShareConsumer.poll`."""
+        """Return acquired records by partition, as `ShareConsumer.poll`."""
         polled: Polled = await self._sliced(self._consumer.poll, timeout_ms, max_records)
         return polled
 
     async def poll_flat(self, timeout_ms: float = 0, max_records: int | None = None) -> list[ConsumerRecord]:
-        """See `ShareConsumer.poll_flat`."""
+        """Return acquired records as one list, as `ShareConsumer.poll_flat`."""
         records: list[ConsumerRecord] = await self._sliced(self._consumer.poll_flat, timeout_ms, max_records)
         return records
 
@@ -106,7 +106,7 @@ class AsyncShareConsumer(InThread):
             raise copy_of(refusal)
 
     async def _next(self) -> ConsumerRecord | None:
-        """Return the next record if it is there; else wait for records, for SLICE_MS at most."""
+        """Return the next record if it is there; otherwise wait for records, for SLICE_MS at most."""
         if self._astray:
             await self._run(nothing)
             self._astray = False
@@ -117,80 +117,88 @@ class AsyncShareConsumer(InThread):
             await self._done(functools.partial(self._consumer._fill, part_of(1000)))
         return record
 
-    # --- plain -------------------------------------------------------------------------------------
+    # --- plain methods -----------------------------------------------------------------------------
 
     def acknowledge(
         self, record: ConsumerRecord, type: AcknowledgeType = AcknowledgeType.ACCEPT, *others: object
     ) -> Noted:
-        """See `ShareConsumer.acknowledge`."""
+        """Note the outcome of a record, as `ShareConsumer.acknowledge`."""
         self._now(self._consumer.acknowledge, record, type, *others)
         return _NOTED
 
     def acknowledge_offset(
         self, topic: str, partition: int, offset: int, type: AcknowledgeType = AcknowledgeType.ACCEPT
     ) -> Noted:
-        """See `ShareConsumer.acknowledge_offset`."""
+        """Note the outcome of a record by its offset, as `ShareConsumer.acknowledge_offset`."""
         self._now(self._consumer.acknowledge_offset, topic, partition, offset, type)
         return _NOTED
 
     def subscribe(self, topics: Collection[str]) -> Noted:
-        """See `ShareConsumer.subscribe`."""
+        """Subscribe to topics in place of the earlier ones, as `ShareConsumer.subscribe`."""
         self._now(self._consumer.subscribe, topics)
         return _NOTED
 
     def unsubscribe(self) -> Noted:
-        """See `ShareConsumer.unsubscribe`."""
+        """Leave the group, and drop the subscription."""
         self._now(self._consumer.unsubscribe)
         return _NOTED
 
     def subscription(self) -> set[str]:
-        """See `ShareConsumer.subscription`."""
+        """Return the subscribed topics."""
         return self._now(self._consumer.subscription)
 
     def set_acknowledgement_commit_callback(self, callback: OnAcknowledged | None) -> Noted:
-        """See `ShareConsumer.set_acknowledgement_commit_callback`."""
+        """Set the callback for sent acknowledgements, as
+        `ShareConsumer.set_acknowledgement_commit_callback`.
+        """
         self._now(self._consumer.set_acknowledgement_commit_callback, callback)
         return _NOTED
 
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:
-        """See `ShareConsumer.acquisition_lock_timeout_ms`."""
+        """Return the ms that the last delivered records stay with this member; None before the first
+        delivery.
+        """
         return self._consumer.acquisition_lock_timeout_ms
 
     def wakeup(self) -> None:
-        """See `ShareConsumer.wakeup`."""
+        """Make the running poll, or the next one, raise WakeupError, unless it returns records."""
         self._consumer.wakeup()
 
-    # --- the other coroutines ----------------------------------------------------------------------
+    # --- commits and metrics -----------------------------------------------------------------------
 
     async def commit_sync(
         self, timeout_ms: float | None = None
     ) -> dict[TopicPartition, SegstoreError | None]:
-        """See `ShareConsumer.commit_sync`. If cancelled, the acknowledgements may have been sent."""
+        """Send the noted acknowledgements, as `ShareConsumer.commit_sync`. A cancelled call may have sent
+        them.
+        """
         return await self._call(self._consumer.commit_sync, timeout_ms)
 
     async def commit_async(self) -> None:
-        """See `ShareConsumer.commit_async`."""
+        """Send the noted acknowledgements; errors go to the acknowledgement commit callback."""
         await self._call(self._consumer.commit_async)
 
     async def metrics(self) -> dict[str, dict[str, float]]:
-        """See `ShareConsumer.metrics`."""
+        """Return {group of metrics: {name: value}}, by Kafka's names."""
         return await self._call(self._consumer.metrics)
 
     # --- the beginning and the end -----------------------------------------------------------------
 
     async def start(self) -> None:
-        """Belong to this event loop, and join the group, if topics are subscribed to. Raises
+        """Bind the consumer to this event loop, and join the group if it is subscribed to topics. Raises
         ClientClosedError.
         """
         await self._call(self._consumer._join)
 
     async def stop(self) -> None:
-        """See `close`."""
+        """Close the consumer."""
         await self.close()
 
     async def close(self, timeout_ms: float = 30_000) -> None:
-        """See `ShareConsumer.close`. A call that is cancelled before its turn does nothing."""
+        """Send the noted acknowledgements and leave the group, as `ShareConsumer.close`. A call that is
+        cancelled before its turn does nothing.
+        """
         span(timeout_ms)
         await self._close(True)
 
@@ -218,5 +226,7 @@ class AsyncShareConsumer(InThread):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close, as `ShareConsumer` does at the end of a block."""
+        """Close the consumer. After an exception in the block, records of the last poll without an
+        acknowledgement are released.
+        """
         await self._close(kind is None)

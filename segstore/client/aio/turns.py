@@ -1,4 +1,4 @@
-"""`Turns`: lets one task at a time use a client, in the order of their requests.
+"""`Turns`: admits one task at a time to a client, in the order of their requests.
 
 Threads: one event loop. After an interrupt at the end of a turn the next turn can still be taken; an
 `asyncio.Lock`, whose release is written in Python, would stay locked.
@@ -19,12 +19,12 @@ class Turns:
     """The turns of the tasks that use one client."""
 
     def __init__(self) -> None:
-        self._taken = threading.Lock()  # never waited for: `with` lets go of it in one step of C
+        self._taken = threading.Lock()  # no thread waits for it; `with` releases it in one step of C
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._woken = False  # and not resumed yet: who comes now lets that one go first
+        self._woken = False  # a woken task has not been resumed yet: a new task lets it go first
 
     async def take(self, run: Callable[[], Awaitable[T]]) -> T:
-        """Return what `run` returns, when it is this task's turn."""
+        """Await `run` when it is this task's turn, and return its result."""
         if self._woken:
             self._woken = False
             await asyncio.sleep(0)
@@ -40,7 +40,7 @@ class Turns:
         free, queue = asyncio.get_running_loop().create_future(), self._waiting.append
         while True:
             queue(free)
-            self._wake()  # where an interrupt has kept the last one from doing so
+            self._wake()  # again, since an interrupt may have prevented it at the end of the last turn
             try:
                 await free
             except BaseException:
@@ -56,11 +56,11 @@ class Turns:
             free, queue = asyncio.get_running_loop().create_future(), self._waiting.appendleft
 
     def _wake(self) -> None:
-        """Resume the first task that waits, if the turn is free."""
+        """Resume the first waiting task, if no task has the turn."""
         while self._waiting and not self._taken.locked():
             free = self._waiting[0]
             if not free.done():
                 free.set_result(None)
                 self._woken = True
                 return
-            self._waiting.popleft()  # its task is resumed already, or is about to be
+            self._waiting.popleft()  # its task is resumed, or is about to be

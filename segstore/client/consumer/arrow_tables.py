@@ -1,6 +1,6 @@
 """A fetch as one Arrow table, for `poll_arrow`. Threads: any; functions without state.
 
-pyarrow is imported when a table is asked for.
+pyarrow is imported at the first table.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
-    """Return the parts one after the other, with columns "topic" (dictionary of int32 to string) and
-    "partition" (int32) before those of `Records.to_arrow`; without rows where there are no parts. Raises
+    """Return one table of all parts in order. Its columns are "topic" (dictionary of int32 to string),
+    "partition" (int32) and the columns of `Records.to_arrow`. Without parts it has no rows. Raises
     MissingPackageError.
     """
     with Needing("pyarrow", "poll_arrow"):
@@ -29,7 +29,7 @@ def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
     from segstore.records.arrow import arrays, beginning
 
     whole = schema()
-    # All chunks share one dictionary, so that none must be made to agree with another.
+    # All chunks share one dictionary: chunks with different dictionaries would have to be unified.
     topics = tuple(dict.fromkeys(tp.topic for tp, _ in parts))
     batches = []
     for tp, records in parts:

@@ -1,9 +1,9 @@
 """`Parts`: the base of `Consumer`, which makes and connects its parts; and `Guard`, which keeps a second
 thread out.
 
-Threads: a consumer is used by one thread at a time; another one gets ConcurrentModificationError. The
-thread that closes the store may end a consumer that another thread uses: that thread is asked to leave its
-call, and the consumer refuses all calls from then on.
+Threads: a consumer is used by one thread at a time; a second thread gets ConcurrentModificationError. The
+thread that closes the store may end a consumer while another thread is in one of its methods: that method
+returns early, and the consumer refuses all later calls.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_NAMES = ("co_name", "co_qualname")  # of a function's code; Python 3.10 has the first alone
-_AGAIN = 0.01  # seconds after which a thread that waits is woken again
+_NAMES = ("co_name", "co_qualname")  # of a function's code; Python 3.10 has only co_name
+_AGAIN = 0.01  # seconds after which a waiting thread is woken again
 
 
 class Guard(OwnedLock):  # type: ignore[misc]
-    """Held within each method, by `with guard` and with `guard` as the name of a local variable. The thread
-    that holds it may enter again where the method has called the application (a listener that seeks); a
-    signal handler that interrupts a method at any other place may not.
+    """The lock that each method of a consumer holds, by `with guard` with a local variable named `guard`. The
+    thread that holds the lock may enter again if the method has called the application (a listener that
+    seeks); a signal handler that interrupts a method at any other place may not.
 
-    `given_up`: a thread that was within a method when the store began to close has left it without a
-    result. `calls`: how many methods were called, without polls.
+    `given_up`: a thread has left its method without a result because the store began to close. `calls`: the
+    number of method calls so far, without polls.
     """
 
     def __new__(cls, _store: str) -> Self:
@@ -70,25 +70,25 @@ class Guard(OwnedLock):  # type: ignore[misc]
         self.ender: int | None = None
         """The thread that closes the store."""
         self.asked = False
-        """Whether another thread waits for the guard: then a wait within a method ends without a result."""
-        self._is_left = False  # whether the thread that was within a method at `end` has left it
+        """Whether another thread waits for the guard; a wait within a method then ends without a result."""
+        self._is_left = False  # whether `end` has waited until the thread in a method left it
 
     def __enter__(self) -> bool:
-        """Raises ConcurrentModificationError where another thread is within a method; StoreClosedError
-        where another thread closes the store; ReentrantCallError where a signal handler interrupted a
-        method of this thread. No interrupt leaves the guard taken, see `Mutex`.
+        """Take the guard. Raises ConcurrentModificationError if another thread is within a method,
+        StoreClosedError if another thread closes the store, ReentrantCallError if a signal handler
+        interrupted a method of this thread. No interrupt leaves the guard taken, see `Mutex`.
         """
-        if self._is_owned() and not self._is_left:  # the store may be closed by what a method calls
+        if self._is_owned() and not self._is_left:  # a method may call code that closes the store
             self._check_nested(sys._getframe(1))
         thread = threading.get_ident()
         try:
-            # After `end`, a thread within a method came in late; it is refused, and leaves at once.
+            # After `end`, a thread that enters another method is refused, and leaves at once.
             if not self.acquire(self._is_left and thread == self.ender):
                 raise self._in_use()
             self._user, self._is_left = thread, False
         except BaseException:
             try:
-                self.release()  # the first call here: a second interrupt comes behind it
+                self.release()  # the first call here: a second interrupt comes after it
             except RuntimeError:
                 """The interrupt came before this lock was taken."""
             raise
@@ -105,7 +105,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
         outer = under_way()
         if outer is not None and any(frame.f_locals.get("guard") is self for frame in outer.frames()):
             raise refused(outer, "a consumer's method")
-        if not self.is_within(method):  # CPython has left it taken behind a `with`: see `mutex.LEAVES_OPEN`
+        if not self.is_within(method):  # CPython left it taken after a `with`: see `mutex.LEAVES_OPEN`
             while self._is_owned():
                 self.release()
 
@@ -117,20 +117,22 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return frame is not None
 
     def check(self) -> None:
-        """Raise, within a method, unless the consumer may be used. Raises ClientClosedError,
-        StoreClosedError.
+        """Raise ClientClosedError or StoreClosedError if the consumer may not be used; for the thread within
+        a method.
         """
         if self.closed or self.ending:
             raise self.refusal()
 
     def check_wait(self) -> None:
-        """Raise, within a method that waits and has done nothing yet, what `check` raises, and GiveWay."""
+        """Raise the errors of `check`, and GiveWay if another thread waits for the guard. Only a method that
+        has not changed anything yet may call this.
+        """
         self.check()
         if self.asked:
             raise GiveWay
 
     def refusal(self) -> SegstoreError:
-        """Return the error that says why the consumer may not be used."""
+        """Return a ClientClosedError or StoreClosedError for a consumer that may not be used."""
         if self.ender is not None:
             return StoreClosedError(f"{self._store} is closed")
         return ClientClosedError("the consumer is closed")
@@ -139,7 +141,9 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     @property
     def ending(self) -> bool:
-        """Return whether another thread ends the consumer with its store: this thread is to leave soon."""
+        """Return whether another thread ends the consumer with its store, so that this thread must leave
+        soon.
+        """
         return self.ender is not None and self.ender != threading.get_ident()
 
     @property
@@ -148,9 +152,9 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return bool(self._is_owned())
 
     def end(self, deadline: float, wake: Callable[[], None]) -> bool:
-        """Wait until no other thread is within a method, nor will be for long, before the thread that ends
-        the consumer enters. `wake` has a thread within a method look at `ending`. Returns False where that
-        thread did not leave before `deadline` (monotonic seconds).
+        """Begin the end of the consumer with its store: wait until no other thread is within a method. `wake`
+        makes a thread within a method look at `ending`. Returns False if that thread did not leave before
+        `deadline` (monotonic seconds).
         """
         self.ender = threading.get_ident()
         seconds = 0.0
@@ -164,19 +168,19 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return True
 
     def _is_free(self, seconds: float) -> bool:
-        """Wait for `seconds` until no other thread is within a method; return whether that is so."""
+        """Wait up to `seconds` until no other thread is within a method; return whether that happened."""
         try:
-            found: bool = self.acquire(True, seconds)
+            is_free: bool = self.acquire(True, seconds)
         finally:
             try:
                 self.release()
             except RuntimeError:
-                """It is another one's."""
-        return found
+                """Another thread has the lock."""
+        return is_free
 
     def at_rest(self) -> bool:
-        """Return whether the application is done with what polls returned; to be called within `end`. Another
-        thread that used the consumer last, and is not in a poll again, may still be working on it.
+        """Return whether the application has processed all records that polls returned; called after `end`. A
+        live thread that used the consumer last, and is not in a poll again, may still be processing them.
         """
         return (
             self.given_up
@@ -186,8 +190,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
 
 class GiveWay(Exception):
-    """A method ended its wait because another thread waits for the guard. The method did nothing: its caller
-    calls it again.
+    """A method ended its wait because another thread waits for the guard. The method has done nothing, and
+    its caller calls it again.
     """
 
 
@@ -201,8 +205,8 @@ G = TypeVar("G", bound=Guarded)
 
 
 def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
-    """Make a method that one thread at a time may be in, until `close`; the next poll looks at everything
-    anew. It raises ConcurrentModificationError, ClientClosedError, StoreClosedError.
+    """Return the method under the guard: one thread at a time may call it, until `close`. The next poll makes
+    a full look. Raises ConcurrentModificationError, ClientClosedError, StoreClosedError.
     """
 
     @functools.wraps(method)
@@ -214,25 +218,25 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
             guard.calls += 1
             return method(self, *args, **kwargs)
 
-    # An error that describes the stack, such as ReentrantCallError, names the method.
+    # Errors that describe the stack, such as ReentrantCallError, then show the method's name.
     names = {name: getattr(method.__code__, name) for name in _NAMES if hasattr(method.__code__, name)}
     guarded.__code__ = guarded.__code__.replace(**names)  # type: ignore[attr-defined]
     return guarded
 
 
 def unguarded(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
-    """Return an `alone` method without its guard. Only a method that reads objects which are replaced as a
-    whole may be called so, while another thread is within a method.
+    """Return an `alone` method without its guard. While another thread is within a method, such a call is
+    safe only for a method that reads objects which are replaced as a whole.
     """
-    found: Callable[Concatenate[G, P], R] = method.__wrapped__  # type: ignore[attr-defined]
-    return found
+    wrapped: Callable[Concatenate[G, P], R] = method.__wrapped__  # type: ignore[attr-defined]
+    return wrapped
 
 
 # --- base ------------------------------------------------------------
 
 
 def _grouped(protocol: str) -> Callable[..., Coordination]:
-    """Return the class of a group's members by that protocol."""
+    """Return the class of a group's members for a group_protocol."""
     if protocol == "consumer":
         from segstore.client.consumer.consumer_member import ConsumerSubscription
 
@@ -241,11 +245,13 @@ def _grouped(protocol: str) -> Callable[..., Coordination]:
 
 
 class Parts:
-    """The base of `Consumer`, whose methods stand in several files: each class has those of one subject."""
+    """The base of `Consumer`: its parts. The consumer's methods are in several classes, each for
+    one subject.
+    """
 
     def __init__(self, store: Store, settings: Mapping[str, Any]) -> None:
-        """Raises ConfigError, InvalidTypeError, InvalidGroupIdError; ReadOnlyError for a group over a store
-        opened "r".
+        """Raises ConfigError, InvalidTypeError, InvalidGroupIdError; ReadOnlyError for a group with a store
+        that was opened "r".
         """
         if not isinstance(store, Store):
             raise InvalidTypeError(

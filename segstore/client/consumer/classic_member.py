@@ -1,4 +1,4 @@
-"""`ClassicSubscription`: a member of a group by the classic protocol: it joins, and the group's leader
+"""`ClassicSubscription`: a member of a group by the classic protocol. It joins, and the group's leader
 assigns the partitions (Kafka: ConsumerCoordinator, AbstractCoordinator).
 
 On disk: nothing of its own. Threads: one, the consumer's.
@@ -20,7 +20,7 @@ from segstore.storage.store.store import Store
 
 
 class ClassicSubscription(GroupSubscription):
-    """A rebalance is to join, with all others, and then to sync."""
+    """The subscription of a classic group's member: in each rebalance it joins, then syncs."""
 
     _membership: ClassicMembership
 
@@ -68,7 +68,7 @@ class ClassicSubscription(GroupSubscription):
         return self._membership.must_rejoin() or self._must_ask or changed
 
     def _begin(self) -> None:
-        """Give up the partitions that must be given up, and ask to join."""
+        """Revoke the partitions that the member can't keep, and ask to join."""
         self._must_ask, self._leading, self._untaken = True, None, None
         lost = self._membership.generation < 0 and bool(self._subscription.states)
         if lost:
@@ -107,7 +107,7 @@ class ClassicSubscription(GroupSubscription):
         return True
 
     def _lead(self, joined: JoinGroupResult) -> dict[str, bytes]:
-        """Return the assignments, where this member is the leader."""
+        """Return the assignments of all members if this member is the leader, else {}."""
         if not joined.members:
             return {}
         topics = self._store.topics()

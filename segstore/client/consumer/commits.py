@@ -1,4 +1,4 @@
-"""`Commits`: what one consumer commits for its group, on request and by `enable_auto_commit`.
+"""`Commits`: the offset commits of one consumer for its group, on request and by `enable_auto_commit`.
 
 On disk: nothing of its own; the group's coordinator writes the offsets. Threads: one, the consumer's.
 """
@@ -44,7 +44,7 @@ log = Logger("segstore")
 
 _LEAST_SLEEP_MS = 10
 _PATIENCE_MS = 10_000.0
-"""How long a member that gives partitions up waits for its last commit."""
+"""How long a member waits for its last commit before it gives partitions up."""
 _NOT_COMMITTED = (
     CommitFailedError,
     RebalanceInProgressError,
@@ -62,7 +62,7 @@ _LATE = (
 
 
 class CommitFuture:
-    """What `commit_async` returns, with kafka-python's methods. It is done when it is returned."""
+    """The finished future that `commit_async` returns, with kafka-python's methods."""
 
     is_done = True
 
@@ -79,26 +79,26 @@ class CommitFuture:
 
     @calls_out
     def add_callback(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> CommitFuture:
-        """Call f(*args, None, **kwargs) if it succeeded."""
+        """Call f(*args, None, **kwargs) if the commit succeeded."""
         if self.exception is None:
             f(*args, None, **kwargs)
         return self
 
     @calls_out
     def add_errback(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> CommitFuture:
-        """Call f(*args, exception, **kwargs) if it failed."""
+        """Call f(*args, exception, **kwargs) if the commit failed."""
         if self.exception is not None:
             f(*args, self.exception, **kwargs)
         return self
 
     def add_both(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> CommitFuture:
-        """Call f with whichever it is."""
+        """Call f(*args, None or exception, **kwargs)."""
         return self.add_callback(f, *args, **kwargs).add_errback(f, *args, **kwargs)
 
 
 class Commits:
-    """A consumer that assigned its partitions by `assign` commits without a member id, which a group
-    without members allows.
+    """The commits of one consumer. After `assign` it commits without a member id, which a group without
+    members allows.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class Commits:
         self._next = monotonic_ms() + config.auto_commit_interval_ms
         self._callbacks: deque[tuple[OnCommit, Offsets, SegstoreError | None]] = deque()
 
-    # --- when told to -----------------------------------------------------------------------------
+    # --- on request -------------------------------------------------------------------------------
 
     def commit(self, offsets: Offsets) -> None:
-        """Raises CommitFailedError, RebalanceInProgressError, FencedInstanceIdError, InvalidTypeError, and
-        what GroupOffsets.commit raises.
+        """Commit offsets. Raises CommitFailedError, RebalanceInProgressError, FencedInstanceIdError,
+        InvalidTypeError, and the errors of GroupOffsets.commit.
         """
         wanted = checked(offsets)
         if not wanted:
@@ -161,7 +161,7 @@ class Commits:
         return CommitFailedError(f"{error}{'; ' if late else ''}{late}")
 
     def commit_async(self, offsets: Offsets, callback: OnCommit | None) -> CommitFuture:
-        """Commit as `commit` does; a failure goes to the future, and to `callback` in the next poll, commit
+        """Commit offsets at once. The future gets a failure, and so does `callback` in the next poll, commit
         or close. Raises InvalidTypeError.
         """
         wanted = checked(offsets)
@@ -176,36 +176,36 @@ class Commits:
 
     @calls_out
     def callbacks(self) -> None:
-        """Call the callbacks that wait. What one raises goes to the application, and the others are called
-        later.
+        """Call the waiting callbacks. An exception of a callback goes to the application; the callbacks after
+        it are called later.
         """
         while self._callbacks:
             callback, offsets, error = self._callbacks.popleft()
             callback(offsets, error)
 
-    # --- by itself ------------------------------------------------------------------------------------
+    # --- automatic commits ----------------------------------------------------------------------------
 
     def auto(self) -> None:
-        """Commit the positions if the interval is over. Raises FencedInstanceIdError."""
+        """Commit the positions if the auto-commit interval is over. Raises FencedInstanceIdError."""
         if self._config.enable_auto_commit and monotonic_ms() >= self._next:
             self.restart()
             self._positions(self._subscription.consumed(), closing=False)
 
     def restart(self) -> None:
-        """Begin the interval anew."""
+        """Begin a new auto-commit interval."""
         self._next = monotonic_ms() + self._config.auto_commit_interval_ms
 
     def wait_ms(self) -> float:
-        """Return when `auto` is due; a consumer that waits has little to commit, and must sleep."""
+        """Return the ms until `auto` is due."""
         if not self._config.enable_auto_commit:
             return math.inf
+        # A consumer that waits has little to commit, and must sleep.
         return max(self._next - monotonic_ms(), _LEAST_SLEEP_MS)
 
     def positions(self, only: Collection[TopicPartition] | None = None, closing: bool = False) -> None:
-        """Commit what was read and not committed yet, of all partitions or of `only` some, before they are
-        given up: while the coordinator loads it is tried again. A failure is logged, as in Kafka: the records
-        will be read again. Raises FencedInstanceIdError, but not with `closing`, since nobody has to be told
-        any more.
+        """Commit the positions of all partitions, or of `only` these, before they are given up; retry while
+        the coordinator loads. A failure is logged, as in Kafka: the records will be read again. Raises
+        FencedInstanceIdError unless `closing`.
         """
         consumed = self._subscription.consumed()
         if only is not None:
@@ -218,8 +218,8 @@ class Commits:
             return
 
         def commit() -> None:
-            there = self._offsets.fetch(self._group, consumed)
-            new = {tp: at for tp, at in consumed.items() if tp not in there or there[tp].offset != at.offset}
+            old = self._offsets.fetch(self._group, consumed)
+            new = {tp: at for tp, at in consumed.items() if tp not in old or old[tp].offset != at.offset}
             self.commit(new)
 
         try:
@@ -231,7 +231,7 @@ class Commits:
 
 
 def checked(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return offsets in our types; kafka-python's tuples are accepted. Raises InvalidTypeError,
+    """Return offsets as our OffsetAndMetadata; kafka-python's tuples are accepted. Raises InvalidTypeError,
     InvalidArgumentError.
     """
     if not isinstance(offsets, Mapping):

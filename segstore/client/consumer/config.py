@@ -27,12 +27,12 @@ _OF_PROTOCOL = {
     "heartbeat_interval_ms": "classic",
     "group_remote_assignor": "consumer",
 }
-"""Settings that only members by one protocol may have, as in Java. The default of a setting counts as not
-given: programs take all settings from DEFAULT_CONFIG.
+"""Settings that only one group_protocol allows, as in Java. A default value is always allowed, because
+programs pass all settings of DEFAULT_CONFIG.
 """
 
 Deserialize = Callable[[str, "list[tuple[str, bytes | None]]", "bytes | None"], Any]
-"""(topic, headers, bytes) to whatever the application wants."""
+"""(topic, headers, bytes) to an object of the application."""
 
 
 def _deserializer(value: Any) -> Any:
@@ -191,8 +191,8 @@ class ConsumerConfig(StoreClientSettings):
 
 
 def deserialize_with(deserializer: Any) -> Deserialize | None:
-    """Return one way to call what applications give: a callable of bytes, an object with deserialize(topic,
-    headers, data), or with the older deserialize(topic, data). None for None.
+    """Return a function of (topic, headers, data) for an application's deserializer: a callable of bytes, or
+    an object with deserialize(topic, headers, data) or the older deserialize(topic, data). None for None.
     """
     if deserializer is None:
         return None
@@ -207,6 +207,6 @@ def _takes(method: Callable[..., Any], count: int) -> bool:
         inspect.signature(method).bind(*range(count))
     except TypeError:
         return False
-    except ValueError:  # written in C, without a signature to ask
+    except ValueError:  # written in C, without a signature
         return True
     return True

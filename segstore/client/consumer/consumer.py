@@ -1,7 +1,7 @@
 """`Consumer`: reads the records of a store's topics, as kafka-python's KafkaConsumer does.
 
-A façade: `seek_and_commit` has the rest of its methods, `base` makes its parts. On disk: nothing of its
-own. Threads: one at a time; another one gets ConcurrentModificationError.
+A façade: `seek_and_commit` has the methods for topics, positions and commits, `base` makes the parts. On
+disk: nothing of its own. Threads: one at a time; a second thread gets ConcurrentModificationError.
 """
 
 from __future__ import annotations
@@ -48,19 +48,18 @@ _USUAL_MS = 1 << 31
 
 
 class Consumer(Assigning, Seeking, Committing):
-    """Pulls records of the partitions that it was assigned, or that follow from the topics to which it
-    subscribed.
+    """A consumer of records from assigned partitions, or from all partitions of the topics it subscribed to.
 
-    `settings` are kafka-python's, with its defaults; those of the network are refused by name. With a
-    group_id the consumer shares the partitions of its topics with the group's other members, which other
-    threads may poll, or one thread in turn. Without one a subscription gives it all partitions of its
-    topics, new ones too, from the first `poll` on. Iterating yields single records. A consumer is a context
+    `settings` are kafka-python's, with its defaults; network settings are refused by name. With a group_id
+    the consumer shares the partitions of its topics with the group's other members, which other threads may
+    poll, or one thread in turn. Without a group_id a subscription assigns all partitions of its topics, new
+    partitions too, from the first `poll` on. Iterating yields single records. A consumer is a context
     manager.
     """
 
     DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ConsumerConfig.defaults()
-    """The default of each setting by name, as kafka-python has it: programs take from their own settings
-    those that are in it.
+    """The default of each setting by name, as in kafka-python: programs use its keys to filter their own
+    settings.
     """
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
@@ -85,14 +84,15 @@ class Consumer(Assigning, Seeking, Committing):
     def poll(
         self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
     ) -> Polled:
-        """Return records that are there now, or come within `timeout_ms`: at most `max_records` (by default
-        max_poll_records), by partition; partitions take turns.
+        """Return up to `max_records` (by default max_poll_records) records by partition: records that are
+        there, or that come within `timeout_ms`. Partitions take turns.
 
-        Positions move behind the records that are returned, but not with `update_offsets=False`: then the
-        next poll returns them again, unless the caller seeks behind them. Raises NoOffsetForPartitionError,
-        OffsetOutOfRangeError (both only with auto_offset_reset "none"), CorruptRecordError,
-        RecordDeserializationError, StorageError, StoreClosedError, UnknownTopicOrPartitionError for a
-        partition that was assigned by `assign`; then positions stay where they are.
+        The positions move to the next offset after the returned records. With `update_offsets=False` they
+        stay, and the next poll returns the same records again unless the caller seeks. Raises
+        NoOffsetForPartitionError, OffsetOutOfRangeError (both only with auto_offset_reset "none"),
+        CorruptRecordError, RecordDeserializationError, StorageError, StoreClosedError,
+        UnknownTopicOrPartitionError for a partition that was assigned by `assign`; after an error the
+        positions are unchanged.
         """
         guard = self._guard
         with guard:
@@ -113,29 +113,29 @@ class Consumer(Assigning, Seeking, Committing):
             polled, state, at, leader_epoch = came
             if polled and self._interceptors.all:
                 polled = self._interceptors.on_consume(polled)
-            # Last: records that an interrupt keeps from the application count as not read.
+            # Last: if an interrupt keeps the records from the application, they count as not read.
             if update_offsets and state is not None:
                 state.position, state.leader_epoch, state.reset = at, leader_epoch, None
             return polled
 
     def _poll(self, most: int, deadline: float, update_offsets: bool) -> Polled:
-        """Return what a look finds, or what comes until `deadline`."""
+        """Return records that are there, or the next ones until `deadline`."""
         given = self._wait(partial(self._fetcher.records, most), deadline, self._following.wait)
         polled = self._consumed(given)
         if update_offsets:
-            for part in given:  # last, as in `poll`
+            for part in given:  # last: see the comment in `poll`
                 part.state.seek(part.at, part.leader_epoch)
         return polled
 
     @alone
     def poll_arrow(self, timeout_ms: float = 0) -> pyarrow.Table:
-        """Return a whole fetch as a pyarrow.Table: what is there now, or comes within `timeout_ms`, up to
-        max_partition_fetch_bytes of each partition and fetch_max_bytes in all; a table without rows where
-        nothing came.
+        """Return a whole fetch as a pyarrow.Table: records that are there, or that come within `timeout_ms`,
+        up to max_partition_fetch_bytes of each partition and fetch_max_bytes in all. The table has no rows if
+        no record came.
 
         Columns: topic (dictionary of int32 to string), partition (int32), offset and timestamp (int64, ms),
-        key and value (binary, as stored: deserializers and interceptors see records of `poll` only),
-        headers (list of structs of key and value). Raises what `poll` raises.
+        key and value (binary, as stored: deserializers and interceptors are applied by `poll` only), headers
+        (list of structs of key and value). Raises the errors of `poll`.
         """
         from segstore.client.consumer.arrow_tables import table
 
@@ -165,9 +165,9 @@ class Consumer(Assigning, Seeking, Committing):
         deadline: float,
         sleep: Callable[[float, float], list[T] | None],
     ) -> list[T]:
-        """Return what `look` or `sleep` finds until `deadline`, or until a listener or signal handler closes
-        the consumer, or another thread closes the store or asks for the guard. Between two looks the thread
-        waits by `sleep`, until something is published, and gets what came, or None.
+        """Return the first records of `look` or `sleep`. The list is empty after `deadline`, or if a listener
+        or signal handler closes the consumer, or another thread closes the store or asks for the guard.
+        Between two looks `sleep` waits for a publication; it returns records, or None if a look is needed.
         """
         subscription, coordination, guard = self._subscription, self._coordination, self._guard
         while True:
@@ -199,7 +199,7 @@ class Consumer(Assigning, Seeking, Committing):
                 return came
 
     def _may_resolve(self) -> bool:
-        """Return whether missing positions can be found at once: a log was cut under the reader."""
+        """Return whether a missing position can be found at once, because a log was cut under the reader."""
         states = self._subscription.states.values()
         return any(state.position is None and state.log is not None for state in states)
 
@@ -207,7 +207,7 @@ class Consumer(Assigning, Seeking, Committing):
         return self
 
     def __next__(self) -> ConsumerRecord:
-        """Return the next record. The iteration ends when none comes within consumer_timeout_ms, or the
+        """Return the next record. The iteration ends if none comes within consumer_timeout_ms, or if the
         consumer is closed.
         """
         guard = self._guard
@@ -224,7 +224,7 @@ class Consumer(Assigning, Seeking, Committing):
         return record
 
     def _fill(self, deadline: float) -> bool:
-        """Find records to iterate over, until `deadline`; return whether there are some."""
+        """Fetch records for the iteration, until `deadline`; return whether there are any."""
         now = time.monotonic()
         self._metrics.polled(now)
         came = self._following.again(now, deadline)
@@ -239,13 +239,13 @@ class Consumer(Assigning, Seeking, Committing):
         return bool(given)
 
     def _consumed(self, given: list[FetchedRecords]) -> Polled:
-        """Return the records of these partitions, as interceptors leave them."""
+        """Return the records of these partitions after the interceptors."""
         polled = {part.tp: part.records for part in given}
         return self._interceptors.on_consume(polled) if polled and self._interceptors.all else polled
 
     def _check_store(self) -> None:
-        """Raise StoreClosedError where the consumer was closed with its store; an iteration over a closed
-        consumer ends.
+        """Raise StoreClosedError if the consumer was closed with its store; the iteration over a consumer
+        that was closed by `close` just ends.
         """
         refusal = self._guard.refusal()
         if isinstance(refusal, StoreClosedError):
@@ -255,9 +255,7 @@ class Consumer(Assigning, Seeking, Committing):
 
     @alone
     def _update(self) -> None:
-        """Bring the assignment up to date: without a group it has all partitions then; a group's member has
-        begun to join.
-        """
+        """Update the assignment: without a group to all partitions; a group's member begins to join."""
         with suppress(*LOADING):
             self._coordination.poll()
 
@@ -274,9 +272,7 @@ class Consumer(Assigning, Seeking, Committing):
             return self._iteration.take()
 
     def _give_back(self) -> None:
-        """Let the next poll return again what the last one returned; does nothing where the consumer was
-        closed meanwhile.
-        """
+        """Make the next poll return the last poll's records again; does nothing if the consumer is closed."""
         with contextlib.suppress(ClientClosedError, StoreClosedError):
             self._give_back_alone()
 
@@ -292,15 +288,15 @@ class Consumer(Assigning, Seeking, Committing):
         return {**self._metrics.snapshot(), **self._coordination.metrics()}
 
     def bootstrap_connected(self) -> bool:
-        """Return whether the consumer and its store are open: there is no broker to be connected to."""
+        """Return whether the consumer and its store are open; there is no broker to connect to."""
         return not (self._guard.closed or self._store.context.closed)
 
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
         """Leave the group and give up all partitions. The store stays open.
 
-        A second call does nothing; nor does a call after the store was closed, which has ended the
-        consumer, or in a child of a fork, which has no consumer. Where an interrupt kept the consumer from
-        leaving its group, it is not closed; another call goes on there, and with those deserializers and
+        A second call does nothing; nor does a call after the store was closed, which has ended the consumer,
+        or in a child of a fork, which has no consumer. If an interrupt kept the consumer from leaving its
+        group, the consumer is not closed: call `close` again. That call also closes the deserializers and
         interceptors whose own `close` was interrupted.
         """
         guard = self._guard
@@ -320,7 +316,7 @@ class Consumer(Assigning, Seeking, Committing):
             # Another thread is closing the store, and the consumer with it.
 
     def _is_ended(self) -> bool:
-        """Return whether the consumer is closed, and nothing of that is left to do."""
+        """Return whether `close` has finished."""
         return self._guard.closed and not self._left_open
 
     def _end(self, autocommit: bool, timeout_ms: float | None = None) -> None:
@@ -335,7 +331,7 @@ class Consumer(Assigning, Seeking, Committing):
                 self._close_parts()
 
     def _close_parts(self) -> None:
-        """Close one part after the other; the part during which an interrupt comes stays the next one."""
+        """Close the parts in order; after an interrupt the next call goes on with the interrupted part."""
         left = self._left_open
         while left:
             try:

@@ -1,9 +1,9 @@
-"""`ConsumerSubscription`: a member of a consumer group (KIP-848): it sends heartbeats, and the coordinator
+"""`ConsumerSubscription`: a member of a consumer group (KIP-848). It sends heartbeats, and the coordinator
 assigns the partitions (Kafka: ConsumerMembershipManager, ConsumerHeartbeatRequestManager).
 
-A heartbeat is sent only if something has changed: the group, which wakes its members in this process at once,
-the topics, or the subscription and the partitions of this member. That the member lives, the coordinator
-sees by its `Pulse`.
+A heartbeat is sent only after a change of the group (which wakes its members in this process at once), of the
+topics, or of this member's subscription or partitions. The member's `Pulse` shows the coordinator that the
+member is alive.
 
 On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
 """
@@ -44,15 +44,16 @@ _GONE = (*_FENCED, FencedInstanceIdError, RetriableError, StorageError, StoreClo
 
 
 class SubscribedTopics(NamedTuple):
-    """The topics of a subscription, by name and by a regular expression, which is empty if there is none."""
+    """The topics of a subscription: names, and a regular expression, which is empty without one."""
 
     topics: Set[str]
     regex: str
 
 
 class ConsumerGroupMembership(GroupMembership):
-    """The member has one id for its whole life. An interrupt may come anywhere: each heartbeat says all of
-    the member, so that one whose answer was lost may be sent again.
+    """A membership by KIP-848: the member keeps one id for its whole life. An interrupt may come anywhere,
+    since each heartbeat contains the whole state of the member: a heartbeat with a lost answer may be
+    repeated.
     """
 
     def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
@@ -73,7 +74,7 @@ class ConsumerGroupMembership(GroupMembership):
 
     @property
     def is_rebalancing(self) -> bool:
-        """Return False: a member of a consumer group has its place at once."""
+        """Return False: a member of a consumer group may commit from its first heartbeat on."""
         return False
 
     @property
@@ -81,8 +82,8 @@ class ConsumerGroupMembership(GroupMembership):
         return not self._asked
 
     def heartbeat(self, wanted: SubscribedTopics, owned: Assignment) -> Assignment:
-        """Tell the group all of this member, which joins it unless it is in it; return the partitions that
-        the member shall have. Raises what GroupCoordinator.consumer_heartbeat raises.
+        """Send a full heartbeat, which joins the group if necessary; return the member's target partitions.
+        Raises the errors of GroupCoordinator.consumer_heartbeat.
         """
         config, is_in = self._config, self.generation >= 0
         self._asked = True
@@ -104,19 +105,19 @@ class ConsumerGroupMembership(GroupMembership):
             ),
         )
         self.generation = beaten.epoch
-        assert beaten.assignment is not None  # as a heartbeat that says all is answered
+        assert beaten.assignment is not None  # the answer to a full heartbeat has it
         return beaten.assignment
 
     def out(self, error: Exception) -> None:
-        """Be no member any more, but for a commit that came with an earlier epoch: then the next heartbeat
-        tells the member its epoch.
+        """Leave the generation, except after StaleMemberEpochError of a commit: then the next heartbeat's
+        answer has the member's epoch.
         """
         if not isinstance(error, StaleMemberEpochError):
             self.generation, self.is_settled = -1, False
 
     def leave(self) -> None:
-        """Leave the group. If that can't be written, the coordinator removes the member later, which has no
-        pulse any more.
+        """Leave the group. If the coordinator can't write that, it removes the member later, because the
+        member's pulse has ended.
         """
         if self._asked:
             epoch = LEAVE_EPOCH if self._instance is None else STATIC_LEAVE_EPOCH
@@ -124,13 +125,14 @@ class ConsumerGroupMembership(GroupMembership):
             try:
                 self._coordinator.consumer_heartbeat(self._group, leaving)
             except _GONE:
-                """The group has removed the member already, or will, or has ended all memberships."""
+                """The group has removed the member, or will do so, or has ended all memberships."""
         self.pulse, self._asked, self.generation, self.is_settled = None, False, -1, False
 
 
 class ConsumerSubscription(GroupSubscription):
-    """A rebalance is to give up partitions, to say so by a heartbeat, and to take others; the member keeps
-    all others meanwhile.
+    """The subscription of a consumer group's member. In a rebalance it revokes some partitions, reports that
+    by a heartbeat, and takes new partitions; the partitions in both assignments stay with the member all the
+    time.
     """
 
     _membership: ConsumerGroupMembership
@@ -147,19 +149,19 @@ class ConsumerSubscription(GroupSubscription):
         """Raises ReadOnlyError, InvalidGroupIdError."""
         super().__init__(store, subscription, config, interceptors, ConsumerGroupMembership)
         self._group = config.group_id or ""
-        self._told: SubscribedTopics | None = None
+        self._sent: SubscribedTopics | None = None
         self._seen = -1
         self._topics: Topics = {}
 
     def _compare(self, topics: Topics) -> None:
-        there = self._store.engine.topics  # the same object, as to the coordinator, until a topic changes
-        if there is not self._topics:
+        current = self._store.engine.topics  # stays the same object until a topic changes
+        if current is not self._topics:
             self._must_ask = True
-            self._topics = there
+            self._topics = current
 
     def _forget(self) -> None:
         super()._forget()
-        self._told = None
+        self._sent = None
 
     # --- a rebalance -----------------------------------------------------------------------------
 
@@ -177,12 +179,12 @@ class ConsumerSubscription(GroupSubscription):
     def _must_beat(self) -> bool:
         if self._must_ask or self._seen != self._coordinator.changes(self._group):
             return True
-        subscription, told = self._subscription, self._told
-        return told is None or told.regex != (subscription.regex or "") or not self._knows_topics(told)
+        subscription, sent = self._subscription, self._sent
+        return sent is None or sent.regex != (subscription.regex or "") or not self._knows_topics(sent)
 
-    def _knows_topics(self, told: SubscribedTopics) -> bool:
-        """Return whether the group knows the topics; those of an expression are found by the group."""
-        return bool(told.regex) or told.topics == self._subscription.topics
+    def _knows_topics(self, sent: SubscribedTopics) -> bool:
+        """Return whether the group knows this member's topics; the group itself matches an expression."""
+        return bool(sent.regex) or sent.topics == self._subscription.topics
 
     def _wanted(self) -> SubscribedTopics:
         subscription = self._subscription
@@ -191,16 +193,16 @@ class ConsumerSubscription(GroupSubscription):
         return SubscribedTopics(frozenset(subscription.topics or ()), "")
 
     def _join(self) -> bool:
-        """Join the group, once partitions of an earlier membership are given up."""
+        """Join the group, after partitions of an earlier membership were given up as lost."""
         self._untaken = None
         self._give_up(list(self._subscription.states), "lost")
-        if self._subscription.automatic:  # and not unsubscribed by the listener
+        if self._subscription.automatic:  # the listener may have unsubscribed
             self._measured.joining()
             self._beat()
         return True
 
     def _beat(self) -> None:
-        """Send a heartbeat, and keep what it answers for the next step."""
+        """Send a heartbeat, and keep the assignment of its answer for the next step."""
         wanted, seen = self._wanted(), self._coordinator.changes(self._group)
         try:
             given = self._membership.heartbeat(wanted, self._owned())
@@ -209,7 +211,7 @@ class ConsumerSubscription(GroupSubscription):
                 raise  # the group refuses the member
             self._membership.out(error)
             return
-        self._told, self._seen, self._must_ask = wanted, seen, False
+        self._sent, self._seen, self._must_ask = wanted, seen, False
         self._compare_assignment(given)
 
     def _owned(self) -> Assignment:
@@ -220,7 +222,7 @@ class ConsumerSubscription(GroupSubscription):
         return owned
 
     def _compare_assignment(self, given: Assignment) -> None:
-        """Have the next step take an assignment that differs from the partitions of the member."""
+        """Keep an assignment for the next step if it differs from the member's partitions."""
         topics = self._store.topics()
         self._lose_old(topics)
         partitions = list(TopicIds(topics).partitions(given))
@@ -242,7 +244,7 @@ class ConsumerSubscription(GroupSubscription):
             self._settle()
 
     def _settle(self) -> None:
-        """Note that the member has what it was given."""
+        """Note that the member has its whole assignment."""
         if not self._membership.is_settled:
             self._measured.rebalanced()
         self._membership.is_settled = True

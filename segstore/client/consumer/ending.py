@@ -1,4 +1,4 @@
-"""`ConsumerEnding`: how a consumer is closed with its store.
+"""`ConsumerEnding`: the end of a consumer when its store closes.
 
 Threads: any; the thread that closes the store ends the consumer, which another thread may be using.
 """
@@ -25,15 +25,15 @@ class ConsumerParts(Protocol):
     _store: Store
 
     def _is_ended(self) -> bool:
-        """Return whether nothing is left to do."""
+        """Return whether `close` has finished."""
 
     def _end(self, autocommit: bool) -> None:
         """Give up all partitions; the guard is held."""
 
 
 class ConsumerEnding:
-    """Implements `storage.store.clients.Client`; lives as long as its consumer, to which it has a weak
-    reference.
+    """The consumer as a `storage.store.clients.Client` of its store. It lives as long as the consumer, to
+    which it has a weak reference.
     """
 
     turn = Turn.READER
@@ -42,16 +42,16 @@ class ConsumerEnding:
         self._consumer = weakref.ref(consumer)
 
     def entered(self) -> bool:
-        """See `Client`."""
+        """Return whether this thread is within a method of the consumer."""
         consumer = self._consumer()
         return consumer is not None and consumer._guard.entered
 
     def begin_to_close(self) -> None:
-        """Do nothing: a consumer has no records that are to be written."""
+        """Do nothing: a consumer has no unwritten records."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """Close as `Consumer.close` does. A call that another thread is in returns soon, without a result.
-        Positions are committed where the application is done with all that was returned.
+        """Close the consumer. A method that another thread is in returns soon, without a result. Positions
+        are committed if the close is orderly and the application has processed all returned records.
         """
         consumer = self._consumer()
         if consumer is None or consumer._is_ended():
@@ -67,5 +67,5 @@ class ConsumerEnding:
                 log.warning("%r could not be closed in order: %s", consumer, error)
 
     def unwritten(self) -> Unwritten:
-        """Return that nothing is unwritten."""
+        """Return an empty `Unwritten`."""
         return Unwritten(Counter(), None)

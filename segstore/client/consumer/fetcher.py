@@ -1,5 +1,5 @@
-"""`Fetcher`: reads records of the assigned partitions, which take turns; `Buffer` has what was read and not
-returned yet, `Iteration` gives single records.
+"""`Fetcher`: reads records of the assigned partitions, which take turns. `Buffer`: records that were read and
+not returned yet. `Iteration`: yields single records.
 
 On disk: nothing of its own. Threads: one, the consumer's.
 """
@@ -38,11 +38,11 @@ from segstore.storage.store.partition_log import PartitionLog
 
 
 class Buffer:
-    """The records of one read, of which `left` were not returned yet. `at` is the offset of the first one
-    left: a consumer whose position is another can't use them. `memory` is the bytes that they hold, `stored`
-    the bytes that were read for them, `start` and `end` the log's offsets at the read; `leader_epoch` is that
-    of the last batch, which may be a marker; `charged`: the client's byte rate was charged for them.
-    `leader` is the epoch of the leader that gave them, None in a log without replicas.
+    """The records of one read of a partition. `left` counts the records that were not returned yet, and `at`
+    is the first of their offsets: a consumer at another position can't use the buffer. `memory`: bytes in
+    memory; `stored`: bytes read from the log; `start` and `end`: the log's offsets at the time of the read.
+    `leader_epoch` is the epoch of the last batch, which may be a marker. `charged`: the client's byte rate
+    was charged for the read. `leader`: the epoch of the leader that was read, None in a log without replicas.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Buffer:
         self.leader_epoch: int = records.batches["leader_epoch"].item(-1)
 
     def take(self, most: int | None = None) -> Records:
-        """Return the next records, up to `most`; their `next_offset` is where the next `take` goes on."""
+        """Return the next records, up to `most`; the next `take` begins at their `next_offset`."""
         given, left = self._given, self.left
         until = given + (left if most is None else min(most, left))
         taken = self._records if not given and until == left else self._records[given:until]
@@ -68,7 +68,7 @@ class Buffer:
         return taken
 
     def give_back(self, offset: int) -> None:
-        """Let the next `take` begin at `offset` again."""
+        """Make the next `take` begin at `offset` again."""
         given = int(self._records.offsets.searchsorted(offset))
         self.left += self._given - given
         self._given, self.at = given, offset
@@ -78,8 +78,8 @@ class Buffer:
 
 
 class FetchedRecords(NamedTuple):
-    """Records for the application, whose position is `at` once it has them; `leader_epoch` is that of the
-    last batch before it.
+    """A partition's records for the application. Afterwards the position is `at`; `leader_epoch` is the epoch
+    of the last batch before it.
     """
 
     tp: TopicPartition
@@ -93,7 +93,9 @@ _given: Callable[[tuple[Any, ...]], FetchedRecords] = partial(tuple.__new__, Fet
 
 
 class FetchedColumns(NamedTuple):
-    """As `FetchedRecords`, in columns: the position is then their `next_offset`."""
+    """A partition's records for the application, as columns. Afterwards the position is
+    `records.next_offset`.
+    """
 
     tp: TopicPartition
     state: TopicPartitionState
@@ -101,8 +103,8 @@ class FetchedColumns(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """An error that came after some records: the next look raises it, if the consumer's position is still
-    there.
+    """An error that came after some records. The next look raises it, if the consumer's position is still
+    `position`.
     """
 
     state: TopicPartitionState
@@ -111,7 +113,9 @@ class _Kept(NamedTuple):
 
 
 class Fetcher:
-    """Keeps what was read beyond what a poll returns, up to about fetch_max_bytes over all partitions."""
+    """The reader of a consumer's partitions. It keeps records beyond those that a poll returns, up to about
+    fetch_max_bytes over all partitions.
+    """
 
     def __init__(
         self,
@@ -124,7 +128,7 @@ class Fetcher:
         self._subscription, self._positions = subscription, positions
         self._config, self._metrics, self.throttle = config, metrics, throttle
         self._committed = config.isolation_level == "read_committed"
-        self._throttled = False  # whether something was not read for the byte rate
+        self._throttled = False  # whether the byte rate has kept a partition from being read
         self._deserializers = Deserializers(
             deserialize_with(config.key_deserializer), deserialize_with(config.value_deserializer)
         )
@@ -134,15 +138,15 @@ class Fetcher:
         self._kept: _Kept | None = None
         self._some_since = math.nan
         self.began: list[tuple[TopicPartitionState, int, int]] = []
-        """Where each partition was, and its leader epoch, before the last look or wait gave records of it."""
+        """Each partition's position and leader epoch before the last look or wait returned its records."""
 
-    # --- what the application gets -----------------------------------------------------------
+    # --- records for the application ---------------------------------------------------------
 
     def records(self, most: int) -> list[FetchedRecords]:
         """Return up to `most` records, beginning with the partition whose turn it is. The caller moves the
         positions.
 
-        The error of a partition is raised at once where no record was found before it, else the next time.
+        The error of a partition is raised at once if no record precedes it, else by the next call.
         """
         if self._kept is not None:
             self._raise_kept()
@@ -182,7 +186,7 @@ class Fetcher:
                     raise error
                 self._kept = _Kept(state, buffer.at, error)
             finally:
-                del error  # the deserializer's error has this frame in its traceback
+                del error  # the traceback of the deserializer's error has this frame
         elif not buffer.left:
             self._drop(state)
         self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
@@ -191,14 +195,14 @@ class Fetcher:
 
     @property
     def has_nothing(self) -> bool:
-        """Return whether nothing is kept that was read or raised before, and a record that comes next may be
-        returned as it is, and at once.
+        """Return whether the next record may be returned at once, without a look: no buffers, no kept error,
+        no byte rate, no deserializers, no fetch_min_bytes.
         """
         return self._as_is and self.throttle.bound is None and self._kept is None and not self._buffers
 
     def columns(self) -> list[FetchedColumns]:
-        """Return a whole fetch: up to max_partition_fetch_bytes of each partition, up to fetch_max_bytes in
-        all. The caller moves the positions.
+        """Return a whole fetch as columns: up to max_partition_fetch_bytes of each partition, up to
+        fetch_max_bytes in all. The caller moves the positions.
         """
         if self._kept is not None:
             self._raise_kept()
@@ -229,25 +233,25 @@ class Fetcher:
         return found
 
     def _charge(self, buffer: Buffer) -> None:
-        """Charge the client's byte rate for what was read."""
+        """Charge the client's byte rate for a buffer, once."""
         if not buffer.charged:
             buffer.charged = True
             self._metrics.throttled(self.throttle.charge(buffer.stored))
 
     def give_back(self) -> None:
-        """Let the next look return again what the last one returned."""
+        """Make the next look return the last look's records again."""
         for state, position, leader_epoch in self.began:
             state.seek(position, leader_epoch)
         self.began.clear()
 
     def moved(self, states: Iterable[TopicPartitionState]) -> None:
-        """Have `give_back` leave these partitions where a seek has moved them since the last look."""
+        """Exclude partitions from `give_back`: a seek has moved them since the last look."""
         left_out = set(states)
         self.began[:] = [each for each in self.began if each[0] not in left_out]
 
     def wait_ms(self) -> float:
-        """Return how long the consumer may wait for more: inf, unless fetch_min_bytes or a byte rate holds
-        records back.
+        """Return the ms that the consumer may wait for more records: inf, unless fetch_min_bytes or a byte
+        rate holds records back.
         """
         if self._throttled:
             self._throttled = False
@@ -260,7 +264,7 @@ class Fetcher:
     # --- turns and errors --------------------------------------------------------------------
 
     def _turns(self) -> Iterator[tuple[TopicPartition, TopicPartitionState]]:
-        """Yield all fetchable partitions, beginning after the one that was looked at last."""
+        """Yield all fetchable partitions, beginning after the last one that was looked at."""
         subscription = self._subscription
         turns = subscription.turns
         for at in [*range(subscription.cursor, len(turns)), *range(subscription.cursor)]:
@@ -282,7 +286,7 @@ class Fetcher:
     # --- reading -----------------------------------------------------------------------------
 
     def _buffer(self, tp: TopicPartition, state: TopicPartitionState, max_bytes: int) -> Buffer | None:
-        """Return records of the partition from its position on; None where there are none."""
+        """Return a buffer of the partition from its position on; None without records."""
         buffer = self._buffers.get(state)
         if buffer is not None:
             if buffer.left and buffer.at == state.position:
@@ -300,13 +304,11 @@ class Fetcher:
 
     def _drop(self, state: TopicPartitionState) -> None:
         memory = self._buffers[state].memory
-        del self._buffers[
-            state
-        ]  # and no call before the next line: an interrupt would leave its memory counted
+        del self._buffers[state]  # no call before the next line: an interrupt would keep the memory counted
         self._memory -= memory
 
     def _make_room(self) -> bool:
-        """Drop buffers that no turn would use; the rest belongs to partitions whose turn comes."""
+        """Drop buffers that no turn would use; return whether memory is now below fetch_max_bytes."""
         useless = [
             state
             for state, buffer in self._buffers.items()
@@ -345,15 +347,15 @@ class Fetcher:
             self._positions.gone(state)
             return None
         if leader is not None and log.leader_epoch != leader:
-            return None  # the position was compared with another log than that which was read, perhaps
+            return None  # the records may be of another leader's log than the position was compared with
         n = len(records)
         if not n:
-            # Markers and aborted records are skipped.
+            # All are markers and aborted records: skip them.
             state.seek(records.next_offset, log.epoch_of(records.next_offset - 1))
             return None
         if records.next_offset == view.end_offset:
             state.end = end_of(view)
-        # The read may have been by a later view.
+        # The read may have used a later view.
         end = max(view.end_offset, records.next_offset)
         buffer = Buffer(records, n, position, view.start_offset, end, leader)
         self._metrics.fetched(buffer.stored, n, (time.perf_counter() - began) * 1000)
@@ -366,40 +368,40 @@ class Fetcher:
         if leader is not None and self._config.client_rack:
             near = log.nearest(self._config.client_rack, position)
             if near is not log:
-                with suppress(SegstoreError, OSError):  # its directory may fail: the leader has it all
+                with suppress(SegstoreError, OSError):  # its directory may fail; the leader has all records
                     return near.read_view(None, position, *how)
         return log.read_view(view, position, *how)
 
     def _enough(self) -> bool:
-        """Return whether fetch_min_bytes are there, or fetch_max_wait_ms are over since there were some."""
+        """Return whether fetch_min_bytes are there, or the first bytes have waited for fetch_max_wait_ms."""
         least = self._config.fetch_min_bytes
-        found = self._stored(least)
+        stored = self._stored(least)
         now = time.monotonic()
-        if not found or found >= least:
+        if not stored or stored >= least:
             self._some_since = math.nan
-            return found > 0
+            return stored > 0
         if math.isnan(self._some_since):
             self._some_since = now
         if (now - self._some_since) * 1000 < self._config.fetch_max_wait_ms:
-            # Records that come meanwhile are read together with these.
+            # Drop the buffers: later reads return these records together with newer ones.
             self._buffers, self._memory = {}, 0
             return False
         self._some_since = math.nan
         return True
 
     def _stored(self, least: int) -> int:
-        """Return the bytes that can be returned now, counted up to `least`; an error counts as much,
-        because it is raised at once.
+        """Return the number of bytes that can be returned now, counted up to `least`. An error counts as
+        `least`, because it is raised at once.
         """
-        found = 0
+        stored = 0
         for tp, state in self._subscription.turns:
-            if state.fetchable and found < least:
+            if state.fetchable and stored < least:
                 try:
                     buffer = self._buffer(tp, state, self._config.max_partition_fetch_bytes)
                 except Exception:
                     return least
-                found += buffer.stored if buffer is not None else 0
-        return found
+                stored += buffer.stored if buffer is not None else 0
+        return stored
 
 
 # --- iteration ---------------------------------------------------------------------------------
@@ -415,15 +417,15 @@ class _Part(NamedTuple):
 
 
 class Iteration:
-    """The records that a poll found for an iterator. A partition's position moves with each record that is
-    taken, so that the others are read again: after a seek, a pause, or by the next consumer of a group.
+    """The fetched records of an iterator. A partition's position moves with each taken record, so that
+    records which were not taken are read again: after a seek, a pause, or by the next consumer of a group.
     """
 
     def __init__(self) -> None:
         self.parts: deque[_Part] = deque()
 
     def put(self, given: FetchedRecords, records: Sequence[ConsumerRecord]) -> None:
-        """Add records of what a partition has `given`, behind which it goes on after them."""
+        """Add `records` of one partition. After the last of them the partition's position is `given.at`."""
         self.parts.append(_Part(given.state, iter(records), given.at, given.leader_epoch))
 
     def clear(self) -> None:
@@ -431,7 +433,7 @@ class Iteration:
         self.parts.clear()
 
     def take(self) -> ConsumerRecord | None:
-        """Return the next record; None where another poll is due."""
+        """Return the next record; None if another poll is due."""
         while self.parts:
             state, records, at, leader_epoch = self.parts[0]
             if state.fetchable:

@@ -1,8 +1,8 @@
-"""`GroupSubscription`: a consumer that is a member of a group, and shares the partitions of its topics with
-the other members, by either protocol (Kafka: ConsumerCoordinator, ConsumerMembershipManager).
+"""`GroupSubscription`: a consumer that is a member of a group by either protocol, and shares the partitions
+of its topics with the other members (Kafka: ConsumerCoordinator, ConsumerMembershipManager).
 
-On disk: nothing of its own. Threads: one, the consumer's. No method waits: a member that waits for others
-is woken in `store.wait`, so that one thread may poll several consumers of a group in turn.
+On disk: nothing of its own. Threads: one, the consumer's. No method waits: a member that needs other members
+first is woken in `store.wait`, so that one thread may poll several consumers of a group in turn.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from segstore.storage.store.store import Store
 
 Topics = Mapping[str, TopicInfo]
 _A_POLL = 3
-"""How often in each max_poll_interval_ms a consumer that waits shows that it is at work."""
+"""How often in each max_poll_interval_ms a waiting consumer notes a poll in its pulse."""
 
 
 class GroupSubscription(ABC):
-    """Implements `no_group.Coordination`. The subclass of each protocol takes the steps of a rebalance.
+    """The coordination of a consumer with a group: implements `no_group.Coordination`. The subclass of each
+    protocol takes the steps of a rebalance.
 
-    A listener's exception goes to the application once the step of the rebalance is done, as it would be
-    without the exception.
+    An exception of a listener goes to the application after the step of the rebalance was completed.
     """
 
     takes_regex = False
     is_incremental: bool
-    """Whether the member keeps the partitions that it had and still has in a new assignment."""
+    """Whether partitions that are in the old and in the new assignment stay with the member all the time."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class GroupSubscription(ABC):
         member: Callable[[GroupCoordinator, ConsumerConfig], GroupMembership],
     ) -> None:
         """Raises ReadOnlyError, because a group belongs to the process that writes the store, and
-        IllegalStateError in a guest of a shared one; InvalidGroupIdError.
+        IllegalStateError in a guest of a shared store; InvalidGroupIdError.
         """
         if store.mode == "r":
             raise ReadOnlyError(
@@ -79,10 +79,11 @@ class GroupSubscription(ABC):
             self._measured,
         )
         self._watch = TopicWatch(store, config.metadata_max_age_ms)
-        self._must_ask = self._telling = False  # `_must_ask`: the group, though nothing has changed there
+        self._must_ask = False  # whether to ask the group even if the coordinator counts no change
+        self._in_listener = False
         self._ids: dict[str, str] = {}
-        # Work that an interrupt may prevent, and that the next poll does: to take this assignment, and to
-        # tell the listener of these of its partitions.
+        # Work that an interrupt may prevent, and that the next poll repeats: to take the new assignment, and
+        # to report these of its partitions to the listener.
         self._untaken: list[TopicPartition] | None = None
         self._untold: list[TopicPartition] = []
 
@@ -91,7 +92,7 @@ class GroupSubscription(ABC):
     def poll(self) -> None:
         self._commits.callbacks()
         self._membership.polled()
-        if self._subscription.automatic and not self._telling:
+        if self._subscription.automatic and not self._in_listener:
             self._look()
             self._keep_up()
         self._commits.auto()
@@ -110,8 +111,8 @@ class GroupSubscription(ABC):
 
     @abstractmethod
     def _step(self) -> bool:
-        """Take the next step of a rebalance, if that needs no waiting; return whether there may be another
-        one. Raises FencedInstanceIdError.
+        """Take the next step of a rebalance, if it needs no waiting; return whether there may be a further
+        step. Raises FencedInstanceIdError.
         """
 
     def wait_ms(self) -> float:
@@ -134,10 +135,10 @@ class GroupSubscription(ABC):
 
     @abstractmethod
     def _compare(self, topics: Topics) -> None:
-        """Note whether the group must be asked, because there are these topics now."""
+        """Note whether the changed topics require a question to the group."""
 
     def _lose_old(self, topics: Topics) -> None:
-        """Give up partitions of topics that were deleted and made anew."""
+        """Give up partitions of topics that were deleted and created again."""
         anew = {t for t, topic_id in self._ids.items() if t in topics and topics[t].topic_id != topic_id}
         if anew:
             self._must_ask = True
@@ -149,9 +150,9 @@ class GroupSubscription(ABC):
     # --- an assignment ---------------------------------------------------------------------------
 
     def _take(self) -> None:
-        """Take the new assignment: partitions that are not in it are given up first, and the group is asked
-        to assign them. After an interrupt the step is repeated; what the listener, or a commit, raises goes
-        to the application.
+        """Take the new assignment: give up partitions that are not in it, and ask the group to reassign
+        these. After an interrupt the step is repeated; an exception of the listener or of a commit goes to
+        the application.
         """
         topics = self._store.topics()
         try:
@@ -175,13 +176,13 @@ class GroupSubscription(ABC):
                 self._commits.positions(gone)
                 self._give_up(gone, "revoked")
         finally:
-            if subscription.automatic:  # and not unsubscribed by the listener
+            if subscription.automatic:  # the listener may have unsubscribed
                 subscription.have(wanted)
                 if added or not self.is_incremental:
                     self._tell("assigned", added if self.is_incremental else wanted)
 
     def _give_up(self, gone: Collection[TopicPartition], how: str) -> None:
-        """Call the listener, then give up the partitions, whatever it raises."""
+        """Call the listener, then give up the partitions, even if the listener raises."""
         try:
             if gone:
                 self._tell(how, gone)
@@ -192,17 +193,17 @@ class GroupSubscription(ABC):
     @calls_out
     def _tell(self, how: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._subscription.listener
-        if listener is None or self._telling:  # nor is it told of what it does itself
+        if listener is None or self._in_listener:  # a listener's own calls are not reported to it
             return
-        # Listeners of older versions of kafka-python have no on_partitions_lost, nor have objects that only
-        # look like a listener.
+        # Listeners for older versions of kafka-python, and objects that only look like a listener, have no
+        # on_partitions_lost.
         method: Callable[[Any], Any] | None = getattr(listener, f"on_partitions_{how}", None)
-        self._telling = True
+        self._in_listener = True
         try:
             with self._measured.listener(how):
                 (method or listener.on_partitions_revoked)(partitions)
         finally:
-            self._telling = False
+            self._in_listener = False
 
     # --- offsets -----------------------------------------------------------------------------------
 
@@ -226,7 +227,7 @@ class GroupSubscription(ABC):
         assigned, now = len(self._subscription.states), self._coordinator.now()
         return self._measured.snapshot(assigned, self._membership.pulse, now)
 
-    # --- going -----------------------------------------------------------------------------------------
+    # --- leaving the group -----------------------------------------------------------------------------
 
     def unsubscribe(self) -> None:
         self._leave(autocommit=True)
@@ -238,7 +239,7 @@ class GroupSubscription(ABC):
             self._commits.callbacks()
 
     def _leave(self, autocommit: bool) -> None:
-        """Leave the group; a static member only stops, and keeps its place for its session timeout."""
+        """Leave the group; a static member only stops, and keeps its partitions until its session timeout."""
         lost = self._subscription.automatic and self._membership.generation < 0
         try:
             if autocommit and not lost:
@@ -246,12 +247,12 @@ class GroupSubscription(ABC):
             if self._subscription.automatic:
                 self._give_up(list(self._subscription.states), "lost" if lost else "revoked")
         finally:
-            self._membership.leave()  # first: others wait for this member's partitions
+            self._membership.leave()  # first: other members wait for this member's partitions
             self._forget()
             self.stale()
 
     def _forget(self) -> None:
-        """Be as before the first join."""
+        """Reset the state to that before the first join."""
         self._must_ask, self._ids, self._untaken = False, {}, None
 
     @property

@@ -1,7 +1,7 @@
 """`ClassicMembership`: one consumer's membership in a group by the classic protocol: it joins, asks for its
-assignment, and learns of rebalances. `GroupLeader`: the part of the member that assigns the partitions.
+assignment, and notices rebalances. `GroupLeader`: the leader's assignment of partitions.
 
-Threads: one, the consumer's; the coordinator reads its `Pulse`.
+Threads: one, the consumer's; the coordinator reads the membership's `Pulse`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ _NOT_IN = (
     UnknownMemberIdError,
     IllegalGenerationError,
     RebalanceInProgressError,
-    # A member of KIP-848 came between the join and this sync: another protocol was chosen than its first one.
+    # A member of KIP-848 joined between this member's join and its sync: the group may have chosen another
+    # protocol.
     InconsistentGroupProtocolError,
 )
-"""Why a member that has joined may not sync."""
+"""The errors of a sync after which the member must join again."""
 
 
 class MemberPhase(Enum):
@@ -51,14 +52,14 @@ class MemberPhase(Enum):
 
 
 class ClassicMembership(GroupMembership):
-    """An interrupt may come anywhere: the group handles the request all the same, and each call may be
-    repeated.
+    """A membership by the classic protocol. An interrupt may come anywhere: the group still handles the
+    request, and each call may be repeated.
     """
 
     def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
         super().__init__(coordinator, config)
         self.phase = MemberPhase.OUT
-        self._new_id = ""  # by which it has asked, or will, to become a member
+        self._new_id = ""  # the id for which it asks in its first join
         self.protocol = ""
         self._joining: Ticket[JoinGroupResult] | None = None
         self._syncing: Ticket[bytes] | None = None
@@ -83,11 +84,11 @@ class ClassicMembership(GroupMembership):
     def left(self) -> bool:
         return self.phase is MemberPhase.OUT and not self.member_id and not self._new_id
 
-    # --- coming ----------------------------------------------------------------------------------
+    # --- joining ---------------------------------------------------------------------------------
 
     def join(self, protocols: Protocols) -> None:
-        """Ask to be in the next generation. Raises the errors of GroupCoordinator.join, which stay until
-        the application changes something.
+        """Ask to be in the next generation. Raises the errors of GroupCoordinator.join, which recur until the
+        application changes its settings.
         """
         config = self._config
         pulse = self._begin_pulse(config.heartbeat_interval_ms)
@@ -110,8 +111,8 @@ class ClassicMembership(GroupMembership):
         self.phase, self.member_id = MemberPhase.JOINING, self._joining.member_id
 
     def joined(self) -> JoinGroupResult | None:
-        """Return the place in the new generation, once all members have joined. Where the group went on
-        without the member, its phase is OUT.
+        """Return the result of the join, once all members have joined, else None. If the group went on
+        without this member, the phase becomes OUT.
         """
         assert self._joining is not None
         try:
@@ -124,7 +125,9 @@ class ClassicMembership(GroupMembership):
         return joined
 
     def sync(self, assignments: Mapping[str, bytes]) -> None:
-        """Ask for the assignment; the leader brings all assignments. Errors are handled as in `joined`."""
+        """Ask for the assignment; the leader sends all assignments. If the group went on without this member,
+        the phase becomes OUT.
+        """
         try:
             self._syncing = self._coordinator.sync(
                 self._group, self.member_id, self.generation, self.protocol, assignments, self._instance
@@ -135,7 +138,9 @@ class ClassicMembership(GroupMembership):
         self.phase = MemberPhase.SYNCING
 
     def synced(self) -> bytes | None:
-        """Return the assignment, once the leader has brought it. Errors are handled as in `joined`."""
+        """Return the assignment, once the leader has sent it, else None. If the group went on without this
+        member, the phase becomes OUT.
+        """
         assert self._syncing is not None
         try:
             assignment = self._syncing.get()
@@ -145,13 +150,13 @@ class ClassicMembership(GroupMembership):
         return assignment
 
     def take(self) -> None:
-        """Note that the assignment is being taken."""
+        """Note that the member takes its assignment."""
         self.phase = MemberPhase.IN
 
-    # --- staying and going -------------------------------------------------------------------------
+    # --- heartbeats and leaving --------------------------------------------------------------------
 
     def must_rejoin(self) -> bool:
-        """Return whether the group rebalances. The coordinator is asked only after something changed. Raises
+        """Return whether the group rebalances. The coordinator is asked only after a change. Raises
         FencedInstanceIdError.
         """
         changes = self._coordinator.changes(self._group)
@@ -167,8 +172,8 @@ class ClassicMembership(GroupMembership):
         return False
 
     def out(self, error: Exception) -> None:
-        """Leave the generation: the partitions may be another member's, unless the group only asks to join
-        once more.
+        """Leave the generation. After RebalanceInProgressError the member keeps its id and its partitions;
+        after another error the partitions may be another member's.
         """
         if isinstance(error, RebalanceInProgressError):
             self.phase = MemberPhase.OUT
@@ -176,19 +181,19 @@ class ClassicMembership(GroupMembership):
             self.lose("" if isinstance(error, UnknownMemberIdError) else self.member_id)
 
     def lose(self, member_id: str) -> None:
-        """Be in no generation; the next join uses `member_id`."""
+        """Leave the generation, and use `member_id` in the next join."""
         self.phase, self.generation, self.member_id, self._new_id = MemberPhase.OUT, -1, member_id, ""
         self._joining = self._syncing = None
 
     def leave(self) -> None:
-        """Tell the group; a static member does not, and keeps its place for its session timeout."""
+        """Leave the group; a static member only stops, and keeps its partitions until its session timeout."""
         asked_by = self.member_id or self._new_id
         if asked_by and self._instance is None:
             try:
                 self._coordinator.leave(self._group, asked_by)
             except (UnknownMemberIdError, StoreClosedError, RetriableError, StorageError):
-                # The group has removed the member already, or has ended all memberships; or it will remove
-                # the member, which has no pulse any more.
+                # The group has removed the member, or has ended all memberships; or it will remove the
+                # member, because the member's pulse ends here.
                 self.lose("")
         self.pulse = None
         self.lose("")
@@ -196,14 +201,13 @@ class ClassicMembership(GroupMembership):
 
 # --- leading -----------------------------------------------------------------------------------
 
-# What a group's leader does: it computes the assignment, and watches the topics for changes that need another
-# one.
+# A group's leader computes the assignment, and watches the topics for changes that need a new assignment.
 
 _Seen = dict[str, "tuple[str, tuple[int, ...]] | None"]
 
 
 class GroupLeader:
-    """The leader's part in one generation."""
+    """The leader's part in one generation: the subscriptions of all members, and their topics' partitions."""
 
     def __init__(self, joined: JoinGroupResult, topics: Mapping[str, TopicInfo]) -> None:
         self._subscriptions = {
@@ -216,18 +220,18 @@ class GroupLeader:
 
     def assignments(self, assignor: Assignor) -> dict[str, bytes]:
         """Return every member's assignment."""
-        found = assignor.assign(self._partitions, self._subscriptions)
-        return {member: encode_assignment(found.get(member, ())) for member in self._subscriptions}
+        by_member = assignor.assign(self._partitions, self._subscriptions)
+        return {member: encode_assignment(by_member.get(member, ())) for member in self._subscriptions}
 
     def complete(self, members: Iterable[MemberInfo]) -> bool:
-        """Return whether the members have all partitions that exist: a static leader that was away may find
-        more.
+        """Return whether the members have all partitions that exist; there may be more since a static leader
+        was away.
         """
         have = {tp for member in members for tp in decode_assignment(member.assignment)}
         return have == {TopicPartition(t, p) for t, numbers in self._partitions.items() for p in numbers}
 
     def outdated(self, topics: Mapping[str, TopicInfo]) -> bool:
-        """Return whether there are more or fewer partitions to assign than there were."""
+        """Return whether the partitions of the group's topics have changed."""
         return self._snapshot(topics) != self._seen
 
     def _snapshot(self, topics: Mapping[str, TopicInfo]) -> _Seen:

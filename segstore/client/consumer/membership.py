@@ -14,8 +14,8 @@ from segstore.coordinator.structs import ConsumerGroupMetadata
 
 
 class GroupMembership(ABC):
-    """`generation` is that of a classic group, or the member's epoch in a consumer group; -1 if the member is
-    in none: then its partitions may be another member's.
+    """A consumer's membership. `generation` is the generation of a classic group, or the member's epoch in a
+    consumer group; -1 if the member is in neither: its partitions may then be another member's.
     """
 
     def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
@@ -44,32 +44,31 @@ class GroupMembership(ABC):
     @property
     @abstractmethod
     def is_rebalancing(self) -> bool:
-        """Return whether the member waits for its place in the group, which polls bring."""
+        """Return whether the member waits for its assignment, for which it must poll."""
 
     @property
     @abstractmethod
     def left(self) -> bool:
-        """Return whether the group has no trace of this member, as far as that depends on the member."""
+        """Return whether the member has left its group, as far as the member can do that."""
 
     def polled(self) -> None:
-        """Note that the application polls."""
+        """Note a poll of the application."""
         if self.pulse is not None:
             self.pulse.polled = self._coordinator.now()
 
     @abstractmethod
     def out(self, error: Exception) -> None:
-        """Be in no generation any more, because of an answer of the group."""
+        """Leave the generation after an error of the group."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Leave the group; a static member may come back to its place within its session timeout."""
+        """Leave the group; a static member may return to its partitions within its session timeout."""
 
     def _begin_pulse(self, interval_ms: float) -> Pulse:
-        """Return the pulse of a member that asks its group for a place. The application is within poll,
-        however long that took: a member that polled too late before, and joins anew, would be late at once,
-        and for ever.
-        """
+        """Return the pulse of a member that joins its group, with a poll noted now."""
         if self.pulse is None:
             self.pulse = Pulse(self._coordinator.now(), interval_ms, self._config.max_poll_interval_ms)
+        # However long this poll took so far: a member that polled too late before, and joins again, would
+        # otherwise count as late at once.
         self.polled()
         return self.pulse

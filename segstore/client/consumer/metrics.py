@@ -1,4 +1,4 @@
-"""What a consumer and a member of a group measure, by Kafka's names; and the consumer's interceptors.
+"""The metrics of a consumer and of a member of a group, by Kafka's names; and the consumer's interceptors.
 
 Threads: the consumer's thread records, and calls the interceptors.
 """
@@ -25,10 +25,9 @@ _MOST_NOTED = 3000  # numbers
 
 
 class ConsumerMetrics:
-    """Sums over all partitions, and lag and lead of each by Kafka's older names ("flights-0.records-lag").
-
-    A poll only notes what it measured, and when; the sensors take that in when somebody asks, or when much is
-    noted.
+    """The metrics of one consumer: sums over all partitions, and each partition's lag and lead by Kafka's
+    older names ("flights-0.records-lag"). A poll only notes values and times; the sensors get them at the
+    next snapshot, or after about 3,000 values.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
@@ -38,41 +37,42 @@ class ConsumerMetrics:
         self._throttle = self._sensor()
         self._lags: dict[TopicPartition, tuple[int, int]] = {}
         self._polled = math.nan
-        # Flat, since a tuple for each would soon have the garbage collector look at all that the process has.
+        # A flat list: a tuple for each value would make the garbage collector scan the whole process often.
         self._noted: list[Any] = []  # sensor, value, time; and so on
         self.singles: list[Any] | None = []
-        """Five items for each record that was read within a wait, the last one of its partition: partition,
-        log start offset, the record's offset, bytes of its batch, and when it came, in monotonic seconds.
-        None where nothing is measured.
+        """Five items for each record that C has read within a wait: partition, log start offset, the record's
+        offset, bytes of its batch, and its time in monotonic seconds. None if metrics are off.
         """
 
     def _sensor(self) -> Sensor:
         return Sensor(self._config.metrics_num_samples, self._config.metrics_sample_window_ms)
 
     def fetched(self, stored: int, records: int, took_ms: float) -> None:
-        """Count one read of a partition: bytes as stored, records, time."""
+        """Count one read of a partition: bytes as stored, number of records, milliseconds."""
         now = time.monotonic() * 1000
         self._noted += self._bytes, stored, now, self._records, records, now, self._latency, took_ms, now
         if len(self._noted) > _MOST_NOTED:
             self._take_in()
 
     def given(self, tp: TopicPartition, at: int, start: int, end: int) -> None:
-        """Count records that the application got; its position is now `at`, in a log of `start` to `end`."""
+        """Count records for the application; the partition's position is now `at`, in a log from `start` to
+        `end`.
+        """
         if self.singles:
-            self._take_in()  # which are older
+            self._take_in()  # the single records are older
         self._lags[tp] = end - at, at - start
         self._noted += self._lag, end - at, time.monotonic() * 1000
 
     def throttled(self, wait_ms: int) -> None:
-        """Record how long the client has to wait for its byte rate after what it fetched."""
+        """Record the ms that the client must wait for its byte rate after a fetch."""
         self._throttle.record(wait_ms)
 
     def polled(self, now: float) -> None:
-        """Record that a call of poll began, `now` in seconds."""
+        """Record the begin of a poll, `now` in seconds."""
         now *= 1000
         if self.singles and len(self.singles) > _MOST_NOTED:
             self._take_in()
-        if self._polled == self._polled:  # which NaN is not
+        if self._polled == self._polled:  # not NaN
             self._noted += self._between_polls, now - self._polled, now
             if len(self._noted) > _MOST_NOTED:
                 self._take_in()
@@ -92,12 +92,12 @@ class ConsumerMetrics:
             sensor.record(value, now)
 
     def forget(self, assigned: set[TopicPartition]) -> None:
-        """Drop the figures of partitions that are not assigned any more."""
+        """Drop the lag and lead of partitions that are not `assigned`."""
         self._take_in()
         self._lags = {tp: lag for tp, lag in self._lags.items() if tp in assigned}
 
     def snapshot(self) -> dict[str, dict[str, float]]:
-        """Return group of metrics to name to value."""
+        """Return {group of metrics: {name: value}}."""
         self._take_in()
         prefix = self._config.metric_group_prefix
         return {f"{prefix}-fetch-manager-metrics": self._fetching(), f"{prefix}-metrics": self._polling()}
@@ -135,23 +135,23 @@ class ConsumerMetrics:
 
 
 class NoMetrics(ConsumerMetrics):
-    """Used with metrics_enabled=False."""
+    """The metrics of a consumer with metrics_enabled=False."""
 
     def __init__(self, config: ConsumerConfig) -> None:
         super().__init__(config)
         self.singles = None
 
     def fetched(self, stored: int, records: int, took_ms: float) -> None:
-        """Measure nothing."""
+        """Record nothing."""
 
     def given(self, tp: TopicPartition, at: int, start: int, end: int) -> None:
-        """Measure nothing."""
+        """Record nothing."""
 
     def throttled(self, wait_ms: int) -> None:
-        """Measure nothing."""
+        """Record nothing."""
 
     def polled(self, now: float) -> None:
-        """Measure nothing."""
+        """Record nothing."""
 
     def snapshot(self) -> dict[str, dict[str, float]]:
         return {}
@@ -159,13 +159,13 @@ class NoMetrics(ConsumerMetrics):
 
 # --- group metrics -----------------------------------------------------------------------------
 
-# What a member of a group measures, by Kafka's names (ConsumerCoordinatorMetrics, AbstractCoordinator).
+# The metrics of a group's member, by Kafka's names (ConsumerCoordinatorMetrics, AbstractCoordinator).
 
 _HOUR = 3600
 
 
 class GroupMetrics:
-    """Times are ms."""
+    """The metrics of a group's member. Times are ms."""
 
     def __init__(self, config: ConsumerConfig) -> None:
         self._config = config
@@ -177,50 +177,50 @@ class GroupMetrics:
     def _sensor(self) -> Sensor:
         return Sensor(self._config.metrics_num_samples, self._config.metrics_sample_window_ms)
 
-    # --- what happens ----------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
     def committed(self, took_ms: float) -> None:
-        """Note that offsets were committed."""
+        """Record a commit of offsets."""
         self._commit.record(took_ms)
 
     def joining(self) -> None:
-        """Note that the member asks to join; a rebalance that had not ended counts as failed."""
+        """Record a join request of the member; a rebalance that had not ended counts as failed."""
         now = monotonic_ms()
         if not math.isnan(self._began):
             self._failed.record(1)
         self._began = self._joined = now
 
     def joined(self) -> None:
-        """Note that all members have joined."""
+        """Record the end of the join: all members have joined."""
         now = monotonic_ms()
         self._join.record(now - self._joined)
         self._joined = now
 
     def synced(self) -> None:
-        """Note that the member has its assignment: the rebalance is over."""
+        """Record that the member has its assignment, which ends the rebalance."""
         self._sync.record(monotonic_ms() - self._joined)
         self.rebalanced()
 
     def rebalanced(self) -> None:
-        """Note that a rebalance is over."""
+        """Record the end of a rebalance."""
         self._ended = monotonic_ms()
         self._rebalance.record(self._ended - self._began)
         self._began = math.nan
 
     @contextmanager
     def listener(self, kind: str) -> Iterator[None]:
-        """Measure the time that the application's listener takes."""
+        """Measure the time in the application's listener."""
         began = monotonic_ms()
         try:
             yield
         finally:
             self._listener[kind].record(monotonic_ms() - began)
 
-    # --- what is told ------------------------------------------------------------------------------
+    # --- snapshot ----------------------------------------------------------------------------------
 
     def snapshot(self, assigned: int, pulse: Pulse | None, now: float) -> dict[str, dict[str, float]]:
-        """Return group of metrics to name to value; empty with metrics_enabled=False. `now` is a time of
-        the pulse's clock.
+        """Return {group of metrics: {name: value}}; empty with metrics_enabled=False. `now` is a time of the
+        pulse's clock.
         """
         if not self._config.metrics_enabled:
             return {}
@@ -271,14 +271,16 @@ log = Logger(__name__)
 
 
 class ConsumerInterceptors:
-    """What an interceptor raises is logged, and the others go on, as in Kafka: they never stop a consumer."""
+    """The interceptors of a consumer. An interceptor's exception is logged, and the next interceptor is
+    called, as in Kafka.
+    """
 
     def __init__(self, interceptors: Sequence[Any]) -> None:
         self.all = interceptors
 
     @calls_out
     def on_consume(self, records: Polled) -> Polled:
-        """Return what the last interceptor makes of what the others made of `records`."""
+        """Pass `records` through all interceptors in order, and return the last result."""
         for interceptor in self.all:
             method = getattr(interceptor, "on_consume", None)
             if method is not None:
@@ -289,11 +291,11 @@ class ConsumerInterceptors:
         return records
 
     def on_commit(self, offsets: Offsets) -> None:
-        """Tell all interceptors what was committed."""
+        """Call `on_commit` of all interceptors with the committed offsets."""
         self._call("on_commit", offsets)
 
     def close(self) -> None:
-        """Tell all interceptors that no more records come."""
+        """Close all interceptors."""
         self._call("close")
 
     @calls_out

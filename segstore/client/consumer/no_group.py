@@ -1,5 +1,5 @@
-"""`ManualSubscription`: a consumer without a group, to which a subscription gives all partitions of its
-topics; and `Coordination`, the protocol that it and `GroupSubscription` implement.
+"""`ManualSubscription`: a consumer without a group, whose subscription gives it all partitions of its topics;
+and `Coordination`, the protocol that `ManualSubscription` and `GroupSubscription` implement.
 
 Threads: one, the consumer's.
 """
@@ -21,19 +21,19 @@ from segstore.storage.store.store import Store
 
 # --- watch -------------------------------------------------------------------------------------
 
-# `TopicWatch`: looks at the topics of a store, neither too often nor too late.
+# `TopicWatch`: limits how often a consumer looks at the topics of its store.
 
 _SHARE = 100
-"""Looking at the topics takes at most one part in so many of a consumer's time."""
+"""Looks at the topics take at most 1/_SHARE of a consumer's time."""
 _LEAST_AGE_MS = 10
-"""A consumer that waits must sleep; a publication wakes it anyway."""
+"""The least sleep of a waiting consumer; a publication wakes it earlier."""
 
 
 class TopicWatch:
-    """New topics and partitions are found within moments, and at the latest `max_age_ms` after the last
-    look: the process that creates or deletes one tells that as news, which also wake a consumer that waits;
-    records are no news. In a directory where nothing is published (a broker's) the watch looks as often as it
-    may.
+    """The watch of a store's topics. New topics and partitions are found within moments, and at the latest
+    `max_age` after the last look: the process that creates or deletes one changes the store's `news` counter,
+    which also wakes a waiting consumer; records do not change the counter. In a directory without
+    publications (a broker's) the watch looks as often as `_SHARE` allows.
     """
 
     def __init__(self, store: Store, max_age_ms: float) -> None:
@@ -43,40 +43,39 @@ class TopicWatch:
         self._looked = -1, -math.inf, -math.inf
 
     def look(self) -> dict[str, TopicInfo] | None:
-        """Return the topics; None where there are no news since the last look, or it is too early for
-        another. A look counts once `done` is called: where an interrupt comes before that, the look is
-        repeated.
+        """Return the topics; None without news since the last look, or if it is too early for another look. A
+        look counts once `done` is called: after an interrupt before `done` the look is repeated.
         """
         now, seen = time.monotonic(), self._store.news
-        if now < self._may_look or (self._told_nothing(seen) and now < self._must_look):
+        if now < self._may_look or (self._has_no_news(seen) and now < self._must_look):
             return None
-        found = self._store.topics()
+        topics = self._store.topics()
         done = time.monotonic()
         self._looked = seen, done + self._max_age, done + min(_SHARE * (done - now), self._max_age)
-        return found
+        return topics
 
     def done(self) -> None:
         """Note that the consumer has acted on the last look."""
         self._seen, self._must_look, self._may_look = self._looked
 
     def stale(self) -> None:
-        """Make the next `look` return the topics, whenever the last one was."""
+        """Make the next `look` return the topics, even if the last look was just before."""
         self._may_look = self._must_look = -math.inf
 
     def wait_ms(self) -> float:
-        """Return when to look again, if there are no news before."""
-        # A look that was too early when the consumer was woken is made as soon as it may be.
-        at = self._must_look if self._told_nothing(self._store.news) else self._may_look
+        """Return the ms until the next look, if there are no news before."""
+        # News that came too early for a look cause a look as soon as it is allowed.
+        at = self._must_look if self._has_no_news(self._store.news) else self._may_look
         return max(at - time.monotonic(), 0) * 1000
 
-    def _told_nothing(self, news: int) -> bool:
+    def _has_no_news(self, news: int) -> bool:
         return news == self._seen and news >= 0
 
 
 # --- coordination ------------------------------------------------------------------------------
 
-# `Coordination`: what a consumer asks of whatever assigns partitions and has committed offsets.
-# `group_member.GroupSubscription` implements it for a member of a group, `Ungrouped` for a consumer without.
+# `Coordination`: assigns a consumer's partitions, and has committed offsets. `group_member.GroupSubscription`
+# implements it for a member of a group, `ManualSubscription` for a consumer without a group.
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 OnCommit = Callable[[Offsets, "BaseException | None"], Any]
@@ -89,67 +88,63 @@ class Coordination(Protocol):
 
     @property
     def takes_regex(self) -> bool:
-        """Return whether a SubscriptionPattern may be subscribed to."""
+        """Return whether `subscribe` accepts a SubscriptionPattern."""
 
     def poll(self) -> None:
-        """Bring the assignment up to date; called before each look for records."""
+        """Update the assignment; called before each look for records."""
 
     def polled(self) -> None:
-        """Note that the application polls; called in place of `poll` as long as `wait_ms` is not over, and
-        nothing happened that `poll` would see.
+        """Note a poll of the application; called in place of `poll` before `wait_ms` has passed, if there was
+        no publication.
         """
 
     def wait_ms(self) -> float:
-        """Return how long the consumer may sleep, if nothing is published, before it must call `poll`
-        again.
-        """
+        """Return the ms until the consumer must call `poll` again, if there is no publication before."""
 
     def stale(self) -> None:
-        """Have the next `poll` look at the topics, whenever it did so last: a partition was found deleted."""
+        """Make the next `poll` look at the topics, because a partition was found deleted."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of those partitions that have one: reading begins there."""
+        """Return the committed offsets of the partitions that have one: reading begins there."""
 
     def undecided(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return the partitions for which an open transaction is about to commit an offset: where reading
-        begins is not known yet, whatever the isolation level. A consumer that began at an older offset
-        would repeat what the transaction has done (KIP-447; so does Java's consumer, which always asks for
-        stable offsets).
+        """Return the partitions for which an open transaction may commit an offset. Whatever the isolation
+        level, their reading waits for its end: a consumer that began at an older offset would repeat work of
+        the transaction (KIP-447; Java's consumer too always asks for stable offsets).
         """
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit; return when that is done."""
+        """Commit offsets, and wait until they are written."""
 
     def commit_async(self, offsets: Offsets, callback: OnCommit | None) -> Any:
-        """Commit without waiting; return a future. `callback` gets (offsets, None or the error)."""
+        """Commit offsets without waiting; return a future. `callback` gets (offsets, None or the error)."""
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Return the consumer's membership as it is now."""
+        """Return the consumer's current membership."""
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Return what was measured of the membership: group of metrics to name to value."""
+        """Return the metrics of the membership: {group of metrics: {name: value}}."""
 
     def unsubscribe(self) -> None:
-        """Give up all partitions and the membership; with auto commit, what was read is committed."""
+        """Give up all partitions and the membership; with auto commit, the positions are committed."""
 
     @property
     def left(self) -> bool:
-        """Return whether no group waits for this consumer; False where an interrupt kept `close` from
-        leaving.
-        """
+        """Return whether no group waits for this consumer; False after an interrupted `close`."""
 
     def close(self, autocommit: bool, timeout_ms: float | None) -> None:
-        """Unsubscribe for good."""
+        """Give up all partitions and the membership for good."""
 
 
 # --- no group ------------------------------------------------------------
 
 
 class ManualSubscription:
-    """Implements `Coordination`. New topics and partitions are found within moments, at the latest
-    metadata_max_age_ms after the last look; their creation wakes a consumer that waits.
+    """The coordination of a consumer without a group: implements `Coordination`. New topics and partitions
+    are found within moments, at the latest metadata_max_age_ms after the last look; their creation wakes a
+    waiting consumer.
 
-    A topic that was deleted and made anew has new partitions: the old ones are revoked first.
+    A topic that was deleted and created again has new partitions: the old ones are revoked first.
     """
 
     takes_regex = False
@@ -159,17 +154,17 @@ class ManualSubscription:
         self._exclude_internal = config.exclude_internal_topics
         self._watch = TopicWatch(store, config.metadata_max_age_ms)
         self._ids: dict[str, str] = {}
-        self._telling = False
+        self._in_listener = False
 
     def poll(self) -> None:
-        if self._subscription.topics is not None and not self._telling:
+        if self._subscription.topics is not None and not self._in_listener:
             topics = self._watch.look()
             if topics is not None:
                 self._take(topics)
                 self._watch.done()
 
     def polled(self) -> None:
-        """Do nothing: nobody wants to know."""
+        """Do nothing: there is no group."""
 
     def wait_ms(self) -> float:
         return self._watch.wait_ms() if self._subscription.automatic else math.inf
@@ -189,12 +184,12 @@ class ManualSubscription:
             self._revoke([tp for tp in subscription.states if tp not in kept])
         finally:
             new = [tp for tp in wanted if tp not in subscription.states]
-            if new and subscription.automatic:  # and not unsubscribed by the listener
+            if new and subscription.automatic:  # the listener may have unsubscribed
                 subscription.have(wanted)
                 self._tell("on_partitions_assigned", new)
 
     def _revoke(self, gone: Collection[TopicPartition]) -> None:
-        """Call the listener, then give up the partitions, whatever it raises."""
+        """Call the listener, then give up the partitions, even if the listener raises."""
         try:
             if gone and self._subscription.automatic:
                 self._tell("on_partitions_revoked", gone)
@@ -205,13 +200,13 @@ class ManualSubscription:
     @calls_out
     def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._subscription.listener
-        if listener is None or self._telling:  # nor is it told of what it does itself
+        if listener is None or self._in_listener:  # a listener's own calls are not reported to it
             return
-        self._telling = True
+        self._in_listener = True
         try:
             getattr(listener, what)(partitions)
         finally:
-            self._telling = False
+            self._in_listener = False
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         return {}

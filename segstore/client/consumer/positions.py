@@ -1,5 +1,5 @@
-"""`Positions`: where reading begins: at the committed offset, where a seek said, or as auto_offset_reset
-says. `Lookups`: the first and last offset, and offsets by time.
+"""`Positions`: the position at which reading begins: the committed offset, the offset of a seek, or by
+auto_offset_reset. `Lookups`: first and last offsets, and offsets by time.
 
 On disk: nothing of its own. Threads: one, the consumer's; `Lookups` from any.
 """
@@ -22,11 +22,11 @@ from segstore.storage.store.store import Store
 
 # --- lookups -----------------------------------------------------------------------------------
 
-# Offsets that are looked up in the logs: first, last, by time.
+# Offset look-ups in the logs: first, last, by time.
 
 
 class Lookups:
-    """What a consumer of one isolation level sees of the partitions of a store."""
+    """The offset look-ups of a consumer with one isolation level."""
 
     def __init__(self, store: Store, isolation_level: str) -> None:
         self._store, self._level = store, isolation_level
@@ -37,11 +37,11 @@ class Lookups:
         return self._store.partition(tp.topic, tp.partition)
 
     def end(self, log: PartitionLog) -> int:
-        """Return the offset where readable records end: the high watermark, or the last stable offset."""
+        """Return the offset after the last readable record: the high watermark, or the last stable offset."""
         return log.last_stable_offset if self._committed else log.high_watermark
 
     def reset(self, log: PartitionLog, where: str) -> int:
-        """Return the offset of "earliest" or "latest"."""
+        """Return the offset for "earliest" or "latest"."""
         return log.start_offset if where == "earliest" else self.end(log)
 
     def for_time(self, log: PartitionLog, timestamp: int) -> OffsetAndTimestamp | None:
@@ -51,7 +51,7 @@ class Lookups:
             return None
         try:
             found = log.read(offset, 0, isolation_level=self._level)
-        except OffsetOutOfRangeError:  # retention was quicker
+        except OffsetOutOfRangeError:  # retention has deleted the record since the look-up
             return self.for_time(log, timestamp)
         if not len(found):
             return None
@@ -80,8 +80,8 @@ class Positions:
         self._lookups, self._policy = lookups, policy
 
     def resolve(self) -> None:
-        """Give every assigned partition a position. Raises NoOffsetForPartitionError, which names those
-        that have none.
+        """Give every assigned partition a position. Raises NoOffsetForPartitionError with the partitions that
+        have none.
         """
         subscription = self._subscription
         if not subscription.unresolved:
@@ -100,7 +100,7 @@ class Positions:
         subscription.unresolved = any(s.position is None for s in subscription.states.values())
 
     def _from_committed(self) -> set[TopicPartition]:
-        """Begin at committed offsets; return the partitions whose offset is not decided yet."""
+        """Seek to committed offsets; return the partitions whose offset an open transaction may change."""
         states = self._subscription.states
         missing = [tp for tp, s in states.items() if s.position is None and s.reset is None]
         if not missing:
@@ -115,7 +115,7 @@ class Positions:
     def _compare_committed(self, tp: TopicPartition, state: TopicPartitionState) -> None:
         """Compare a committed position with the log, which may have been restored from an older copy."""
         log = self.log(tp, state) if state.leader_epoch >= 0 else None
-        if log is None or log.leader_epoch < 0:  # another process writes it, and knows its epochs
+        if log is None or log.leader_epoch < 0:  # another process writes the log, and has its epochs
             return
         try:
             self.validate(log, state)
@@ -131,8 +131,8 @@ class Positions:
                 self.gone(state)
 
     def log(self, tp: TopicPartition, state: TopicPartitionState) -> PartitionLog | None:
-        """Return the partition's log; None where a subscription's topic was just deleted. Raises
-        UnknownTopicOrPartitionError where the partition was assigned by `assign`.
+        """Return the partition's log; None if a subscribed topic was just deleted. Raises
+        UnknownTopicOrPartitionError if the partition was assigned by `assign`.
         """
         if state.log is None:
             try:
@@ -143,24 +143,25 @@ class Positions:
         return state.log
 
     def gone(self, state: TopicPartitionState) -> None:
-        """Handle an exception that says that the partition's log can't be read any more: raise it, unless
-        the subscription is to find out what exists now.
+        """Handle the current exception, by which the partition's log can't be read any more: raise it again,
+        unless the next poll will update the assignment.
         """
         state.log, state.lost = None, True
-        closed = self._store.publications < 0  # StoreClosedError, ForkedError: not only this partition
+        closed = self._store.publications < 0  # StoreClosedError or ForkedError of the whole store
         if closed or not self._subscription.automatic:
             raise
         self._coordination.stale()
 
     def validate(self, log: PartitionLog, state: TopicPartitionState) -> int:
-        """Compare a position with the log of the leader, whose epoch is returned: where another replica was
-        elected that lacks what was consumed, reading goes on where the logs part. Raises LogTruncationError
-        where auto_offset_reset is "none" (R37; Kafka: SubscriptionState.maybeCompleteValidation, KIP-320).
+        """Compare a position with the leader's log, and return the leader's epoch. If a replica without some
+        consumed records was elected, the position moves back to the end of the common records. Raises
+        LogTruncationError if auto_offset_reset is "none" (R37; Kafka:
+        SubscriptionState.maybeCompleteValidation, KIP-320).
         """
         while True:
             leader, position, epoch = log.leader_epoch, state.position, state.leader_epoch
             end = log.epoch_end(epoch).end_offset if epoch >= 0 else INT64_MAX
-            if log.leader_epoch == leader:  # else another leads since
+            if log.leader_epoch == leader:  # else the leader has changed: compare again
                 break
         if position is not None and end < position:
             if self._policy == NONE:
@@ -173,8 +174,8 @@ class Positions:
         return leader
 
     def out_of_range(self, state: TopicPartitionState) -> None:
-        """Begin anew, or raise the exception that is being handled: retention, or a truncation, removed the
-        position.
+        """Reset a position that retention or a truncation has removed, or with auto_offset_reset "none" raise
+        the current exception again.
         """
         if self._policy == NONE:
             raise

@@ -22,9 +22,9 @@ Headers = list[tuple[str, "bytes | None"]]
 
 
 class ConsumerRecord(NamedTuple):
-    """A record with kafka-python's fields. `timestamp` in ms since the epoch; `timestamp_type` 0:
-    CreateTime, 1: LogAppendTime; `checksum` is None as for every batch of magic 2; sizes in bytes, -1 for a
-    missing part.
+    """A record with kafka-python's fields. `timestamp` is in ms since the epoch; `timestamp_type` is 0 for
+    CreateTime, 1 for LogAppendTime; `checksum` is None, as for every batch of magic 2; sizes are in bytes, -1
+    for a missing part.
     """
 
     topic: str
@@ -43,13 +43,14 @@ class ConsumerRecord(NamedTuple):
 
     @property
     def delivery_count(self) -> int | None:
-        """Return None: only a share consumer's records are counted."""
+        """Return None: only records of a share consumer have a delivery count."""
         return None
 
 
 class DeliveredRecord(ConsumerRecord):
-    """A record of a share consumer, with one field more: `delivery_count` is how often the record was
-    delivered in its group, with this time (Kafka: ConsumerRecord.deliveryCount). Crashes are not counted.
+    """A record of a share consumer, with one field more: `delivery_count` is the number of its deliveries in
+    the group, this one included (Kafka: ConsumerRecord.deliveryCount). Deliveries before a crash are not
+    counted.
     """
 
     __slots__ = ()
@@ -57,7 +58,7 @@ class DeliveredRecord(ConsumerRecord):
     delivery_count = property(itemgetter(len(ConsumerRecord._fields)))
 
     def __new__(cls, *fields: Any) -> DeliveredRecord:
-        """Make a record of all its fields, as copies and pickles do."""
+        """Make a record from all its fields, as copies and pickles do."""
         if len(fields) != len(cls._fields):
             raise TypeError(f"a DeliveredRecord has {len(cls._fields)} fields, not {len(fields)}")
         return tuple.__new__(cls, fields)
@@ -79,17 +80,17 @@ class DeliveredRecord(ConsumerRecord):
         return f"DeliveredRecord({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
 
-# `_native/follower.c` makes such records, too.
+# `_native/follower.c` makes ConsumerRecords, too.
 _make: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, ConsumerRecord)
 _make_delivered: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, DeliveredRecord)
 _APPEND_TIME_BIT = 3
 
 Counts = int | list[int]
-"""The delivery count of all records, or of each."""
+"""One delivery count for all records, or a list with one for each record."""
 
 
 class Deserializers(NamedTuple):
-    """The functions for keys and values; with None, bytes stay bytes."""
+    """The deserializers of keys and values; with None, bytes stay bytes."""
 
     key: Deserialize | None
     value: Deserialize | None
@@ -101,8 +102,8 @@ NO_DESERIALIZERS = Deserializers(None, None)
 def consumer_records(
     tp: TopicPartition, records: Records, deserializers: Deserializers, delivered: Counts | None = None
 ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
-    """Return the records up to the first one that can't be deserialized, and the error of that one; with
-    delivery counts DeliveredRecords.
+    """Return the records up to the first one that can't be deserialized, and its error. With delivery counts
+    the records are DeliveredRecords.
     """
     if deserializers == NO_DESERIALIZERS and not records.headers.present:
         return _plain(tp, records, delivered), None
@@ -130,11 +131,11 @@ def consumer_records(
         counted = ((*each, count) for each, count in zip(columns, _each(delivered)))  # noqa: B905
         return list(map(_make_delivered, counted)), error
     finally:
-        del error  # see `_deserialized`
+        del error  # the traceback of its cause has this frame
 
 
 def _plain(tp: TopicPartition, records: Records, delivered: Counts | None) -> list[ConsumerRecord]:
-    """Return records without headers, with keys and values as they are: by one call of C."""
+    """Return records without headers by one call of C; keys and values stay bytes."""
     keys, values = records.keys, records.values
     kind = ConsumerRecord if delivered is None else DeliveredRecord
     return make_consumer_records(
@@ -160,13 +161,13 @@ def _deserialized(
         for header, data in zip(headers, column):  # noqa: B905 - a column may end before a bad key
             made.append(deserialize(tp.topic, header, data))
     except Exception as reason:
-        said = f"{type(reason).__name__}: {reason}"
-        error = RecordDeserializationError(tp.topic, tp.partition, offsets[len(made)], origin, said)
+        message = f"{type(reason).__name__}: {reason}"
+        error = RecordDeserializationError(tp.topic, tp.partition, offsets[len(made)], origin, message)
         error.__cause__ = reason
         try:
             return made, error
         finally:
-            del error  # this frame is in the traceback of its cause
+            del error  # the traceback of its cause has this frame
     return made, None
 
 
@@ -179,16 +180,16 @@ def _timestamp_types(records: Records) -> int | list[int]:
 
 
 def _per_record(of_batch: NDArray[Any], records: Records) -> int | list[int]:
-    """Return for each record what its batch says, or what mostly all batches say."""
+    """Return the batches' common value, or else a list with the value of each record."""
     first: int = of_batch.item(0)
     if len(of_batch) == 1 or (of_batch == first).all():
         return first
-    said: list[int] = of_batch[records.batch_indexes()].tolist()
-    return said
+    values: list[int] = of_batch[records.batch_indexes()].tolist()
+    return values
 
 
-def _each(said: int | list[int]) -> Iterable[int]:
-    return said if isinstance(said, list) else repeat(said)
+def _each(value: int | list[int]) -> Iterable[int]:
+    return value if isinstance(value, list) else repeat(value)
 
 
 def _header_sizes(records: Records, headers: list[Headers]) -> Iterable[int]:

@@ -1,5 +1,5 @@
-"""The methods of `Consumer` beside `poll` and `close`: topics and assignment, positions and look-ups,
-commits.
+"""`Assigning`, `Seeking`, `Committing`: the methods of `Consumer` for topics and assignment, for positions
+and look-ups, and for commits.
 
 On disk: nothing of its own. Threads: one at a time.
 """
@@ -32,7 +32,7 @@ from segstore.storage.meta.topics import find_topic
 
 
 class Assigning(Parts):
-    """Methods for what a consumer reads."""
+    """Methods for a consumer's topics and partitions."""
 
     @alone
     def subscribe(
@@ -41,14 +41,14 @@ class Assigning(Parts):
         pattern: str | SubscriptionPattern | None = None,
         listener: Any = None,
     ) -> None:
-        """Read the topics named, or all whose name matches the regular expression `pattern` at its start,
-        later ones too; with group_protocol="consumer" also a SubscriptionPattern, which the group matches.
-        Replaces an earlier subscription.
+        """Read the named topics, or all topics, later ones too, whose name matches the regular expression
+        `pattern` at its start; with group_protocol="consumer" also a SubscriptionPattern, which the group's
+        coordinator matches. Replaces an earlier subscription.
 
-        `listener` (ConsumerRebalanceListener) is called in `poll`, `unsubscribe` and `close`; without a
-        group only for partitions that appear and disappear. Raises UnknownTopicOrPartitionError for a topic
-        that does not exist (a pattern waits for it), IllegalStateError after `assign`,
-        InvalidArgumentError, InvalidRegularExpressionError, InvalidTypeError.
+        `listener` (ConsumerRebalanceListener) is called in `poll`, `unsubscribe` and `close`; without a group
+        only for partitions that appear and disappear. Raises UnknownTopicOrPartitionError for a topic that
+        does not exist (a pattern waits for it), IllegalStateError after `assign`, InvalidArgumentError,
+        InvalidRegularExpressionError, InvalidTypeError.
         """
         if isinstance(pattern, SubscriptionPattern) and not self._coordination.takes_regex:
             raise InvalidArgumentError(
@@ -65,17 +65,17 @@ class Assigning(Parts):
 
     @alone
     def subscription(self) -> set[str] | None:
-        """Return the topics subscribed to; of a pattern those found so far. None without a subscription."""
+        """Return the subscribed topics; with a pattern, the topics that matched so far. None without a
+        subscription.
+        """
         topics = self._subscription.topics
         return None if topics is None else set(topics)
 
     @alone
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions, in place of those assigned before; partitions that stay keep their
-        position.
+        """Read these partitions instead of the current assignment; partitions in both keep their position.
 
-        Raises UnknownTopicOrPartitionError; then nothing is changed. Raises IllegalStateError after
-        `subscribe`.
+        Raises UnknownTopicOrPartitionError, IllegalStateError after `subscribe`; then nothing is changed.
         """
         wanted = topic_partitions(partitions)
         if not wanted:
@@ -99,7 +99,7 @@ class Assigning(Parts):
 
     @alone
     def assignment(self) -> set[TopicPartition]:
-        """Return the partitions assigned now."""
+        """Return the assigned partitions."""
         return set(self._subscription.states)
 
     @alone
@@ -110,7 +110,7 @@ class Assigning(Parts):
 
     @alone
     def partitions_for_topic(self, topic: str) -> set[int]:
-        """Return the numbers of a topic's partitions; an empty set where there is no such topic. Raises
+        """Return the numbers of a topic's partitions; an empty set without such a topic. Raises
         InvalidTypeError.
         """
         if not isinstance(topic, str):
@@ -121,16 +121,16 @@ class Assigning(Parts):
 
 # --- seeking -----------------------------------------------------------------------------------
 
-# A consumer's positions, and offsets that are looked up.
+# A consumer's positions, and offset look-ups.
 
 
 class Seeking(Parts):
-    """Methods for where a consumer reads."""
+    """Methods for a consumer's positions."""
 
     @alone
     def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
-        """Return the offset of the next record to return. Raises IllegalStateError where the partition is
-        not assigned, NoOffsetForPartitionError.
+        """Return the offset of the next record to return. Raises IllegalStateError if the partition is not
+        assigned, NoOffsetForPartitionError.
         """
         state = self._subscription.state(partition)
         self._positions.resolve()
@@ -141,8 +141,8 @@ class Seeking(Parts):
 
     @alone
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Go on at `offset`; where the log does not have it, the next poll does what auto_offset_reset
-        says. Raises IllegalStateError where the partition is not assigned, InvalidArgumentError.
+        """Set the position to `offset`; if the log does not have that offset, the next poll applies
+        auto_offset_reset. Raises IllegalStateError if the partition is not assigned, InvalidArgumentError.
         """
         epoch = offset.leader_epoch if isinstance(offset, OffsetAndMetadata) else -1
         at = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
@@ -153,14 +153,16 @@ class Seeking(Parts):
 
     @alone
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Go on at the log start offset of these partitions, by default of all that are assigned; the next
-        poll or `position` looks it up. Raises IllegalStateError.
+        """Set the positions to the log start offset, by default of all assigned partitions; the next poll or
+        `position` looks it up. Raises IllegalStateError.
         """
         self._seek_to("earliest", partitions)
 
     @alone
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go on behind the last record; otherwise as `seek_to_beginning`."""
+        """Set the positions to the end of the readable records, by default of all assigned partitions; the
+        next poll or `position` looks it up. Raises IllegalStateError.
+        """
         self._seek_to("latest", partitions)
 
     def _seek_to(self, where: str, partitions: Sequence[TopicPartition]) -> None:
@@ -183,12 +185,12 @@ class Seeking(Parts):
 
     @alone
     def paused(self) -> set[TopicPartition]:
-        """Return the partitions that are paused."""
+        """Return the paused partitions."""
         return {tp for tp, state in self._subscription.states.items() if state.paused}
 
     @alone
     def highwater(self, partition: TopicPartition) -> int:
-        """Return the high watermark of an assigned partition: the offset behind its last record."""
+        """Return the high watermark of an assigned partition: the offset after its last record."""
         self._subscription.state(partition)
         return self._lookups.log(topic_partition(partition)).high_watermark
 
@@ -203,8 +205,8 @@ class Seeking(Parts):
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the offsets behind the last readable record: the high watermark, with read_committed the
-        last stable offset. Raises UnknownTopicOrPartitionError.
+        """Return the offsets after the last readable record: the high watermark, with read_committed the last
+        stable offset. Raises UnknownTopicOrPartitionError.
         """
         lookups = self._lookups
         return {tp: lookups.end(lookups.log(tp)) for tp in topic_partitions(partitions)}
@@ -213,8 +215,8 @@ class Seeking(Parts):
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return for each partition its first record with a timestamp at or after a time (ms since the
-        epoch), None where there is none. Raises UnknownTopicOrPartitionError, InvalidArgumentError for a
+        """Return the first record of each partition with a timestamp at or after its given time (ms since the
+        epoch); None without such a record. Raises UnknownTopicOrPartitionError, InvalidArgumentError for a
         negative time.
         """
         if not isinstance(timestamps, Mapping):
@@ -229,18 +231,18 @@ class Seeking(Parts):
 
 
 class Committing(Parts):
-    """Methods for the committed offsets, at which the group goes on."""
+    """Methods for the committed offsets of a consumer's group."""
 
     @alone
     def commit(self, offsets: Offsets | None = None, timeout_ms: float | None = None) -> None:
         """Commit `offsets`, by default the positions of all partitions: all, or none.
 
-        Raises CommitFailedError where the member was taken for failed, or the group has rebalanced: what
-        was read since the last commit may be read again, by another member too. Raises
-        RebalanceInProgressError, after which the application polls, then commits. Raises
-        FencedInstanceIdError, UnknownTopicOrPartitionError, OffsetMetadataTooLargeError, StorageError,
-        InvalidTypeError; IllegalStateError without a group; KafkaTimeoutError where the group's offsets can't
-        be read for `timeout_ms`, by default 60 s: then nothing was committed.
+        Raises CommitFailedError if the member was removed as failed, or the group has rebalanced: records
+        since the last commit may be read again, by another member too. Raises RebalanceInProgressError, after
+        which the application polls, then commits. Raises FencedInstanceIdError, UnknownTopicOrPartitionError,
+        OffsetMetadataTooLargeError, StorageError, InvalidTypeError; IllegalStateError without a group;
+        KafkaTimeoutError if the group's offsets can't be read for `timeout_ms`, by default 60 s: then nothing
+        was committed.
         """
         wanted = self._subscription.consumed() if offsets is None else offsets
         check = self._guard.check_wait
@@ -248,9 +250,9 @@ class Committing(Parts):
 
     @alone
     def commit_async(self, offsets: Offsets | None = None, callback: OnCommit | None = None) -> Any:
-        """Commit as `commit` does; a failure goes to the future that is returned, and to `callback` (by
-        default default_offset_commit_callback), which is called with (offsets, None or the error) in the
-        next poll, commit or close. Raises IllegalStateError without a group, InvalidTypeError.
+        """Commit `offsets`, by default the positions of all partitions. The returned future gets a failure;
+        `callback` (by default default_offset_commit_callback) is called with (offsets, None or the error) in
+        the next poll, commit or close. Raises IllegalStateError without a group, InvalidTypeError.
         """
         committed = self._subscription.consumed() if offsets is None else offsets
         if callback is None:
@@ -264,9 +266,9 @@ class Committing(Parts):
     def committed(
         self, partition: TopicPartition, metadata: bool = False, timeout_ms: float | None = None
     ) -> int | OffsetAndMetadata | None:
-        """Return the committed offset, None where there is none. With read_committed wait, up to
-        `timeout_ms` (KafkaTimeoutError), for the end of a transaction that may commit another offset; and
-        for the group's offsets to be loaded, by default for 60 s. Raises IllegalStateError without a group.
+        """Return the committed offset, or None. With read_committed wait, up to `timeout_ms`
+        (KafkaTimeoutError), for the end of a transaction that may commit another offset; and until the
+        group's offsets are loaded, by default up to 60 s. Raises IllegalStateError without a group.
         """
         tp = topic_partition(partition)
         if self.config.group_id is None:

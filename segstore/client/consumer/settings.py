@@ -1,5 +1,6 @@
 """`ConsumerSettings`: the settings of a consumer as keyword arguments, for type checkers and editors.
-`ConsumerConfig` judges the values; a test holds that both have the same names. Nothing on disk.
+
+`ConsumerConfig` checks the values; a test checks that both have the same names. Nothing on disk.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any, Literal, Protocol, TypedDict
 
 
 class Deserializer(Protocol):
-    """Makes a key or value out of bytes (kafka-python: Deserializer)."""
+    """A deserializer object: makes a key or value from bytes (kafka-python: Deserializer)."""
 
     @property
     def deserialize(self) -> Callable[..., Any]:

@@ -1,5 +1,5 @@
-"""`Subscription`: what a consumer wants to read, which partitions it has, and their positions; and the
-listener for rebalances.
+"""`Subscription`: a consumer's topics, its assigned partitions and their positions; and the listener for
+rebalances.
 
 Threads: one, the consumer's.
 """
@@ -28,7 +28,7 @@ _ONE_WAY = "subscribe to topics by name, or by a pattern, or assign partitions: 
 
 
 class SubscriptionType(Enum):
-    """How a consumer gets its partitions."""
+    """The source of a consumer's partitions."""
 
     NONE = 0
     TOPICS = 1
@@ -37,10 +37,10 @@ class SubscriptionType(Enum):
 
 
 class TopicPartitionState:
-    """An assigned partition. `position` is the offset of the next record to return, None where it is not
-    known; `reset` then says where to look: "earliest", "latest", or None for the committed offset, and
-    auto_offset_reset where there is none. `lost`: its log could not be read any more, and was not opened
-    anew. `end`: where the next batch of the log will begin, once all before it was read.
+    """The state of an assigned partition. `position` is the offset of the next record to return. None: look
+    it up by `reset`, which is "earliest", "latest", or None for the committed offset, and without one
+    auto_offset_reset. `lost`: its log could not be read any more, and was not opened again. `end`: the base
+    offset of the next batch, once the whole log was read.
     """
 
     __slots__ = ("assigned", "end", "leader_epoch", "log", "lost", "paused", "position", "reset")
@@ -68,11 +68,11 @@ class TopicPartitionState:
             return True
 
     def seek(self, offset: int, leader_epoch: int = UNKNOWN_EPOCH) -> None:
-        """Go on at `offset`."""
+        """Set the position to `offset`."""
         self.position, self.leader_epoch, self.reset = offset, leader_epoch, None
 
     def look(self, reset: str | None) -> None:
-        """Have no position until one is looked up."""
+        """Drop the position until the next look-up."""
         self.position, self.leader_epoch, self.reset = None, UNKNOWN_EPOCH, reset
 
 
@@ -80,16 +80,16 @@ class TopicPartitionState:
 class SubscriptionPattern:
     """A regular expression in RE2's syntax, which a consumer group's coordinator matches with the whole names
     of topics (Kafka: SubscriptionPattern, KIP-848); for `Consumer.subscribe(pattern=...)` with
-    group_protocol="consumer".
+    group_protocol="consumer". Flags, counted repeats and named classes need the package google-re2.
     """
 
     pattern: str
 
 
 class Subscription:
-    """`pattern` is matched by the consumer, `regex` by the coordinator of its group. `unresolved` is true
-    where an assigned partition may be without a position. Partitions take turns in the order of `turns`, from
-    `cursor` on.
+    """The topics and partitions of one consumer. The consumer matches `pattern`, the coordinator of its group
+    matches `regex`. `unresolved`: an assigned partition may be without a position. Partitions take turns in
+    the order of `turns`, from `cursor` on.
     """
 
     def __init__(self) -> None:
@@ -103,12 +103,12 @@ class Subscription:
         self.cursor = 0
         self.unresolved = False
 
-    # --- what is wanted ------------------------------------------------------------------
+    # --- topics --------------------------------------------------------------------------
 
     def subscribe(self, topics: Sequence[str], pattern: Any, listener: Any) -> None:
-        """Want topics by name, or all whose name `pattern` matches at its start, or as a whole if it is a
-        SubscriptionPattern. Raises IllegalStateError, InvalidArgumentError, InvalidRegularExpressionError,
-        InvalidTypeError, InvalidTopicError; then nothing is changed.
+        """Subscribe to topics by name, or to all topics whose name `pattern` matches at its start (a
+        SubscriptionPattern: as a whole). Raises IllegalStateError, InvalidArgumentError,
+        InvalidRegularExpressionError, InvalidTypeError, InvalidTopicError; then nothing is changed.
         """
         _check_listener(listener)
         regex = _regex(pattern) if isinstance(pattern, SubscriptionPattern) else None
@@ -132,34 +132,36 @@ class Subscription:
 
     @property
     def automatic(self) -> bool:
-        """Return whether the partitions follow from topics."""
+        """Return whether the consumer subscribed to topics, so that its partitions follow from them."""
         return self.topics is not None
 
     def wants(self, topic: str) -> bool:
-        """Return whether the partitions of a topic may be assigned."""
+        """Return whether the topic's partitions may be assigned."""
         return self.topics is not None and (self.regex is not None or topic in self.topics)
 
     def matching(self, topics: Mapping[str, TopicInfo], exclude_internal: bool) -> list[TopicInfo]:
-        """Return the wanted topics of the store; for a pattern, which they are from now on."""
+        """Return the subscribed topics that exist; with a pattern, set `topics` to them."""
         if self.pattern is None:
             return [topics[name] for name in sorted(self.topics or ()) if name in topics]
         match = self.pattern.match
-        found = [
+        matched = [
             info for name, info in topics.items() if match(name) and not (exclude_internal and info.internal)
         ]
-        self.topics = {info.name for info in found}
-        return found
+        self.topics = {info.name for info in matched}
+        return matched
 
-    # --- what is had ---------------------------------------------------------------------
+    # --- assigned partitions -------------------------------------------------------------
 
     def assign(self, partitions: Iterable[Any]) -> None:
-        """Set the wanted partitions to exactly these. Raises IllegalStateError, InvalidTypeError."""
+        """Assign exactly these partitions. Raises IllegalStateError, InvalidTypeError."""
         wanted = topic_partitions(partitions)
         self._choose(SubscriptionType.ASSIGNED)
         self.have(wanted)
 
     def have(self, partitions: Collection[TopicPartition]) -> None:
-        """Have exactly these partitions; those that stay keep their position, pause and buffers."""
+        """Set the assigned partitions; partitions that were assigned before keep their position, pause and
+        buffers.
+        """
         wanted = dict.fromkeys(partitions)
         states = {tp: state for tp, state in self.states.items() if tp in wanted}
         new = {tp: TopicPartitionState() for tp in wanted if tp not in states}
@@ -167,11 +169,11 @@ class Subscription:
         turns, unresolved = list(states.items()), self.unresolved or bool(new)
         for tp, state in self.states.items():
             state.assigned = tp in wanted
-        # In one step: after an interrupt no partition may be read that is not assigned.
+        # In one statement: after an interrupt no unassigned partition may be read.
         self.states, self.turns, self.cursor, self.unresolved = states, turns, 0, unresolved
 
     def unsubscribe(self) -> None:
-        """Want and have no partitions."""
+        """Drop all topics and partitions."""
         self.have(())
         self.kind, self.topics, self.listener = SubscriptionType.NONE, None, None
         self.pattern = self.regex = None
@@ -187,15 +189,15 @@ class Subscription:
         return state
 
     def chosen(self, partitions: Sequence[Any]) -> list[TopicPartitionState]:
-        """Return the states of `partitions`, of all where it is empty. Raises IllegalStateError,
-        InvalidTypeError.
+        """Return the states of `partitions`, or of all assigned partitions if `partitions` is empty. Raises
+        IllegalStateError, InvalidTypeError.
         """
         if not partitions and not self.states:
             raise IllegalStateError("no partitions are assigned")
         return [self.state(tp) for tp in partitions or self.states]
 
     def look(self, states: Iterable[TopicPartitionState], reset: str | None) -> None:
-        """Look the positions up before the next read."""
+        """Drop the positions of these partitions; the next read looks them up by `reset`."""
         for state in states:
             state.look(reset)
         self.unresolved = True
@@ -210,7 +212,7 @@ class Subscription:
 
 
 def topic_partition(value: Any) -> TopicPartition:
-    """Return `value`, which must be a TopicPartition, ours or kafka-python's. Raises InvalidTypeError."""
+    """Return a TopicPartition, ours or kafka-python's, as ours. Raises InvalidTypeError."""
     if not (isinstance(value, tuple) and len(value) == 2 and hasattr(value, "partition")):
         raise InvalidTypeError(f"a partition must be a TopicPartition, not {type(value).__name__}")
     topic, partition = value
@@ -220,14 +222,14 @@ def topic_partition(value: Any) -> TopicPartition:
 
 
 def topic_partitions(values: Any) -> list[TopicPartition]:
-    """Return each value as `topic_partition` does. Raises InvalidTypeError."""
+    """Return each TopicPartition, ours or kafka-python's, as ours. Raises InvalidTypeError."""
     if not isinstance(values, Iterable):
         raise InvalidTypeError(f"partitions must be a list of TopicPartition, not {type(values).__name__}")
     return [topic_partition(value) for value in values]
 
 
 def _is_none(given: Any) -> bool:
-    """Return whether no value is given; an array has no truth value of its own."""
+    """Return whether an argument is None or empty; an array's truth value would raise."""
     return given is None or (isinstance(given, Sized) and len(given) == 0)
 
 
@@ -253,7 +255,7 @@ def _compiled(pattern: Any) -> re.Pattern[str]:
 
 
 def _regex(pattern: SubscriptionPattern) -> str:
-    """Return the expression, if it is one. Raises InvalidRegularExpressionError, InvalidTypeError."""
+    """Return the expression of a valid pattern. Raises InvalidRegularExpressionError, InvalidTypeError."""
     from segstore.coordinator.group.consumers.topics import compiled
 
     if not isinstance(pattern.pattern, str):
@@ -272,16 +274,16 @@ def _check_listener(listener: Any) -> None:
 
 # --- listener ----------------------------------------------------------------------------------
 
-# `ConsumerRebalanceListener`: the application's hook for changes of the assignment. Threads: it is called by
-# the thread that polls, within `poll`, `unsubscribe` or `close`.
+# `ConsumerRebalanceListener`: the application's hook for changes of the assignment. Threads: the polling
+# thread calls it, within `poll`, `unsubscribe` or `close`.
 
 
 class ConsumerRebalanceListener(ABC):
-    """The base of listeners given to `subscribe`; kafka-python's own are accepted too."""
+    """The base of rebalance listeners for `subscribe`; kafka-python's own are accepted too."""
 
     @abstractmethod
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Act before partitions are given up; their positions may still be asked for and committed."""
+        """Act before partitions are given up; their positions can still be read and committed."""
 
     @abstractmethod
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
@@ -289,7 +291,7 @@ class ConsumerRebalanceListener(ABC):
 
     @calls_out
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        """Act in place of `on_partitions_revoked` where the partitions are another member's already, or were
-        deleted.
+        """Act, in place of `on_partitions_revoked`, if the partitions already belong to another member, or
+        were deleted.
         """
         self.on_partitions_revoked(lost)

@@ -1,13 +1,13 @@
-"""`Tailing`: how a consumer that has read all there is waits for more, and gets a record that comes then.
+"""`Tailing`: the wait of a consumer that has read all its partitions, and the fast path for the next record.
 
-A wait is one call of C, which ends when the end of one of the consumer's partitions has moved. If that is by
-one record, C reads it, and makes what `poll` returns (`storage/log/log_end.py`): behind a wait nothing of
-Python's lies in a cache, and no function is called. Whatever else it is, the consumer looks at all its
-partitions, as before the wait. After a record that came alone there is nothing to look at: the next poll
-waits at once (`again`), unless another method was called meanwhile, or it is time for something else.
+A wait is one call of C, which ends when the end of one of the consumer's partitions has moved. If the end has
+moved by one record, C reads that record and makes the result of `poll` (`storage/log/log_end.py`): after a
+wait no CPU cache holds Python's objects, so no Python function is called. After any other change the consumer
+looks at all its partitions. After a single record no look is needed: the next poll waits at once (`again`),
+unless another method was called in between, or `_until` has passed.
 
 On disk: nothing of its own. Threads: one, the consumer's. After an interrupt anywhere in a wait the record
-counts as not read, since no position has moved, and the next poll looks at everything.
+counts as not read, since no position has moved, and the next poll looks at all partitions.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from segstore.storage.store.store import Store
 
 
 class Called(Protocol):
-    """Counts the consumer's methods that were called, without polls, and says whether another one has closed
-    it: `base.Guard`.
+    """The guard of a consumer (`base.Guard`): the number of its method calls without polls, and whether
+    another thread has closed it.
     """
 
     calls: int
@@ -40,13 +40,13 @@ class Called(Protocol):
 
 
 Came = tuple[Polled, TopicPartitionState | None, int, int]
-"""What a wait returns: the record that came in a partition, the partition, its position once the application
-has the record, and the record's leader epoch; or nothing, and no partition.
+"""The result of a wait: (the new record by partition, the partition's state, the position after the record,
+the record's leader epoch); without a record ({}, None, 0, 0).
 """
 
 
 def given_of(came: Came | None) -> list[FetchedRecords]:
-    """Return the same as a look does."""
+    """Return the result of a wait in the type that a look returns."""
     if came is None:
         return []
     polled, state, at, leader_epoch = came
@@ -58,7 +58,7 @@ def given_of(came: Came | None) -> list[FetchedRecords]:
 
 
 class Tailing:
-    """`turns` of the subscription are the partitions whose ends are followed, with the same numbers."""
+    """The waits of one consumer. The tailed partitions are the subscription's `turns`, in the same order."""
 
     def __init__(
         self,
@@ -72,23 +72,24 @@ class Tailing:
     ) -> None:
         self._store, self._guard, self._subscription = store, guard, subscription
         self._coordination, self._fetcher = coordination, fetcher
-        # Lists that `_wait` adds to, in place of a call.
+        # `_wait` adds to these lists itself, which saves a call.
         self._began, self._singles = fetcher.began, metrics.singles
         self._throttle = fetcher.throttle
         self._how = config.isolation_level == "read_committed", config.check_crcs
         self._last: LastRecordEnds | None = None
         self._turns: list[tuple[TopicPartition, TopicPartitionState]] | None = None
         self._nudges = self._publications = 0
-        # There is nothing to look at as long as the guard has counted so many calls (-1: there is), and the
-        # partition of the last record goes on behind it, until `_until` (monotonic seconds).
+        # No look is needed while the guard's count of calls is `_quiet` (-1: a look is needed), the position
+        # of the last record's partition is the offset in `_goes_on`, and `_until` (monotonic seconds) has not
+        # passed.
         self._quiet, self._until = -1, -math.inf
         self._goes_on: tuple[TopicPartitionState, int | None] = TopicPartitionState(), None
-        self._looked = -1  # the guard's number of calls at a look, until the next wait
+        self._looked = -1  # the guard's count of calls at the last look; -1 after a wait
         self._number = 0  # of looks and waits
 
     def begin(self) -> None:
-        """Be called before each look for records: what is published from here on ends the next wait. Raises
-        StoreClosedError, ForkedError.
+        """Begin a look for records: publications from here on end the next wait. Raises StoreClosedError,
+        ForkedError.
         """
         self._number += 1
         self._publications, self._looked = self._store.publications, self._guard.calls
@@ -107,10 +108,10 @@ class Tailing:
             self._nudges = followed.nudges()
             self._turns = turns
 
-    @calls_out  # a signal's handler that comes here finds all at rest, and may close the consumer
+    @calls_out  # no state is half changed here: a signal handler may close the consumer
     def wait(self, deadline: float, others_ms: float) -> list[FetchedRecords]:
-        """Wait until `deadline`: return the record that came, or nothing where the consumer must look at all
-        partitions; that is after `others_ms` at the latest.
+        """Wait until `deadline`, but at most `others_ms`. Return the record that came, or nothing if the
+        consumer must look at all partitions.
         """
         now, last, turns = time.monotonic(), self._last, self._turns
         if last is None or turns is None or not self._follows_all():
@@ -124,7 +125,7 @@ class Tailing:
 
     @calls_out
     def sleep(self, deadline: float, others_ms: float) -> None:
-        """Return when there may be more records, or something else to look at."""
+        """Sleep until a publication, `deadline`, or for `others_ms`."""
         seconds = min(deadline - time.monotonic(), others_ms / 1000)
         if self._last is not None and self._follows_all():
             self._store.wait_for(self._last.followed, self._nudges, seconds)
@@ -132,11 +133,11 @@ class Tailing:
             self._store.wait(self._publications, max(seconds, 0) * 1000)
 
     def _follows_all(self) -> bool:
-        """Return whether no partitions came since `begin`, and all have a position."""
+        """Return whether all partitions are tailed since `begin`, and have a position."""
         return self._turns is self._subscription.turns and not self._subscription.unresolved
 
     def _is_all_read(self, turns: list[tuple[TopicPartition, TopicPartitionState]]) -> bool:
-        """Return whether all partitions were read up to where the next record is expected."""
+        """Return whether all partitions were read up to the log end."""
         return all(
             state.fetchable and state.end is not None and state.end.offset == state.position
             for _, state in turns
@@ -144,8 +145,9 @@ class Tailing:
 
     @calls_out
     def again(self, now: float, deadline: float) -> Came | None:
-        """Wait, where the last look and all waits since have left nothing to look at: return what came until
-        `deadline`, or None where the consumer must look at all partitions.
+        """Wait without a look, if the last look and the waits since it have read all partitions to their
+        ends. Return the record that came until `deadline`, or None if the consumer must look at all
+        partitions.
         """
         state, at = self._goes_on
         quiet = self._quiet
@@ -159,8 +161,8 @@ class Tailing:
         return self._wait(now, deadline, quiet)
 
     def _reads_at_ends(self, now: float) -> bool:
-        """Return whether the last look has read all partitions to their ends, so that a wait is enough to
-        know what came since.
+        """Return whether the last look has read all partitions to their ends, so that a wait sees all later
+        records.
         """
         last, turns = self._last, self._turns
         if last is None or turns is None or self._looked != self._guard.calls:
@@ -172,19 +174,21 @@ class Tailing:
 
     @calls_out
     def _wait(self, now: float, deadline: float, quiet: int) -> Came | None:
-        """Do as `again`; `quiet` is what `_quiet` will be."""
+        """Wait for a record until `deadline` or `_until`; None if a look is needed. `quiet` is the next
+        `_quiet`.
+        """
         last, turns, until, guard = self._last, self._turns, self._until, self._guard
         store, throttle = self._store.context, self._throttle
         assert last is not None
         assert turns is not None
-        self._quiet = self._looked = -1  # what an interrupt leaves
+        self._quiet = self._looked = -1  # after an interrupt the next poll must look
         calls, number = guard.calls, self._number + 1
         self._number = number
         late = until if until < deadline else deadline
         followed = last.followed
         at = self._store.wait_for(followed, self._nudges, late - now)
         came, followed.came = followed.came, None
-        # A signal's handler may have called the consumer, and another thread may close it.
+        # A signal handler may have called the consumer, and another thread may close it.
         if guard.calls != calls or self._number != number or guard.closed or guard.ender is not None:
             return None
         if came is None or store.closed or throttle.bound is not None:
@@ -197,11 +201,11 @@ class Tailing:
         if self._singles is not None:
             self._singles += tp, start, offset, size, ended
         self._subscription.cursor = at + 1 if at + 1 < len(turns) else 0
-        self._goes_on = state, offset + 1  # once the application has the record
+        self._goes_on = state, offset + 1  # the position after the application got the record
         self._quiet = quiet
         return polled, state, offset + 1, epoch
 
     def _nothing(self) -> Came:
-        """Note that a poll returns nothing, without a look."""
+        """Return the result of a wait without a record."""
         self._began.clear()
         return {}, None, 0, 0

@@ -1,4 +1,4 @@
-"""The producer: a pipeline of the stages of Kafka's producer, which `producer` names in order."""
+"""The producer: a pipeline with the stages of Kafka's producer, listed in `producer`."""
 
 from __future__ import annotations
 

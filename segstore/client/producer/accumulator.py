@@ -1,8 +1,8 @@
-"""`Accumulator`: the records that wait to be written, in a queue of batches per partition, and which
-batches are due.
+"""`Accumulator`: the records that wait to be written, in a queue of batches per partition, and which batches
+are due.
 
-Threads: one lock for all of it, the producer's, which its parts share. Every method takes the lock, unless
-its docstring says otherwise. Nothing slow is done under the lock, and no thread waits for memory with it.
+Threads: the producer's one lock, which its parts share. Every method takes the lock, unless its docstring
+says otherwise. Nothing slow is done under the lock, and no thread waits for memory with it.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ if TYPE_CHECKING:
 
 # --- schedule ----------------------------------------------------------------------------------
 
-# `Schedule`: which partitions have an open batch, sealed batches, or batches that wait for a retry, and which
-# of them are due. Threads: with the producer's lock held.
+# `Schedule`: the partitions with an open batch, with sealed batches, or with batches that wait for a retry,
+# and which of these batches are due. Threads: with the producer's lock held.
 
 MOST_TAKEN = 8 << 20
-"""The bytes of one partition's batches that the sender takes together."""
+"""Most bytes of one partition's batches that the sender takes at once."""
 MOST_SEALED = 32
-"""The partitions whose open batches one look may seal; the batches of the others fill on meanwhile."""
+"""Most open batches that one look seals; until the next look the other open batches take more records."""
 Ready = list[tuple[PartitionQueue, list[ProducerBatch]]]
 
 
 class Schedule:
-    """`linger` is in seconds. `open` is in the order of opening, so that the first is due first; `sealed`
-    in the order of sealing. C puts queues into `open` without the lock, so each look at it is one step.
+    """The schedule of a producer's batches. `linger` is in seconds. `open` is in the order of opening, so
+    that its first batch is due first; `sealed` is in the order of sealing. C adds queues to `open` without
+    the lock, so each look at `open` is one step.
     """
 
     def __init__(self, linger: float) -> None:
@@ -55,8 +56,8 @@ class Schedule:
         self.backing_off: dict[PartitionQueue, None] = {}
 
     def overdue(self, now: float, at_once: bool) -> list[PartitionQueue]:
-        """Return the partitions whose open batches are to be sealed now: those that lingered long enough,
-        or with `at_once` some of all.
+        """Return the partitions whose open batches must be sealed now: those that lingered long enough, or
+        with `at_once` the first MOST_SEALED open batches.
         """
         due: list[PartitionQueue] = []
         for queue in list(islice(self.open, MOST_SEALED)):
@@ -66,7 +67,7 @@ class Schedule:
         return due
 
     def take(self, now: float) -> Ready:
-        """Return sealed batches by partition, each partition's in order."""
+        """Remove and return the sealed batches by partition, each partition's in order."""
         for queue in list(self.backing_off):
             if queue.retry_at <= now:
                 del self.backing_off[queue]
@@ -88,7 +89,7 @@ class Schedule:
         return ready
 
     def next_look(self) -> float:
-        """Return when something is due next, in monotonic seconds; some batch waits."""
+        """Return the time, in monotonic seconds, when the next batch is due; at least one batch must wait."""
         if self.sealed:
             return 0.0
         looks = [queue.retry_at for queue in self.backing_off]
@@ -98,35 +99,36 @@ class Schedule:
         return min(looks)
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
-        """Take batches back, see `Accumulator.put_back`."""
+        """Put drained batches back at the head of their queue, until `retry_at`."""
         queue.batches.extendleft(reversed(batches))
         queue.retry_at = retry_at
         self.sealed.pop(queue, None)
         self.backing_off[queue] = None
 
     def clear(self) -> None:
-        """Forget all sealed batches."""
+        """Drop all sealed batches from the schedule."""
         self.sealed.clear()
         self.backing_off.clear()
 
 
 # --- gate --------------------------------------------------------------------------------------
 
-# `Gate`: where the sender sleeps until there is something to do. Threads: the sender sleeps; any thread wakes
-# it.
+# `Gate`: the sleep of the sender until it has work. Threads: the sender sleeps; any thread wakes it.
 
 LONGEST_WAIT = threading.TIMEOUT_MAX
 
 
 class Gate(Sleep):
-    """`asleep` is set by the sender, with the producer's lock held, before it calls `sleep`."""
+    """The gate at which the sender sleeps. The sender sets `asleep`, with the producer's lock held, before it
+    calls `sleep`.
+    """
 
     def __init__(self, lock: ProducerLock) -> None:
         self._lock, self.gate = lock, threading.Lock()
         self.gate.acquire()
 
     def sleep(self, until: float | None) -> None:
-        """Return when the gate is opened, or at `until` (monotonic seconds). Takes the lock."""
+        """Sleep until the gate is opened, or until the time `until` (monotonic seconds). Takes the lock."""
         seconds = -1 if until is None else min(max(until - time.monotonic(), 0), LONGEST_WAIT)
         if self.gate.acquire(timeout=seconds):
             return
@@ -134,7 +136,7 @@ class Gate(Sleep):
             if self.asleep:
                 self.asleep = False
                 return
-        # The gate was opened at the last moment: close it again.
+        # The gate was opened after the time-out: close it again.
         self.gate.acquire()
 
 
@@ -142,8 +144,8 @@ class Gate(Sleep):
 
 
 class Accumulator:
-    """`gate` is opened when there is work for the sender, which sleeps before it. `incomplete` has the
-    sealed batches until their outcome is known.
+    """The waiting records of one producer. `gate` is opened when the sleeping sender has work. `incomplete`
+    has the sealed batches without a known outcome.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -155,17 +157,17 @@ class Accumulator:
         self.pool = BufferPool(config.buffer_memory, batch_size)
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self._schedule = Schedule(self._linger)
-        self._full: list[PartitionQueue] = []  # queues that C has begun batches in
+        self._full: list[PartitionQueue] = []  # queues in which C has begun batches
         self.incomplete = Incomplete(self.lock, self.pool)
         self._refused: list[BaseException] = []
-        self._aborted: list[ProducerBatch] = []  # until their outcome is known
+        self._aborted: list[ProducerBatch] = []  # until their futures have the error
         self._abortion: BaseException | None = None
-        self._after: list[Callable[[], None]] = []  # work that the sender does when no sealed batch is left
+        self._after: list[Callable[[], None]] = []  # run by the sender when `incomplete` is empty
         self._ended = False
 
     @property
     def refusal(self) -> BaseException | None:
-        """Return why no more records are taken; None where they are."""
+        """Return the error with which new records are refused; None if they are accepted."""
         return self._refused[0] if self._refused else None
 
     @refusal.setter
@@ -175,19 +177,19 @@ class Accumulator:
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
         """Return the partition's queue, which is always the same object."""
         with self.lock:
-            found = self.queues.get(topic_partition)
-            if found is None:
-                found = self.queues[topic_partition] = PartitionQueue(self.lock, topic_partition)
-            return found
+            queue = self.queues.get(topic_partition)
+            if queue is None:
+                queue = self.queues[topic_partition] = PartitionQueue(self.lock, topic_partition)
+            return queue
 
     def lend(self, sending: Sending) -> None:
-        """Let C append records and begin batches."""
+        """Give C the objects with which it appends records and begins batches."""
         sending.pool, sending.full, sending.room = self.pool, self._full, self._room
         sending.gate, sending.open, sending.refused = self.gate, self._schedule.open, self._refused
         sending.at_once, sending.time = not self._linger, time
 
     def lend_sender(self, post: Post) -> None:
-        """Let C append single records, and sleep."""
+        """Give C the objects with which it appends single records, and sleeps, in the sender's thread."""
         schedule = self._schedule
         post.lock, post.pool, post.gate, post.time = self.lock, self.pool, self.gate, time
         post.full, post.open, post.refused = self._full, schedule.open, self._refused
@@ -196,8 +198,8 @@ class Accumulator:
     # --- appending ----------------------------------------------------------------------
 
     def append(self, queue: PartitionQueue, record: FutureRecordMetadata, size: int) -> None:
-        """Put a record of `size` bytes into the open batch, or a new one. Raises BufferExhaustedError, and
-        `refusal`.
+        """Put a record of `size` bytes into the open batch, or into a new batch; wait for memory. Raises
+        BufferExhaustedError, and `refusal`.
         """
         if not self.put(queue, record, size):
             check_apart("send()")
@@ -207,8 +209,8 @@ class Accumulator:
     def put(
         self, queue: PartitionQueue, record: FutureRecordMetadata, size: int, waiter: Waiter | None = None
     ) -> bool:
-        """Append as `append` does; return False where a new batch is needed and there is no memory for it.
-        Raises `refusal`.
+        """Put a record into the open batch, or into a new batch; return False if there is no memory for a new
+        batch. Raises `refusal`.
         """
         with self.lock:
             if self._refused:
@@ -224,30 +226,30 @@ class Accumulator:
                 queue.records.append(record)
                 return True
             finally:
-                # Last: the sender waits for the interpreter from the moment that it wakes.
+                # Last: as soon as the sender wakes, it waits for the interpreter.
                 if left < 0 and (not self._linger or len(self._schedule.open) == 1):
                     self.gate.wake()
 
     def _open_batch(self, queue: PartitionQueue, size: int, waiter: Waiter | None) -> bool:
-        """Open a batch for a first record of `size`, in place of the one that is open."""
+        """Seal the open batch, if any, and open a new batch for a first record of `size` bytes."""
         queue.held = True
         while queue.block:
             self._seal(queue)
             self.gate.wake()
-            queue.held = True  # C may have opened a batch meanwhile
+            queue.held = True  # C may have opened a batch since
         room, queue.created = size if size > self._room else self._room, time.monotonic()
-        # First: where an interrupt comes after `allocate`, the sender finds the block, and gives it back.
+        # First: if an interrupt comes after `allocate`, the sender finds the block, and gives it back.
         self._schedule.open[queue] = None
         if not self.pool.allocate(room + HEADER_SIZE, waiter, queue):
             self._schedule.open.pop(queue, None)
             queue.held = False
-            self.gate.wake()  # what lingers is sent now
+            self.gate.wake()  # lingering batches are sent now
             return False
         queue.room, queue.left, queue.held = room, room - size, False
         return True
 
     def close_batch(self, queue: PartitionQueue) -> None:
-        """Have the open batch sent, full or not."""
+        """Seal the open batch, full or not, so that it is sent."""
         with self.lock:
             if queue.block:
                 self._seal(queue)
@@ -269,9 +271,9 @@ class Accumulator:
     # --- draining, by the sender --------------------------------------------------------
 
     def drain(self, now: float) -> tuple[Ready, float | None]:
-        """Return the batches that are due, by partition, each partition's in order; and when to look again,
-        in monotonic seconds, None where nothing waits. If no batch is due, the sender shall sleep at the
-        gate until then.
+        """Return (due batches by partition, each partition's in order; the time of the next look). The time
+        is in monotonic seconds, None if nothing waits. If no batch is due, the sender must sleep at the gate
+        until that time.
         """
         with self.lock:
             schedule = self._schedule
@@ -281,7 +283,7 @@ class Accumulator:
                 for queue in full:
                     if queue.seal(False, self.incomplete.batches, schedule.sealed):
                         self._full.append(queue)
-                    if queue in schedule.open:  # its open batch is younger than those of before
+                    if queue in schedule.open:  # its open batch is younger now: move it to the end
                         del schedule.open[queue]
                         schedule.open[queue] = None
             if schedule.open:
@@ -290,35 +292,36 @@ class Accumulator:
                     self._seal(queue)
             ready = schedule.take(now) if schedule.sealed or schedule.backing_off else []
             self.gate.asleep = not ready
-            # C has just cut, and found the sender awake, or the queue told of already; or work came so.
+            # C may just have filled a batch and not woken the sender, because it was awake; or work was
+            # added.
             if self._full or self._has_work():
                 return ready, 0.0
             look = schedule.next_look() if schedule.sealed or schedule.backing_off or schedule.open else None
             return ready, look
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
-        """Take drained batches back, before all others of their partition; none of them is drained before
+        """Put drained batches back at the head of their partition's queue; they are not drained before
         `retry_at`.
         """
         with self.lock:
             self._schedule.put_back(queue, batches, retry_at)
 
     def work(self) -> None:
-        """Do the work of `after_all` whose time has come. Takes no lock."""
+        """Run the due functions of `after_all`. Takes no lock."""
         while self._has_work():
             self._after.pop(0)()
 
     def _has_work(self) -> bool:
         return bool(self._after) and not self.incomplete.batches
 
-    # --- all of it ----------------------------------------------------------------------
+    # --- all records --------------------------------------------------------------------
 
     def flush(self, timeout: float | None) -> None:
-        """Have all that was appended sent now, and wait for its outcome. Raises KafkaTimeoutError."""
+        """Send all appended records now, and wait for their outcomes. Raises KafkaTimeoutError."""
         self.incomplete.wait(self.hand_over(), timeout)
 
     def hand_over(self) -> list[ProducerBatch]:
-        """Have all that was appended sent now; return the batches whose outcome is not known yet."""
+        """Make all appended records due now; return the batches without a known outcome."""
         if self._aborted:
             self._fail_aborted()
         with self.lock:
@@ -327,8 +330,8 @@ class Accumulator:
             return list(self.incomplete.batches)
 
     def after_all(self, work: Callable[[], None]) -> None:
-        """Have all that was appended sent now, and the sender do `work` when it knows the outcome (Kafka: the
-        requests of TransactionManager). If the sender has ended, this thread does it.
+        """Make all appended records due now, and let the sender call `work` when all outcomes are known
+        (Kafka: the requests of TransactionManager). After the sender's end this thread calls `work`.
         """
         if self._aborted:
             self._fail_aborted()
@@ -342,7 +345,7 @@ class Accumulator:
             work()
 
     def hurry(self) -> None:
-        """Give all that waits to the sender now, also what waits for a retry."""
+        """Make all records due now, also batches that wait for a retry."""
         with self.lock:
             for queue in self._schedule.backing_off:
                 queue.retry_at = 0.0
@@ -360,8 +363,8 @@ class Accumulator:
     # --- the end ------------------------------------------------------------------------
 
     def refuse(self, error: BaseException) -> list[ProducerBatch]:
-        """Take no more records; threads that wait for memory get `error` too. Return the batches, as
-        `hand_over` does.
+        """Refuse new records with `error`, also those that wait for memory. Make all appended records due,
+        and return the batches without a known outcome.
         """
         with self.lock:
             self.refusal = error
@@ -371,15 +374,15 @@ class Accumulator:
             return list(self.incomplete.batches)
 
     def leave(self, error: BaseException) -> None:
-        """Refuse records when no sender will send any more. Takes no lock: the garbage collector may call
-        this in a thread that holds it.
+        """Refuse new records because the producer is gone. Takes no lock: the garbage collector may call this
+        in a thread that holds the lock.
         """
         if self.refusal is None:
             self.refusal = error
             self.gate.wake()
 
     def end(self) -> bool:
-        """Return whether the sender may end: no record waits, and none will be taken."""
+        """Return whether the sender may end: records are refused, and none waits."""
         with self.lock:
             if self.refusal is None:
                 return False
@@ -387,20 +390,20 @@ class Accumulator:
             return self._ended
 
     def abort(self, error: BaseException) -> None:
-        """Fail with `error` what has not been written and is not being written now."""
+        """Fail with `error` all batches that are neither written nor drained by the sender."""
         self._abortion = error
         try:
             self._take_all()
             self._fail_aborted()
         except BaseException:
-            self._fail_aborted()  # and where that is interrupted too, by `hand_over`
+            self._fail_aborted()  # after a second interrupt, `hand_over` does it
             raise
 
     def _take_all(self) -> None:
         with self.lock:
             self._seal_all()
             for queue in self.queues.values():
-                # No function is called here, so that no interrupt leaves a batch in both lists, or in none.
+                # No function call here: so no interrupt leaves a batch in both lists, or in neither.
                 self._aborted += queue.batches
                 queue.batches *= 0
             self._schedule.clear()
@@ -415,8 +418,8 @@ class Accumulator:
             self.gate.wake()  # there may be work
 
     def abandon(self, error: BaseException) -> None:
-        """Send nothing ever again, in a forked child. This takes no lock, which another thread may have held
-        at the fork.
+        """Fail all records, in a forked child. Takes no lock, since another thread may have held it at the
+        fork.
         """
         self.refusal = error
         for queue in self.queues.values():

@@ -1,9 +1,9 @@
-"""`ProducerBatch`: records of one partition that become one record batch; and `PartitionQueue`, the batches
-of a partition that wait.
+"""`ProducerBatch`: records of one partition that become one record batch. `PartitionQueue`: a partition's
+waiting batches.
 
-Threads: a batch is filled by the thread that seals it, and is the sender's alone from then on; `done` is
-set once, with the producer's lock held, after the outcome is in place, so that a thread that sees it may
-read the rest without the lock.
+Threads: the thread that seals a batch fills it; from then on only the sender changes it. `done` is set once,
+with the producer's lock held, after the outcome is in place: a thread that sees `done` may read the outcome
+without the lock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _metadata: Callable[[tuple[Any, ...]], RecordMetadata] = partial(tuple.__new__, 
 
 
 class Stamp(NamedTuple):
-    """What a batch's header says of its producer."""
+    """The producer id, epoch and base sequence in a batch's header."""
 
     producer_id: int
     epoch: int
@@ -48,10 +48,11 @@ _NONE: list[Headers] = [()]
 
 
 class ProducerBatch(Owner):
-    """`values`: bytes, None, or a Headed each; `keys`: bytes or None each, None where no record has a key or
-    headers; `times`: int64 ms, as bytes; `created` and `attempts` as in Kafka's ProducerBatch; `block`: the
-    bytes of the pool that it holds. `stamp`: what its header says of its producer, from the first attempt on;
-    `doubt`: an attempt failed in a way that does not tell whether the log has the batch.
+    """A sealed batch. `values`: each is bytes, None, or a Headed; `keys`: each is bytes or None, None for the
+    list if no record has a key or headers; `times`: int64 ms, as bytes; `created` and `attempts` as in
+    Kafka's ProducerBatch; `block`: the number of pool bytes that the batch holds. `stamp`: its producer id,
+    epoch and sequence, from the first attempt on; `doubt`: an attempt failed, and the log may have the batch
+    all the same.
     """
 
     __slots__ = (
@@ -97,10 +98,10 @@ class ProducerBatch(Owner):
         self.stamp: Stamp | None = None
         self.error: BaseException | None = None
         self.base_offset = self.append_time = -1
-        # The outcome of each record, an offset or an error, where the batch had to be split.
+        # The outcome of each record (an offset or an error) of a batch that was split.
         self.results: list[int | BaseException] | None = None
-        # The sizes of values, and those of keys and of headers: int32, as bytes. Those of values alone are
-        # known at once.
+        # The sizes of values (`sizes`), and of keys and headers (`other_sizes`): int32, as bytes. Only a
+        # batch of values without keys has `sizes` from the beginning.
         self.sizes = sizes
         self.other_sizes: tuple[Sizes, Sizes] | None = None
         self._split: Split | None = None
@@ -117,8 +118,8 @@ class ProducerBatch(Owner):
         return result if isinstance(result, BaseException) else None
 
     def unwritten(self) -> tuple[int, BaseException | None]:
-        """Return how many records are known not to be in the log, and an error of one of them. Records that
-        the application aborted are not counted.
+        """Return the number of records that are known not to be in the log, and an error of one of them.
+        Records that the application aborted are not counted.
         """
         written = sum(isinstance(result, int) for result in self.results or ())
         errors = [each for each in self.results or () if isinstance(each, BaseException)]
@@ -128,7 +129,7 @@ class ProducerBatch(Owner):
         return (0, None) if isinstance(error, TransactionAbortedError) else (self.n - written, error)
 
     def metadata(self, at: int) -> RecordMetadata:
-        """Return where record `at` was written."""
+        """Return the metadata of record `at`."""
         topic, partition = self.topic_partition
         offset = self.base_offset + at if self.base_offset >= 0 else -1
         if self.results is not None:
@@ -157,7 +158,9 @@ class ProducerBatch(Owner):
         return value, key, headers, stamp
 
     def forget_records(self) -> None:
-        """Keep only sizes and times: futures may live long after their records."""
+        """Drop keys, values and headers, and keep sizes and times: futures may live long after
+        their records.
+        """
         if self.keys is not None:
             values, keys, headers = self.split()
             of_headers = [headers_size(h) if h else -1 for h in headers] if any(headers) else None
@@ -182,8 +185,8 @@ class ProducerBatch(Owner):
 
 @untracked(_producer.Written)
 class NativeRecord:
-    """A record that C has appended by itself (`_native/post.c`), without a batch of Python's: what its future
-    refers to from then on. It has no headers, and sizes are -1 for None.
+    """A written record that C has appended alone (`_native/post.c`), to which its future refers in place of a
+    batch. It has no headers, and sizes are -1 for None.
     """
 
     __slots__ = ("key_size", "lock", "offset", "timestamp", "topic_partition", "value_size")
@@ -196,10 +199,10 @@ class NativeRecord:
     done, latch, callbacks = True, None, None
 
     def error_of(self, at: int) -> None:
-        """Return None: it is in the log."""
+        """Return None: the record is in the log."""
 
     def metadata(self, at: int) -> RecordMetadata:
-        """Return where the record was written."""
+        """Return the record's metadata."""
         topic, partition = self.topic_partition
         return _metadata(
             (
@@ -210,12 +213,12 @@ class NativeRecord:
 
 
 def _lengths(items: Sequence[bytes | None]) -> bytes:
-    # The garbage collector does not look into bytes.
+    # As bytes, which the garbage collector does not scan.
     return array("i", [-1 if item is None else len(item) for item in items]).tobytes()
 
 
 def within(batches: list[ProducerBatch], most: int) -> Iterator[list[ProducerBatch]]:
-    """Return the batches in runs of up to `most` bytes, or of one batch that is larger."""
+    """Return the batches in runs of up to `most` bytes; a larger batch is a run of its own."""
     first = size = 0
     for at, batch in enumerate(batches):
         if at > first and size + batch.size > most:
@@ -227,7 +230,7 @@ def within(batches: list[ProducerBatch], most: int) -> Iterator[list[ProducerBat
 
 
 def columns_of(batches: Sequence[ProducerBatch]) -> Columns:
-    """Return the records of some batches, one after the other."""
+    """Return the records of the batches, concatenated."""
     stamps = valid_stamps(b"".join(map(_times_of, batches)))
     if not any(map(_keys_of, batches)):
         return Columns(_joined(map(_values_of, batches)), timestamps=stamps)
@@ -241,18 +244,17 @@ def _joined(lists: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
 
 # --- queue -------------------------------------------------------------------------------------
 
-# `PartitionQueue`: one partition's records that wait, those of full batches and of the open one, and a deque
-# of sealed batches.
-#
-# Threads: C appends without the lock, and begins batches, each in one step (`_native/queue.c`); everything
-# else is done with the producer's lock held.
+# `PartitionQueue`: one partition's waiting records, in full batches and in the open batch, and a deque of
+# sealed batches. Threads: C appends records and begins batches without the lock, each in one step
+# (`_native/queue.c`); every other access holds the producer's lock.
 
 
 class PartitionQueue(Records):
-    """`left`: bytes that the open batch can still take, -1 where none is open; `room`: bytes that it had room
-    for; `block`: bytes of the pool that it holds; `created`: when it was opened, monotonic seconds;
-    `produced`: bytes that were ever sealed. `rich`: whether a record ever had more than a value; it is set
-    before the append and never taken back: no record lies in a batch that does not know.
+    """A partition's waiting records. `left`: bytes that the open batch can still take, -1 without an open
+    batch; `room`: the bytes it can take in all; `block`: the pool bytes that it holds; `created`: the time of
+    its opening, monotonic seconds; `produced`: bytes of all batches ever sealed. `rich`: whether any record
+    ever had a key or headers. It is set before the append and never cleared, so it is set for every batch
+    with such a record.
     """
 
     __slots__ = ("done", "error", "lock", "retry_at", "topic_partition")
@@ -262,8 +264,8 @@ class PartitionQueue(Records):
         self.records: list[FutureRecordMetadata] = []
         self.batches: deque[ProducerBatch] = deque()
         self.left = -1
-        self.retry_at = 0.0  # nothing is sent before, monotonic seconds
-        # Set where the open records will never be sealed, in a forked child.
+        self.retry_at = 0.0  # no batch is sent before this time, monotonic seconds
+        # Set in a forked child, in which the open records will never be sealed.
         self.done = False
         self.error: BaseException | None = None
 
@@ -274,11 +276,11 @@ class PartitionQueue(Records):
     def seal(
         self, whole: bool, incomplete: dict[ProducerBatch, None], sealed: dict[PartitionQueue, None]
     ) -> bool:
-        """Make batches of the records in full batches, with `whole` of all, at the deque's end, and place
-        them in the futures. Return whether C has filled more of them meanwhile, which only a `whole` one
-        prevents: it has told nobody of those.
+        """Make batches from the records in full batches, with `whole` from all records, append them to the
+        deque, and point the futures to them. Return whether C has filled more batches since, without waking
+        the sender; not possible with `whole`.
 
-        After an interrupt either nothing was sealed, or all of it: C does it in one step.
+        After an interrupt either nothing was sealed, or everything: C does it in one step.
         """
         made: list[ProducerBatch] = []
         for part in self.parts(whole):

@@ -1,9 +1,10 @@
-"""`BufferPool`: the bound on records that wait, `buffer_memory` bytes, mostly in blocks of `batch_size`.
+"""`BufferPool`: the bound on waiting records, `buffer_memory` bytes, mostly in blocks of `batch_size`.
 
 A block stands for the bytes of a batch's records, which stay the application's own objects until they are
 encoded; the overhead of Python objects is not counted.
-Threads: all methods are called with the producer's lock held, except `wait_until` and `wake`. Threads that
-wait are served in their order.
+
+Threads: all methods are called with the producer's lock held, except `wait_until` and `wake`. Waiting threads
+are served in order.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from segstore.errors import BufferExhaustedError
 from segstore.threads import take
 
 _AGAIN = 1.0
-"""Seconds after which a waiting thread asks again in any case: an interrupt can swallow a `wake`."""
+"""Seconds after which a waiting thread tries again in any case: an interrupt can swallow a `wake`."""
 
 Waiter = SimpleQueue[None]
-"""A thread that waits for memory: it gets an item when there may be some."""
+"""A thread that waits for memory: it gets an item when there may be free memory."""
 
 
 class Owner:
@@ -36,9 +37,9 @@ class Owner:
 
 
 class BufferPool(Memory):
-    """Kafka's BufferPool. `made` counts blocks of `block_size` that were taken from `total`, `reused` those
-    that had been used before; memory of other sizes is taken from the rest, and freed after use. `send` takes
-    a block by itself (`_native/queue.c`), where one is free and no thread waits.
+    """Kafka's BufferPool. `made` counts new blocks of `block_size` bytes, `reused` counts blocks that had
+    been used before; memory of other sizes comes from the unpooled bytes, and returns there. `send` takes a
+    free block by itself (`_native/queue.c`) if no thread waits.
     """
 
     def __init__(self, total: int, block_size: int) -> None:
@@ -46,14 +47,14 @@ class BufferPool(Memory):
         self._unpooled, self._free = total, 0
         self.made = self.reused = self.exhausted = 0
         self.waited_seconds = 0.0
-        # Weak: a thread taken out of `wait_until` by two interrupts, of which the second keeps the first's
-        # `finally` from its work, is not waited for.
+        # Weak references: a second interrupt may keep a thread from its `finally` in `wait_until`; its entry
+        # then dies with its queue.
         self.waiters: deque[weakref.ref[Waiter]] = deque()
-        """Those that wait for memory, and some that are gone."""
+        """The threads that wait for memory; entries may be dead."""
 
     @property
     def available(self) -> int:
-        """Return how many bytes are not in use."""
+        """Return the number of free bytes."""
         return self._unpooled + self._free * self.block_size
 
     @property
@@ -62,8 +63,8 @@ class BufferPool(Memory):
         return sum(entry() is not None for entry in list(self.waiters))
 
     def allocate(self, size: int, waiter: Waiter | None = None, owner: Owner | Records | None = None) -> bool:
-        """Take `size` bytes for `owner`, if they are free and no thread came before `waiter`. `owner.block`
-        is set in the same step: no interrupt comes between taking and owning.
+        """Take `size` bytes for `owner`, if they are free and no thread waits before `waiter`. `owner.block`
+        is set in the same step: no interrupt comes in between.
         """
         while self.waiters and self.waiters[0]() is None:
             self.waiters.popleft()
@@ -72,13 +73,13 @@ class BufferPool(Memory):
             return False
         if owner is None:
             owner = Owner()
-        # Neither branch calls a function or jumps, so that no interrupt comes in between.
+        # Neither branch calls a function or jumps back, so that no interrupt comes in between.
         if size == self.block_size and self._free:
             owner.block = size
             self._free -= 1
             self.reused += 1
             return True
-        # Unused blocks are given up for larger or other sizes.
+        # Free blocks become unpooled bytes.
         while self._unpooled < size:
             self._free -= 1
             self._unpooled += self.block_size
@@ -89,7 +90,7 @@ class BufferPool(Memory):
         return True
 
     def give_back(self, owner: Owner | Records) -> None:
-        """Free what `owner` holds, in one step."""
+        """Free the memory of `owner`, in one step."""
         size = owner.block
         if size == self.block_size:
             owner.block = 0
@@ -100,11 +101,11 @@ class BufferPool(Memory):
         if self.waiters:
             self.wake()
 
-    # --- who waits, without the lock -----------------------------------------------------------
+    # --- waiting threads, without the lock -----------------------------------------------------
 
     def wait_until(self, allocated: Callable[[Waiter], bool], size: int, max_block: float) -> None:
-        """Return when `allocated` returns True, which takes the lock and calls `allocate` for `size` bytes.
-        It is called again when memory has become free, for up to `max_block` seconds. Raises
+        """Wait until `allocated`, which takes the lock and calls `allocate` for `size` bytes, returns True.
+        It is called again when memory becomes free, for up to `max_block` seconds. Raises
         BufferExhaustedError.
         """
         me: Waiter = SimpleQueue()
@@ -121,7 +122,7 @@ class BufferPool(Memory):
             if entry in self.waiters:
                 self.waiters.remove(entry)
             self.waited_seconds += time.monotonic() - began
-            self.wake()  # the next in line may have room already
+            self.wake()  # there may already be enough memory for the next thread
 
     def _exhausted(self, size: int, max_block: float) -> BufferExhaustedError:
         self.exhausted += 1
@@ -131,7 +132,7 @@ class BufferPool(Memory):
         )
 
     def wake(self) -> None:
-        """Have waiting threads ask again. For any thread, also without the lock."""
+        """Wake all waiting threads to try again. For any thread, also without the lock."""
         for entry in list(self.waiters):
             waiter = entry()
             if waiter is not None:

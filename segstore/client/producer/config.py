@@ -1,7 +1,8 @@
 """`ProducerConfig`: the settings of a producer, with kafka-python's names and defaults.
 
-Every setting of kafka-python's KafkaProducer is known: it is either here, or refused by name with the
-reason.
+Every setting of kafka-python's KafkaProducer is known: it is either a field of `ProducerConfig`, or refused
+by name with the reason.
+
 Threads: any; a ProducerConfig is immutable.
 """
 
@@ -66,7 +67,7 @@ def _serializer(value: Any) -> Any:
 
 
 def _partitioner(value: Any) -> Any:
-    sorts = isinstance(value, str | bytes | bytearray) or is_array(value)  # their `partition` is another
+    sorts = isinstance(value, str | bytes | bytearray) or is_array(value)  # have an unrelated `partition`
     has = callable(getattr(value, "partition", None)) and not sorts
     if value is not None and not callable(value) and not has:
         raise ValueError
@@ -132,9 +133,7 @@ class ProducerConfig(StoreClientSettings):
         return self._resolve_idempotence()
 
     def _resolve_idempotence(self) -> str | None:
-        """Resolve conflicts as kafka-python does: a default gives way, a setting that was given is an
-        error.
-        """
+        """Resolve conflicts as kafka-python does: a default is dropped, an explicit setting is an error."""
         asked = self.enable_idempotence if self.transactional_id is None else True
         if self.transactional_id is not None and self.enable_idempotence is False:
             return f"transactional_id={self.transactional_id!r:.80} needs enable_idempotence"

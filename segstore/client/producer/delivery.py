@@ -1,4 +1,4 @@
-"""`Delivery`: finds an outcome for each batch: it is appended, tried again, split, or failed.
+"""`Delivery`: gives each batch an outcome: it is appended, retried, split, or failed.
 
 On disk: `Appender` appends to the store's logs. Threads: the sender's, which alone touches a batch between
 drain and completion.
@@ -50,12 +50,14 @@ _size_of, _records_of = attrgetter("size"), attrgetter("n")  # each is a call of
 
 # --- appender ----------------------------------------------------------------------------------
 
-# `Appender`: puts batches, or single records, into the store's logs. Encoding, compression and the append
-# happen here, in the sender's thread, with none of the producer's locks held.
+# `Appender`: appends batches, or single records, to the store's logs. Encoding, compression and the append
+# happen in the sender's thread, without the producer's lock.
 
 
 class Appender:
-    """`compression` and `acks` are the producer's; `throttle` is charged with the bytes that are written."""
+    """The appends of one producer. `compression` and `acks` are the producer's; `throttle` is charged with
+    the written bytes.
+    """
 
     def __init__(
         self,
@@ -71,13 +73,13 @@ class Appender:
         self._store, self._stamps, self._transactions = store, stamps, transactions
         self._has_lanes = transactions is None and compression is None and acks.acks != 0
         self._throttle, self._metrics, self._compression = throttle, metrics, compression
-        # The logs are held here, or the store would make a log anew for each append.
+        # Keeps the logs alive: otherwise the store would open a log for each append.
         self._logs: dict[TopicPartition, PartitionLog] = {}
 
     def append(self, batches: list[ProducerBatch]) -> Appended:
-        """Append contiguous batches of one partition. Raises DuplicateSequenceError where other batches
-        have their sequences, or it is not known where they are; and what `append_batches` and
-        `Transactions.appending` raise.
+        """Append contiguous batches of one partition. Raises DuplicateSequenceError if the log has other
+        batches with their sequences, or has them at an unknown offset; and the errors of `append_batches` and
+        `Transactions.appending`.
         """
         where = batches[0].topic_partition
         partition = self._logs.get(where)
@@ -96,15 +98,15 @@ class Appender:
         return appended
 
     def append_pieces(self, batches: list[ProducerBatch]) -> Pieces:
-        """Append the first of these batches of one partition, as many as the short way takes. Raises what
-        `append_pieces` raises.
+        """Append as many of the first batches of one partition as `append_pieces` can write in one call.
+        Raises its errors.
         """
         where = batches[0].topic_partition
         partition = self._logs.get(where)
         if partition is None or partition.is_gone:
             partition = self._open(where)
         most = min(PIECE_BYTES, partition.partition_for_write().validator.largest_batch)
-        # A record's numbers may take twice the bytes that are counted for them.
+        # A record's length and deltas may take twice the bytes that are counted for them.
         if self._transactions is not None or 2 * max(map(_size_of, batches)) + HEADER_SIZE > most:
             return NOTHING
         cuts = list(accumulate(map(_records_of, batches[:-1])))
@@ -126,9 +128,7 @@ class Appender:
         return append_batches(partition, columns, cuts, compression, template, acks=self._acks)
 
     def append_record(self, batch: ProducerBatch, at: int) -> Appended:
-        """Append record `at` of a batch alone, without a charge. Its sequence stays the same until it is in
-        the log.
-        """
+        """Append record `at` of a batch alone, without a charge. A retry gets the same sequence."""
         where = batch.topic_partition
         partition = self._store.partition(*where)
         with self._in_transaction(where):
@@ -144,13 +144,13 @@ class Appender:
         return self._transactions.appending((where,))
 
     def charge(self, size: int) -> None:
-        """Count these bytes for the client's byte rate."""
+        """Charge the client's byte rate."""
         if self._throttle.bound is not None:
             self._metrics.throttled(self._throttle.charge(size))
 
     def lane(self, lane: Lane | None, where: TopicPartition) -> Lane | None:
-        """Return what C needs to append single records of this partition, if it may do so: `lane`, if that is
-        so still.
+        """Return the `Lane` with which C may append single records of this partition, or None; `lane` itself
+        if it is still valid.
         """
         log = self._logs.get(where)
         if not self._has_lanes or log is None or log.has_replicas:
@@ -167,7 +167,7 @@ class Appender:
         return made if self._stamps.lend(made) else None
 
     def forget(self, where: TopicPartition) -> None:
-        """Drop the log of a topic that was deleted, or made anew."""
+        """Drop the log of a topic that was deleted, or created again."""
         self._logs.pop(where, None)
 
 
@@ -176,17 +176,19 @@ class Appender:
 log = Logger("segstore")
 
 MOST_AT_ONCE = 1 << 20
-"""The bytes of batches that are appended together: few enough to stay in a core's cache."""
+"""Most bytes of batches in one append: they stay in a core's cache."""
 MANY = 4
-"""As many batches make one call of C for several pieces worth it."""
+"""From more batches on, one call of C for several pieces is faster."""
 _HELD_BACK = 0.1
-"""Seconds that a batch may be late and still get one attempt of its own, after the batch before it has run
-out of time.
+"""Seconds that a batch may be late and still get one attempt of its own, after the batch before it has timed
+out.
 """
 
 
 class Delivery:
-    """`aborted`: batches that are not written yet are not tried again, and fail with this error."""
+    """The delivery of one producer's batches. `aborted`: an error with which all unwritten batches fail
+    without another attempt.
+    """
 
     def __init__(
         self,
@@ -202,11 +204,13 @@ class Delivery:
         self._metrics, self._stamps, self._appender = metrics, stamps, appender
         self._transactions = transactions
         self._timeout = config.delivery_timeout_ms / 1000
-        self.told = ReportedFailures()  # by partition: why its batches are tried again
+        self.told = ReportedFailures()  # by partition: the last error that is being retried
         self.aborted: BaseException | None = None
 
     def send(self, batches: list[ProducerBatch], renewed: bool = False) -> list[ProducerBatch]:
-        """Find an outcome for each batch; return those that are to be tried again, which may be all."""
+        """Append the batches of a partition; return the batches to retry. All other batches then have an
+        outcome.
+        """
         refusal = None if self._transactions is None else self._transactions.refusal()
         if refusal is not None:
             self.fail(batches, refusal)
@@ -235,16 +239,18 @@ class Delivery:
         return []
 
     def _still_due(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Return which of these batches are to be sent, after others were that were taken with them."""
+        """Return the batches that are not aborted or timed out since earlier batches of the same drain were
+        sent.
+        """
         if self.aborted is None:
             return self.without_expired(batches)
         self.fail(batches, self.aborted)
         return []
 
     def without_expired(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Return the batches of a partition, oldest first, whose `delivery_timeout_ms` is not over; the
-        others fail. Batches that only waited behind the first are tried once without it, if they are late
-        by less than `_HELD_BACK`.
+        """Return the batches of a partition, oldest first, whose `delivery_timeout_ms` is not over; the other
+        batches fail. A batch that had to wait for the first one gets one attempt without it, if it is late by
+        less than `_HELD_BACK`.
         """
         least = time.monotonic() - self._timeout
         if not batches or batches[0].created > least:
@@ -255,61 +261,59 @@ class Delivery:
         return [batch for batch in batches if not batch.done]
 
     def _timed_out(self, batch: ProducerBatch) -> KafkaTimeoutError:
-        """Return the error of a batch that is too old; its `__cause__` is what the last attempt in its
-        partition met since the batch was made, if there was one.
+        """Return the time-out of a batch. Its `__cause__` is the last error in the partition since the batch
+        was created, if any.
         """
-        said = (
+        message = (
             f"{batch.n} records for {batch.topic_partition} were not written within "
             f"delivery_timeout_ms={self._config.delivery_timeout_ms}"
         )
         last = self.told.since(batch.topic_partition, batch.created)
-        error = KafkaTimeoutError(said if last is None else f"{said}; the last error: {last}")
+        error = KafkaTimeoutError(message if last is None else f"{message}; the last error: {last}")
         error.__cause__ = last
         return error
 
     def lane(self, lane: Lane | None, where: TopicPartition) -> Lane | None:
-        """See `Appender.lane`."""
+        """Return the `Lane` with which C may append single records of this partition, or None."""
         return self._appender.lane(lane, where)
 
     def expiry(self, batch: ProducerBatch) -> float:
-        """Return when the batch fails if it is not written, in monotonic seconds."""
+        """Return the time, in monotonic seconds, when the batch fails if it is not written."""
         return batch.created + self._timeout
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """Return why one of these batches could not be written at its last attempt, if there was one. For
-        any thread.
-        """
+        """Return the error of the last attempt at one of these batches, if any. For any thread."""
         errors = (self.told.since(batch.topic_partition, batch.created) for batch in batches)
         return next((error for error in errors if error is not None), None)
 
     # --- one append --------------------------------------------------------------------------
 
     def _try_pieces(self, batches: list[ProducerBatch]) -> tuple[list[ProducerBatch], Exception | None]:
-        """Append the first of these batches the short way; return the others, and what ended it, None where
-        they are to be appended another way.
+        """Append the first batches by `append_pieces`; return the unwritten batches, and the error, None if
+        they must be appended by `_try`.
         """
         began = time.monotonic()
         try:
             offsets, append_times, size, refused = self._appender.append_pieces(batches)
         except Exception as error:
-            return batches, _seen(error)
+            return batches, _without_traceback(error)
         done = batches[: len(offsets)]
         for batch, offset, append_time in zip(done, offsets, append_times, strict=True):
             batch.base_offset, batch.append_time = offset, append_time
         self._done(done, size, began)
         left = batches[len(done) :]
         if refused is not None:
-            return left, _seen(refused)
+            return left, _without_traceback(refused)
         self._stamps.take_back(left)
         return left, None
 
     def _done(self, batches: list[ProducerBatch], size: int, began: float) -> None:
-        """Tell that batches, if any, are in the log, where they know to be."""
+        """Complete batches that were appended."""
         if not batches:
             return
-        self._metrics.sent(batches, size, began, time.monotonic())  # before anybody learns the outcome
+        self._metrics.sent(batches, size, began, time.monotonic())  # before the futures are done
         if self.told:
-            self._goes_on(batches[0])
+            self._log_recovery(batches[0])
         self._incomplete.complete(batches)
 
     def _try(self, batches: list[ProducerBatch]) -> Exception | None:
@@ -320,10 +324,10 @@ class Delivery:
             appended = self._appender.append(batches)
         except DuplicateSequenceError as error:
             if not batches[0].doubt:
-                return _seen(error)
-            appended = Appended(-1, -1, 0)  # it is there, but nobody knows where
+                return _without_traceback(error)
+            appended = Appended(-1, -1, 0)  # the log has the batch, at an unknown offset
         except Exception as error:
-            return _seen(error)
+            return _without_traceback(error)
         first = appended.first
         for batch in batches:
             batch.base_offset, batch.append_time = first, appended.append_time
@@ -331,12 +335,12 @@ class Delivery:
         self._done(batches, appended.size, began)
         return None
 
-    def _goes_on(self, batch: ProducerBatch) -> None:
+    def _log_recovery(self, batch: ProducerBatch) -> None:
         if self.told.over(batch.topic_partition):
             log.info("records for %s are written again", batch.topic_partition)
 
     def _fire(self, batches: list[ProducerBatch]) -> None:
-        """Append with acks=0: no outcome is told, and nothing is tried again."""
+        """Append with acks=0: errors are logged, and nothing is retried."""
         began = time.monotonic()
         try:
             appended = self._appender.append(batches)
@@ -347,19 +351,21 @@ class Delivery:
                 self._metrics.failed(batch, batch.n)
         else:
             self._metrics.sent(batches, appended.size, began, time.monotonic())
-            self._goes_on(batches[0])
+            self._log_recovery(batches[0])
         self._incomplete.complete(batches)
 
     def _one_by_one(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Append each batch alone, in order; where one is to be tried again, so are those behind it."""
+        """Append each batch alone, in order; from the first batch that must be retried on, return all
+        batches.
+        """
         for i, batch in enumerate(batches):
             if self.send([batch]):
                 return batches[i:]
         return []
 
     def _send_each(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Append record by record, each with an outcome of its own; a later call goes on where a passing
-        failure ended it.
+        """Append each record alone, with an outcome of its own; after a passing failure a later call
+        continues.
         """
         if batch.results is None:
             batch.results = []
@@ -371,12 +377,12 @@ class Delivery:
             except Exception as error:
                 if passes(error):
                     return self._again([batch], error)
-                batch.results.append(self._outcome(_seen(error)))
+                batch.results.append(self._outcome(_without_traceback(error)))
             else:
                 batch.results.append(appended.first)
                 batch.append_time = appended.append_time
                 stored += appended.size
-                self._goes_on(batch)
+                self._log_recovery(batch)
         failed = sum(isinstance(result, BaseException) for result in batch.results)
         self._appender.charge(stored)
         self._metrics.failed(batch, failed)
@@ -384,10 +390,10 @@ class Delivery:
         self._incomplete.complete([batch])
         return []
 
-    # --- what failed ----------------------------------------------------------------------
+    # --- failures -------------------------------------------------------------------------
 
     def _after(self, error: Exception, batches: list[ProducerBatch], renewed: bool) -> list[ProducerBatch]:
-        """Decide what becomes of batches that could not be appended."""
+        """Handle a failed append: retry, split or fail the batches; return the batches to retry."""
         self._stamps.failed(batches, error)
         if passes(error):
             return self._again(batches, error)
@@ -402,8 +408,8 @@ class Delivery:
         return []
 
     def _again(self, batches: list[ProducerBatch], error: Exception) -> list[ProducerBatch]:
-        """Return the batches, in the same order, to be tried before all later ones; without those that were
-        tried often enough, which fail.
+        """Fail the batches without a retry left, and return the others in order, to be retried before later
+        batches.
         """
         spent = [batch for batch in batches if batch.attempts >= self._config.retries]
         if self.aborted is not None:
@@ -414,12 +420,12 @@ class Delivery:
         for batch in left:
             batch.attempts += 1
         if left:
-            self._tell(left[0], error)
+            self._warn(left[0], error)
             self._metrics.retried(left)
         return left
 
-    def _tell(self, batch: ProducerBatch, error: Exception) -> None:
-        """Log one warning for each cause, however often it comes again."""
+    def _warn(self, batch: ProducerBatch, error: Exception) -> None:
+        """Log one warning for each new cause."""
         if self.told.is_new(batch.topic_partition, error):
             log.warning(
                 "records for %s can't be written now, and are tried again for delivery_timeout_ms=%s: %s",
@@ -429,12 +435,12 @@ class Delivery:
             )
 
     def fail(self, batches: list[ProducerBatch], error: BaseException) -> None:
-        """Make `error` the outcome of these batches, all of one partition."""
+        """Fail batches of one partition with `error`."""
         if not batches:
             return
         where = batches[0].topic_partition
         if isinstance(error, StoreClosedError) and self.aborted is not None:
-            error = self.aborted  # which says more
+            error = self.aborted  # the more precise error
         if isinstance(error, StoreClosedError | UnknownTopicOrPartitionError):
             self._routing.forget(where.topic)
             self._appender.forget(where)
@@ -443,17 +449,17 @@ class Delivery:
         for batch in batches:
             batch.error = error
             self._stamps.given_up(batch)
-            self._metrics.failed(batch, batch.n)  # before anybody learns the outcome
+            self._metrics.failed(batch, batch.n)  # before the futures are done
         self._incomplete.complete(batches)
 
     def _outcome(self, error: BaseException) -> BaseException:
-        """Return what a record's future says of the failure."""
+        """Return the error for the records' futures."""
         return copy_of(error if self._transactions is None else self._transactions.failed(error))
 
 
-def _seen(error: Exception) -> Exception:
+def _without_traceback(error: Exception) -> Exception:
     """Return the error without its traceback, which refers to the batches that will keep the error. The
-    traceback is logged, at DEBUG where it says no more than the error does.
+    traceback is logged, at DEBUG for an expected error.
     """
     expected = isinstance(error, SegstoreError | OSError)
     log.log(logging.DEBUG if expected else logging.ERROR, "records were not written", exc_info=error)

@@ -1,7 +1,7 @@
-"""`ProducerEnding`: how a producer ends: it is closed, or its store is, or the interpreter ends.
+"""`ProducerEnding`: the end of a producer: it is closed, or its store closes, or the interpreter ends.
 
-Threads: any. A `ProducerEnding` lives as long as the producer or its sender, so that a producer that was
-dropped ends as well.
+Threads: any. A `ProducerEnding` lives as long as the producer or its sender, so that a dropped producer ends
+as well.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from segstore.threads import LiveSet
 
 log = Logger("segstore")
 
-_LAST_APPEND = 5.0  # seconds that the sender's current append may take once the store is closed
+_LAST_APPEND = 5.0  # seconds that the sender's current append may take after the store was closed
 _live: LiveSet[ProducerEnding] = LiveSet()
 
 
 class ProducerEnding:
-    """Implements `storage.store.clients.Client`. `name` is the producer's, `store` the path of its store."""
+    """The producer as a `storage.store.clients.Client` of its store. `name` is the producer's, `store` the
+    path of its store.
+    """
 
     turn = Turn.WRITER
 
@@ -54,16 +56,18 @@ class ProducerEnding:
     ) -> None:
         self._name, self._store = name, store
         self._accumulator, self._routing, self._intake = accumulator, routing, intake
-        self._sender = weakref.ref(sender)  # which keeps this one while it runs
-        self._held: list[ProducerBatch] = []  # when the store began to close
-        self._parts_told = False
+        self._sender = weakref.ref(sender)  # a running sender refers to this object
+        self._held: list[ProducerBatch] = []  # the waiting batches when the store began to close
+        self._are_parts_closed = False
         sender.ending = self
         _live.add(self)
 
     # --- closing ------------------------------------------------------------------------------
 
     def close(self, timeout: float | None) -> None:
-        """See `Producer.close`."""
+        """Close the producer: write the waiting records for up to `timeout` seconds, in a callback without a
+        wait.
+        """
         if self._forked():
             return
         waits = not self.entered()
@@ -74,14 +78,14 @@ class ProducerEnding:
             error = ClientClosedError("the producer was closed before the record was written")
             deadline = None if timeout is None else time.monotonic() + timeout
             self._finish(held, deadline, error)
-            self._tell(held)
+            self._warn(held)
         self._close_parts()
 
     def _forked(self) -> bool:
         return isinstance(self._accumulator.refusal, ForkedError)
 
     def _refuse(self, error: SegstoreError) -> list[ProducerBatch]:
-        """Take no more records; return the batches that wait, which are sent at once."""
+        """Refuse new records; make the waiting batches due, and return them."""
         if self._accumulator.refusal is not None:
             return self._accumulator.hand_over()
         held = self._accumulator.refuse(error)
@@ -89,51 +93,53 @@ class ProducerEnding:
         return held
 
     def _finish(self, held: list[ProducerBatch], deadline: float | None, error: SegstoreError) -> None:
-        """Wait until these batches are sent, and abort an open transaction. What is not written by
-        `deadline` (monotonic seconds) fails with `error`.
+        """Wait until these batches are sent, and abort an open transaction. Batches that are not written by
+        `deadline` (monotonic seconds) fail with `error`.
         """
         sender = self._sender()
         if sender is None:
-            return  # it has ended, and nothing is left
+            return  # it has ended, and no record waits
         with contextlib.suppress(KafkaTimeoutError):
             self._accumulator.incomplete.wait(held, _left(deadline))
         self._give_up(sender, held, error)
         sender.join(_left(deadline))
 
     def _give_up(self, sender: Sender, held: list[ProducerBatch], error: SegstoreError) -> None:
-        """Fail what is not written by now."""
+        """Fail all unwritten records."""
         if not self._accumulator.idle():
             error.__cause__ = sender.last_error(held)
             sender.abort(error)
 
     def _close_parts(self) -> None:
         """Close the application's serializers, partitioner and interceptors, once."""
-        told, self._parts_told = self._parts_told, True
-        if not told:
+        are_closed, self._are_parts_closed = self._are_parts_closed, True
+        if not are_closed:
             self._intake.close()
 
-    def _tell(self, held: list[ProducerBatch]) -> None:
-        """Warn of records that are known not to be written; an append that takes too long may still be
-        running.
+    def _warn(self, held: list[ProducerBatch]) -> None:
+        """Warn of records that are known to be unwritten; an append that takes too long may still
+        be running.
         """
         self._await_append()
-        found = self._count([batch for batch in held if batch.done])
-        lost = sum(found.counts.values())
+        unwritten = self._count([batch for batch in held if batch.done])
+        lost = sum(unwritten.counts.values())
         if lost:
-            log.warning("%s was closed before %d records were written: %s", self._name, lost, found.error)
+            log.warning("%s was closed before %d records were written: %s", self._name, lost, unwritten.error)
 
     # --- with the store -------------------------------------------------------------------------
 
     def entered(self) -> bool:
-        """See `Client`: the producer's callbacks run in the sender, which would wait for itself."""
+        """Return whether this thread is the sender or runs a callback: a wait for the sender would
+        never end.
+        """
         return self._accumulator.incomplete.in_callback() or threading.current_thread() is self._sender()
 
     def begin_to_close(self) -> None:
-        """See `Client`. Failures from here on are counted."""
+        """Refuse new records, since the store begins to close. Failures from here on are counted."""
         self._held = self._refuse(StoreClosedError(f"{self._store} is closed"))
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """Close as `close` does; an interrupt ends the wait, and what waits then fails."""
+        """Close the producer with its store; an interrupt ends the wait, and the unwritten records fail."""
         if self._forked():
             return
         error = StoreClosedError(f"{self._store} was closed before the record was written")
@@ -147,13 +153,13 @@ class ProducerEnding:
             self._close_parts()
 
     def unwritten(self) -> Unwritten:
-        """Return which of the records that were there when it was closed are not in the log."""
+        """Return the number of records that waited when the store began to close and are not in the log."""
         self._await_append()
         held, self._held = self._held, []
         return self._count(held)
 
     def _await_append(self) -> None:
-        """Wait until the sender knows the outcome of its current append."""
+        """Wait until the sender's current append has an outcome."""
         sender, last = self._sender(), time.monotonic() + _LAST_APPEND
         while sender is not None and sender.is_sending() and time.monotonic() < last:
             time.sleep(0.001)
@@ -169,7 +175,7 @@ class ProducerEnding:
         return Unwritten(+counts, error)
 
     def abandon(self) -> None:
-        """Send nothing ever again, in a forked child."""
+        """Fail all records, in a forked child."""
         self._routing.clear()
         self._accumulator.abandon(
             ForkedError(f"{self._name} belongs to the parent of process {os.getpid()}: make one there")
@@ -184,15 +190,13 @@ def _left(deadline: float | None) -> float | None:
 
 
 class _InterpreterEndsError(ClientClosedError):
-    """Raised to a daemon thread that goes on sending while the interpreter ends."""
+    """Raised in a daemon thread that goes on sending while the interpreter ends."""
 
 
 def _quietly(
     hook: Callable[[threading.ExceptHookArgs], object],
 ) -> Callable[[threading.ExceptHookArgs], object]:
-    """Return a hook that calls `threading`'s `hook`, but is silent for daemon threads that end by that
-    error.
-    """
+    """Return a wrapper of `threading`'s `hook` that ignores _InterpreterEndsError of daemon threads."""
 
     def excepthook(args: threading.ExceptHookArgs) -> object:
         ended = issubclass(args.exc_type, _InterpreterEndsError)
@@ -202,8 +206,8 @@ def _quietly(
 
 
 def _end_all() -> None:
-    """Write what was sent, as the interpreter ends. A daemon thread that goes on sending is refused; if it
-    does not catch that, it ends silently, as the interpreter would have ended it.
+    """Close all producers, as the interpreter ends. A daemon thread that goes on sending gets an error, and
+    ends silently if it does not catch it, as the interpreter would have ended the thread.
     """
     threading.excepthook = _quietly(threading.excepthook)
     live = _live.all()

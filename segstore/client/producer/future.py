@@ -1,15 +1,15 @@
-"""`FutureRecordMetadata`: what `send` returns, and where the record was written or what failed, once that
-is known.
+"""`FutureRecordMetadata`: the result of `send`: the record's metadata or its error, once known.
 
-A future has the record's value, key and time until it lies in a batch, then its place there; and the holder
-that knows the outcome, first the partition's queue, then the batch.
+A future has the record's value, key and time until the record is in a batch, then its index there; and a
+holder with the outcome: first the partition's queue, then the batch.
 
-The garbage collector does not know futures (`_native/future.c`), and would free none that lies in a
-reference cycle. None does once its outcome is known: a batch that is done refers to no future and no
-callback, and the error that it stores is given out as a copy, so it gets no traceback with frames of the
-application. A queue refers to its futures until they lie in a batch, which closing or dropping the producer
-brings about.
-Threads: any. Callbacks run in the sender's thread, or at once where the outcome is known.
+The garbage collector does not know futures (`_native/future.c`), and would not free a future in a reference
+cycle. A future with a known outcome is in no cycle: a batch that is done refers to no future and no callback,
+and its stored error is copied before it is raised, so it gets no traceback with frames of the application. A
+queue refers to its futures until they are in a batch, which happens at the latest when the producer is closed
+or dropped.
+
+Threads: any. Callbacks run in the sender's thread, or at once if the outcome is known.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Callback = Callable[[Any], object]
 
 
 class Holder(Protocol):
-    """Has a record until its outcome is known, and then the outcome: first a queue, then a batch."""
+    """The holder of a future's record: first a queue, then a batch, which gets the outcome."""
 
     latch: Latch | None
     callbacks: list[Any] | None
-    """A future, its callback and its errback, one behind the other: a tuple for each record would be one
-    more object for the garbage collector to look at.
+    """A flat list of future, callback, errback, and so on: a tuple for each record would be one more object
+    for the garbage collector to scan.
     """
 
     @property
@@ -56,11 +56,13 @@ class Holder(Protocol):
         """Return whether the outcome is known."""
 
     def error_of(self, at: Any) -> BaseException | None:
-        """Return the error of the record in this place, once it is done."""
+        """Return the error of the record with this index, once the holder is done."""
 
 
 def untracked(native: Any) -> Callable[[type[_Class]], type[_Class]]:
-    """Have a class be a native type that the garbage collector does not know, with what the class defines."""
+    """Copy a class's members into a native type that the garbage collector does not track, and return that
+    type.
+    """
 
     def defined(body: type[_Class]) -> type[_Class]:
         for name, value in vars(body).items():
@@ -77,11 +79,11 @@ class FutureRecordMetadata:
 
     __slots__ = ("_at", "_holder", "_key", "_time", "_value")
     _holder: Holder
-    # While the holder is a queue; `_value` may be a Headed, `_time` is in ms.
+    # Used while the holder is a queue; `_value` may be a Headed, `_time` is in ms.
     _value: Any
     _key: bytes | None
     _time: int
-    _at: int  # the place in the batch, afterwards
+    _at: int  # afterwards: the index in the batch
 
     def __repr__(self) -> str:
         """Show the outcome."""
@@ -97,7 +99,7 @@ class FutureRecordMetadata:
 
     @property
     def exception(self) -> BaseException | None:
-        """Return a copy of the error; None as long as there is none."""
+        """Return a copy of the record's error; None without an error so far."""
         error = self._error()
         return None if error is None else copy_of(error)
 
@@ -107,7 +109,7 @@ class FutureRecordMetadata:
 
     @property
     def value(self) -> RecordMetadata | None:
-        """Return where the record was written; None as long as that is not known."""
+        """Return the record's metadata; None if the record is not in the log, or not yet."""
         return self._metadata() if self.succeeded() else None
 
     def succeeded(self) -> bool:
@@ -115,12 +117,12 @@ class FutureRecordMetadata:
         return self._holder.done and self._error() is None
 
     def failed(self) -> bool:
-        """Return whether the record is known not to be in the log."""
+        """Return whether the record has failed, so that it is not in the log."""
         return self._error() is not None
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait up to `timeout` seconds for the outcome. Raises the record's error; KafkaTimeoutError when
-        the time is over; InvalidTypeError, InvalidArgumentError.
+        """Wait up to `timeout` seconds for the record's metadata. Raises the record's error;
+        KafkaTimeoutError after `timeout`; InvalidTypeError, InvalidArgumentError.
         """
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)
@@ -133,14 +135,14 @@ class FutureRecordMetadata:
         return self._metadata()
 
     def _metadata(self) -> RecordMetadata:
-        batch: Any = self._holder  # what has succeeded lies in a batch
+        batch: Any = self._holder  # the holder of a written record is a batch
         made: RecordMetadata = batch.metadata(self._at)
         return made
 
     def _wait(self, timeout: float | None) -> None:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            # Under the lock the holder does not become done, or hand its latch on, in between.
+            # With the lock held, the holder can't become done, nor pass its latch to a batch.
             with self._holder.lock:
                 holder = self._holder
                 if holder.done:
@@ -159,13 +161,13 @@ class FutureRecordMetadata:
         return self._when_done(f if plain else _prepared(f, args, kwargs), None)
 
     def add_errback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
-        """Call f(*args, exception, **kwargs) when the record is known not to get there. Raises
-        InvalidTypeError.
-        """
+        """Call f(*args, exception, **kwargs) when the record has failed. Raises InvalidTypeError."""
         return self._when_done(None, _prepared(f, args, kwargs))
 
     def add_both(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
-        """Call f with whichever it is. Raises InvalidTypeError."""
+        """Call f(*args, RecordMetadata or exception, **kwargs) when the outcome is known. Raises
+        InvalidTypeError.
+        """
         prepared = _prepared(f, args, kwargs)
         return self._when_done(prepared, prepared)
 
@@ -189,10 +191,10 @@ def _prepared(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callback
 
 @calls_out
 def run_callback(future: FutureRecordMetadata, callback: Callback | None, errback: Callback | None) -> None:
-    """Log what a callback raises, also SystemExit or CancelledError: it is not the record's outcome, and
-    other records wait for theirs. An interrupt is not caught.
+    """Call the callback or the errback. Its exceptions are logged, also SystemExit or CancelledError, since
+    other records wait for their outcomes; only KeyboardInterrupt is raised.
     """
-    batch: Any = future._holder  # what is done lies in a batch
+    batch: Any = future._holder  # the holder of a future that is done is a batch
     error = batch.error_of(future._at)
     try:
         if error is not None:

@@ -1,5 +1,5 @@
 """`Sequences` and `ProducerStamps`: the producer ids, epochs and sequences by which the log recognises a
-batch that it has already (KIP-98, KIP-360).
+repeated batch (KIP-98, KIP-360).
 
 Threads: the sender's.
 """
@@ -37,21 +37,21 @@ from segstore.storage.store.store import Store
 
 # --- sequences ---------------------------------------------------------------------------------
 
-# Each partition counts its sequences by itself, and a batch keeps its stamp over retries. Where a batch is
-# given up that may be in the log, or the log does not know the batch before, the partition goes on in a new
-# epoch (KIP-360): there must be no gap, and no sequence twice. `restart` is called when the sender holds
-# no batch of the producer.
+# Each partition has its own sequences, and a batch keeps its stamp over retries. If a batch is given up that
+# may be in the log, or the log does not know the preceding batch, the partition continues in a new epoch
+# (KIP-360): there must be no gap, and no sequence twice. `restart` is called while the sender holds no batch
+# of the producer.
 
 _LAST = INT32_MAX  # the sequence after it is 0
 _MAX_EPOCH = (1 << 15) - 1
 Identity = tuple[int, int]
-_doubt_of = attrgetter("doubt")  # a call of C, as are the next two
+_doubt_of = attrgetter("doubt")  # this and the next two functions are calls of C
 _stamp: Callable[[tuple[Any, ...]], Stamp] = partial(tuple.__new__, Stamp)
 _template: Callable[[tuple[Any, ...]], Template] = partial(tuple.__new__, Template)
 
 
 class _Partition:
-    """The state of one partition: `next` is the sequence of its next new record, which C may count on
+    """The state of one partition: `next` is the sequence of its next new record. C increments it, too
     (`_native/post.c`).
     """
 
@@ -63,13 +63,13 @@ class _Partition:
 
 
 class Sequences:
-    """`identity` returns producer id and epoch, and is called when they are first needed; its StorageError
-    is not caught.
+    """The sequences of one producer. `identity` returns producer id and epoch; it is called when they are
+    first needed, and may raise StorageError.
     """
 
     def __init__(self, identity: Callable[[], Identity], new_id: Callable[[int], int] | None) -> None:
-        """`new_id` returns an id above another one; None for a transactional producer, whose ids come from
-        the coordinator.
+        """`new_id` returns a producer id above its argument; None for a transactional producer, whose ids
+        come from the coordinator.
         """
         self._first, self._new_id = identity, new_id
         self._identity: Identity | None = None
@@ -77,24 +77,26 @@ class Sequences:
         self._partitions: dict[TopicPartition, _Partition] = {}
 
     def restart(self) -> None:
-        """Ask for the identity anew; all partitions count from 0."""
+        """Drop the identity, which is read again when needed; all partitions begin at sequence 0."""
         self._identity = None
         self._partitions.clear()
 
     def _partition(self, topic_partition: TopicPartition) -> _Partition:
-        found = self._partitions.get(topic_partition)
-        if found is None:
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
             if self._identity is None:
                 self._identity = self._first()
-            found = self._partitions[topic_partition] = _Partition(self._identity)
-        return found
+            partition = self._partitions[topic_partition] = _Partition(self._identity)
+        return partition
 
     def of(self, topic_partition: TopicPartition) -> _Partition | None:
-        """Return the state of a partition, if it has one."""
+        """Return the state of a partition, or None."""
         return self._partitions.get(topic_partition)
 
     def template(self, batches: Sequence[ProducerBatch]) -> Template:
-        """Return the header of batches of one partition that are appended together: all new, or one alone."""
+        """Return the header for one append of batches of a partition: either all are new, or it is
+        one batch.
+        """
         first = batches[0].stamp
         if first is None:
             where = batches[0].topic_partition
@@ -107,18 +109,18 @@ class Sequences:
         return _template((self._attributes, *first, 0, 0, -1))
 
     def next_record(self, topic_partition: TopicPartition) -> Template:
-        """Return the header of a batch with only the next record: the same until it is `written`."""
+        """Return the header of a batch with only the next record; it stays the same until `written`."""
         at = self._partition(topic_partition)
         return Template(self._attributes, at.producer_id, at.epoch, at.next)
 
     def written(self, topic_partition: TopicPartition) -> None:
-        """Note that the record of `next_record` is in the log."""
+        """Count the record of `next_record` as written."""
         at = self._partition(topic_partition)
         at.next = (at.next + 1) & _LAST
 
     def take_back(self, batches: Sequence[ProducerBatch]) -> None:
-        """Free the sequences of these batches, the last that were stamped in their partition: they are not
-        in the log, and never were.
+        """Free the sequences of the batches that were stamped last in their partition, and that the log never
+        had.
         """
         at, first = self._partition(batches[0].topic_partition), batches[0].stamp
         if first is not None and (at.producer_id, at.epoch) == first[:2]:
@@ -127,16 +129,16 @@ class Sequences:
             batch.stamp = None
 
     def lost(self, batch: ProducerBatch) -> None:
-        """Go on in a new epoch, from sequence 0: it will never be known whether the log has this batch."""
+        """Continue in a new epoch, from sequence 0: it is unknown whether the log has this batch."""
         at = self._partitions.get(batch.topic_partition)
-        # A transaction with such a batch is aborted, which raises the epoch.
+        # A transaction with such a batch is aborted, which increments the epoch.
         if at is not None and self._new_id is not None and self._current(at, batch):
             self._bump(at, -1)
 
     def renew(self, batch: ProducerBatch, known: int) -> bool:
-        """Stamp a batch anew that is not in the log, and that the log does not accept as the next one.
-        `known`: where its epoch or sequence are another producer's, the largest producer id in that log,
-        else -1. Returns False in a transaction.
+        """Drop the stamp of a batch that the log does not have and does not accept as the next batch; the
+        partition continues in a new epoch. `known`: the largest producer id in the log if it has another
+        producer's batches with this epoch or sequence, else -1. Returns False in a transaction.
         """
         if self._new_id is None:
             return False
@@ -160,7 +162,7 @@ class Sequences:
 
 # --- idempotence ------------------------------------------------------------
 
-# The log's state of the producer contradicts the stamp: the batch is not in the log, and can't come next.
+# The log's state of the producer contradicts the stamp: the batch is not in the log, and can't be next.
 _MISFITS = (OutOfOrderSequenceError, InvalidProducerEpochError, DuplicateSequenceError)
 # Errors that are raised before anything is written.
 _NOTHING_WRITTEN = (
@@ -173,7 +175,7 @@ _NOTHING_WRITTEN = (
 
 
 def sequences_of(store: Store, config: ProducerConfig, transactions: Transactions | None) -> Sequences | None:
-    """Return the sequences of a transactional or idempotent producer; None for any other."""
+    """Return the sequences of a transactional or idempotent producer, else None."""
     if transactions is not None:
         made = Sequences(lambda: transactions.identity, None)
         transactions.restart = made.restart
@@ -187,42 +189,44 @@ def sequences_of(store: Store, config: ProducerConfig, transactions: Transaction
 
 
 class ProducerStamps:
-    """Stamps batches with producer id, epoch and sequence. Where `sequences` is None idempotence is off:
-    nothing is stamped, and the log can't recognise a repeated batch.
+    """The stamps (producer id, epoch, sequence) of a producer's batches. Without idempotence `sequences` is
+    None: no batch is stamped, and the log can't recognise a repeated batch.
     """
 
     def __init__(self, store: Store, sequences: Sequences | None) -> None:
         self._store, self._sequences = store, sequences
         self.template: Callable[[Sequence[ProducerBatch]], Template]
-        """Returns the header of batches of one partition that are appended together."""
+        """Returns the header for one append of batches of a partition."""
         self.template = (lambda _: PLAIN) if sequences is None else sequences.template
 
     def lend(self, lane: Lane) -> bool:
-        """Let C stamp the next records of this partition; return False where that can't be."""
+        """Give C the partition's sequences, with which it stamps the next records; return False if there are
+        none yet.
+        """
         lane.sequences = None if self._sequences is None else self._sequences.of(lane.topic_partition)
         return self._sequences is None or lane.sequences is not None
 
     # --- before an append -------------------------------------------------------------------
 
     def next_record(self, where: TopicPartition) -> Template:
-        """Return the header of a batch with only the partition's next record: the same until it is
+        """Return the header of a batch with only the partition's next record; it stays the same until
         `written`.
         """
         return PLAIN if self._sequences is None else self._sequences.next_record(where)
 
     def one_by_one(self, batches: Sequence[ProducerBatch]) -> bool:
-        """Return whether some of the batches may be in the log, which recognises them only one at a time."""
+        """Return whether the log may have some of the batches, which it recognises only one at a time."""
         return self._sequences is not None and any(map(_doubt_of, batches))
 
-    # --- after it ---------------------------------------------------------------------------
+    # --- after an append --------------------------------------------------------------------
 
     def written(self, where: TopicPartition) -> None:
-        """Note that the record of `next_record` is in the log."""
+        """Count the record of `next_record` as written."""
         if self._sequences is not None:
             self._sequences.written(where)
 
     def failed(self, batches: Sequence[ProducerBatch], error: Exception) -> None:
-        """Note whether the batches may be in the log although the append failed."""
+        """Note whether the log may have the batches although the append failed."""
         if self._sequences is None or any(batch.doubt for batch in batches):
             return
         if isinstance(error, _NOTHING_WRITTEN):
@@ -232,14 +236,15 @@ class ProducerStamps:
                 batch.doubt = True
 
     def take_back(self, batches: Sequence[ProducerBatch]) -> None:
-        """Free the sequences of these batches, if they have any: they were stamped last, and not written."""
+        """Free the sequences of unwritten batches that were stamped last, if they have any."""
         if self._sequences is not None and batches and batches[0].stamp is not None:
             self._sequences.take_back(batches)
 
     def renew(self, batch: ProducerBatch, error: Exception) -> bool:
-        """Return whether the batch, which is not in the log, is to be sent with a new stamp."""
+        """Return whether a batch that the log does not have must be sent with a new stamp."""
         if self._sequences is None or not isinstance(error, _MISFITS):
             return False
+        # If it became several record batches, the log can't tell whether it has all of them.
         if batch.doubt and not self._one_record_batch(batch):
             return False
         partition = self._store.partition(*batch.topic_partition)
@@ -251,14 +256,12 @@ class ProducerStamps:
         return self._sequences.renew(batch, known)
 
     def _one_record_batch(self, batch: ProducerBatch) -> bool:
-        """Return whether the log surely has the batch as one record batch: of several it can't tell whether
-        all are there.
-        """
+        """Return whether the batch surely was one record batch in the log."""
         settings = self._store.topics()[batch.topic_partition.topic].settings
         most = min(settings.max_message_bytes, settings.segment_bytes)
         return batch.size + MAX_RECORD_OVERHEAD * batch.n + HEADER_SIZE < most // 6 * 5
 
     def given_up(self, batch: ProducerBatch) -> None:
-        """Let the batches behind this one be appended: it will not be tried again."""
+        """Prepare the partition for the batches after this one, which will not be retried."""
         if self._sequences is not None and batch.stamp is not None:
             self._sequences.lost(batch)

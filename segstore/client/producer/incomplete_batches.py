@@ -1,7 +1,8 @@
-"""`Incomplete`: batches whose outcome is not known yet, and the threads that wait for them (Kafka:
+"""`Incomplete`: the batches without a known outcome, and the threads that wait for them (Kafka:
 IncompleteBatches).
 
-Threads: any. It takes the producer's lock; callbacks run without it, in the thread that knows the outcome.
+Threads: any. Its methods take the producer's lock; callbacks run without the lock, in the thread that calls
+`complete`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from segstore.threads import Latch
 
 
 class Incomplete:
-    """`batches` are in the order of their sealing; the thread that seals one adds it, with the lock held."""
+    """The incomplete batches. `batches` are in the order of sealing; the thread that seals a batch adds it,
+    with the lock held.
+    """
 
     def __init__(self, lock: ProducerLock, pool: BufferPool) -> None:
         self._lock, self._pool = lock, pool
@@ -28,8 +31,8 @@ class Incomplete:
         self._calling: dict[int, None] = {}  # threads that are running callbacks
 
     def complete(self, batches: Sequence[ProducerBatch]) -> None:
-        """Run the callbacks, then wake the threads that wait (in Kafka's order): the outcome of these batches
-        is in place. May be repeated: where an interrupt comes, the next call does the rest.
+        """Run the callbacks of batches whose outcome is in place, then wake the waiting threads (in Kafka's
+        order). After an interrupt a second call completes the work.
         """
         called: list[Any] = []
         with self._lock:
@@ -38,7 +41,7 @@ class Incomplete:
                     batch.forget_records()
                 if batch.block:
                     self._pool.give_back(batch)
-                batch.done = True  # whoever sees it, without the lock, finds the memory free
+                batch.done = True  # after the memory was freed: `done` is read without the lock
             for batch in batches:
                 if batch.callbacks:
                     called += batch.callbacks
@@ -53,7 +56,7 @@ class Incomplete:
                 self._over(batches)
 
     def _over(self, batches: Sequence[ProducerBatch]) -> None:
-        """Forget these batches, and wake the threads that wait for them; the caller holds the lock."""
+        """Remove these batches, and wake the threads that wait for them; the caller holds the lock."""
         for batch in batches:
             if batch.latch is not None:
                 batch.latch.open()
@@ -63,26 +66,24 @@ class Incomplete:
     def _call(self, called: list[Any]) -> None:
         me = threading.get_ident()
         nested = me in self._calling
-        self._calling[me] = None  # no call: an interrupt comes before this, or within the block
+        self._calling[me] = None  # no call: an interrupt comes before this line, or within the block
         try:
             parts = iter(called)
             for future, callback, errback in zip(parts, parts, parts, strict=True):
                 if future._holder.done:
                     run_callback(future, callback, errback)
-                else:  # its record missed this batch, and gets into a later one
+                else:  # its record is not in this batch, but will be in a later one
                     future._when_done(callback, errback)
         finally:
             if not nested:
                 del self._calling[me]
 
     def in_callback(self) -> bool:
-        """Return whether this thread is running callbacks, of batches that it and others may wait for."""
+        """Return whether this thread is running callbacks: it must not wait for a batch."""
         return threading.get_ident() in self._calling
 
     def wait(self, batches: Iterable[ProducerBatch], timeout: float | None) -> None:
-        """Wait until the outcome of all these batches is known, up to `timeout` seconds. Raises
-        KafkaTimeoutError.
-        """
+        """Wait up to `timeout` seconds until all these batches have an outcome. Raises KafkaTimeoutError."""
         end = None if timeout is None else time.monotonic() + timeout
         for batch in batches:
             latch = self._latch(batch)

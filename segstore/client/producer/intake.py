@@ -1,6 +1,6 @@
-"""`Intake`: the steps of a record in `send`: interceptors, serializers, its size, partition and batch.
+"""`Intake`: the steps of a record in `send`: interceptors, serializers, size, partition and batch.
 
-Threads: any; that of the caller.
+Threads: any; each step runs in the caller's thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from segstore.records import HEADER_SIZE
 
 
 class Intake:
-    """`clock`: ms since the epoch. `plain`: the application has no interceptor, serializer or partitioner."""
+    """The intake of one producer. `clock`: ms since the epoch. `plain`: the application has no interceptor,
+    serializer or partitioner.
+    """
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class Intake:
         self.plain = not self._interceptors and all(part is None for part in own)
 
     def check_open(self) -> None:
-        """Raise unless records are taken. Raises ClientClosedError, ForkedError."""
+        """Raise ClientClosedError or ForkedError if the producer refuses records."""
         refusal = self._accumulator.refusal
         if refusal is not None:
             raise copy_of(refusal)
@@ -61,7 +63,9 @@ class Intake:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> FutureRecordMetadata:
-        """See `Producer.send`."""
+        """Send a record on the long way: check, serialize, route and append it. Raises the errors of
+        `Producer.send`.
+        """
         self.check_open()
         if self._transactions is not None:
             self._transactions.check_send()
@@ -78,9 +82,7 @@ class Intake:
         return future
 
     def take_next(self, topic: str, value: bytes, time_ms: int) -> FutureRecordMetadata:
-        """Do as `take` does with a record that fits a batch of the usual size, for which `send` found no room
-        in an open batch.
-        """
+        """Append a record of at most the usual batch size, for which C found no room in an open batch."""
         future, size = FutureRecordMetadata(), len(value) + RECORD_OVERHEAD
         future._value, future._time = value, time_ms
         queue = self._routing.stick(topic, size)
@@ -110,7 +112,7 @@ class Intake:
                 raise RecordTooLargeError(f"the record takes {size:,} bytes: allowed are {name}={allowed:,}")
 
     def close(self) -> None:
-        """Close the application's parts: no record comes any more."""
-        for given in (self._config.key_serializer, self._config.value_serializer):
-            record.close(given)
+        """Close the application's serializers and interceptors."""
+        for serializer in (self._config.key_serializer, self._config.value_serializer):
+            record.close(serializer)
         self._interceptors.close()

@@ -1,9 +1,9 @@
-"""`ProducerMetrics`: what a producer measures, in Kafka's names.
+"""`ProducerMetrics`: the metrics of a producer, by Kafka's names.
 
-The sender only notes what was appended, since readers of the log wait for the interpreter meanwhile; the
-sensors take that in when somebody asks, or when much is noted.
+The sender only notes its appends, since readers of the log wait for the interpreter at that time; the sensors
+get the values at the next snapshot, or after MOST_NOTED appends.
 
-Threads: the sender notes; `snapshot` is for any thread, and may miss the batch that is being counted.
+Threads: the sender notes; any thread may call `snapshot`, which may miss the newest append.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ MOST_NOTED = 1000
 
 
 class _Sent(NamedTuple):
-    """Batches of one topic that were appended together: of each its bytes uncompressed, its records, and when
-    it was made; the bytes on disk; and the append's begin and end. Times are monotonic seconds.
+    """One append of batches of a topic. `batches`: (uncompressed bytes, records, creation time) of each
+    batch; `stored`: bytes on disk; `began` and `ended`: begin and end of the append. Times are monotonic
+    seconds.
     """
 
     topic: str
@@ -61,12 +62,14 @@ class _Sent(NamedTuple):
     ended: float
 
 
-_sizes_of = attrgetter("size", "n", "created")  # a call of C, as is the next one
+_sizes_of = attrgetter("size", "n", "created")  # this and the next function are calls of C
 _sent: Callable[[tuple[Any, ...]], _Sent] = partial(tuple.__new__, _Sent)
 
 
 class ProducerMetrics:
-    """Kafka's producer-metrics and producer-topic-metrics (SenderMetricsRegistry, BufferPool)."""
+    """Kafka's producer-metrics and producer-topic-metrics (SenderMetricsRegistry, BufferPool) of one
+    producer.
+    """
 
     def __init__(self, config: ProducerConfig, pool: BufferPool) -> None:
         self.enabled, self._pool = config.metrics_enabled, pool
@@ -79,7 +82,7 @@ class ProducerMetrics:
         self._throttle = self._sensor()
         self.in_flight = 0
         self.noted: deque[_Sent] = deque()
-        """What was sent, which C adds to (`_native/post.c`)."""
+        """The noted appends; C adds its own (`_native/post.c`)."""
         self._taking_in = nesting()
 
     def _sensor(self) -> Sensor:
@@ -95,7 +98,7 @@ class ProducerMetrics:
         return self._all, topic
 
     def sent(self, batches: Sequence[ProducerBatch], stored: int, began: float, ended: float) -> None:
-        """Count batches of one partition that were appended together: bytes on disk, monotonic seconds."""
+        """Note one append of batches of a partition: bytes on disk, begin and end in monotonic seconds."""
         if not self.enabled:
             return
         sizes = list(map(_sizes_of, batches))
@@ -125,7 +128,7 @@ class ProducerMetrics:
             self._record_size.record(size / n, now)
 
     def retried(self, batches: Sequence[ProducerBatch]) -> None:
-        """Count batches that failed, and will be tried again."""
+        """Count the records of failed batches that will be retried."""
         if self.enabled:
             for sensors in self._both(batches[0].topic_partition.topic):
                 sensors.retries.record(sum(batch.n for batch in batches))
@@ -137,19 +140,19 @@ class ProducerMetrics:
                 sensors.errors.record(records)
 
     def throttled(self, wait_ms: int) -> None:
-        """Record how long the client has to wait for its byte rate after what it sent."""
+        """Record the ms that the client must wait for its byte rate after an append."""
         if self.enabled:
             self._throttle.record(wait_ms)
 
     def split(self) -> None:
-        """Count a batch that was too large as a whole, or of which one record was refused: its records went
-        one by one.
+        """Count a batch whose records were appended one by one, because it was too large or contained a bad
+        record.
         """
         if self.enabled:
             self._splits.record(1)
 
     def snapshot(self) -> Snapshot:
-        """Return {group: {name: value}}, as kafka-python's `metrics()`."""
+        """Return {group: {name: value}}, in the format of kafka-python's `metrics()`."""
         self._take_in()
         groups = {"producer-metrics": {**self._all.snapshot(), **self._sender(), **self._buffer()}}
         for name, topic in list(self._topics.items()):

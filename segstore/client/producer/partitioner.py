@@ -1,8 +1,8 @@
-"""Partitioning: murmur2 puts a key into the partition that Kafka's producers choose; `Routing` finds the
-partition of any record.
+"""Partitioning: murmur2 maps a key to the same partition as Kafka's producers; `Routing` finds the partition
+of any record.
 
-Threads: any. A route is replaced when its topic changes; of what several threads write to it at once, some
-may be lost.
+Threads: any. A route is replaced when its topic changes. If several threads update a route at once, an update
+may be lost, which does no harm.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 
 NO_PARTITION = -1
-"""What `partitions_for_keys` returns for a null key, which may go anywhere."""
+"""The result of `partitions_for_keys` for a null key, which may go to any partition."""
 
 
 def murmur2(data: bytes) -> int:
@@ -55,25 +55,25 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """Return the partition of 0 to `partitions` - 1 that Kafka's producer chooses (BuiltInPartitioner)."""
+    """Return the partition, from 0 to `partitions` - 1, that Kafka's producer chooses
+    (BuiltInPartitioner).
+    """
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def partitions_for_keys(keys: Sequence[bytes | None], partitions: int) -> NDArray[np.int32]:
-    """Return `partition_for_key` of each key, NO_PARTITION for a null key; a key that is repeated is hashed
-    once.
-    """
-    found: dict[bytes | None, int] = {
+    """Return the partition of each key, NO_PARTITION for a null key; equal keys are hashed once."""
+    by_key: dict[bytes | None, int] = {
         key: partition_for_key(key, partitions) for key in set(keys) if key is not None
     }
-    found[None] = NO_PARTITION
-    return np.fromiter(map(found.__getitem__, keys), np.int32, len(keys))
+    by_key[None] = NO_PARTITION
+    return np.fromiter(map(by_key.__getitem__, keys), np.int32, len(keys))
 
 
 def key_hashes(keys: Column) -> NDArray[np.int32]:
-    """Return `murmur2` of each key without its sign bit, computed by C: modulo a number of partitions it is
-    the partition. NO_PARTITION for a null key. Raises InvalidArgumentError for a column that points outside
-    its data.
+    """Return `murmur2` of each key without its sign bit, computed by C; NO_PARTITION for a null key. The hash
+    modulo the number of partitions is the partition. Raises InvalidArgumentError for a column that points
+    outside its data.
     """
     hashes = np.empty(keys.n, np.int32)
     if keys.n and lib.seg_murmur2(keys.c, keys.n, ffi.from_buffer("int32_t[]", hashes)) < 0:
@@ -83,18 +83,17 @@ def key_hashes(keys: Column) -> NDArray[np.int32]:
 
 # --- routing -----------------------------------------------------------------------------------
 
-# The partition of a record: the one that was given, or by key, by the application's partitioner, or sticky.
-#
-# Keys go where Kafka's own producers send them. Records without a key stay with a partition until
-# `batch_size` bytes went there, then another is drawn (KIP-794, without its adaptive half: partitions here
-# share one disk).
+# The partition of a record: given explicitly, by key, by the application's partitioner, or sticky. Keys are
+# partitioned as by Kafka's own producers. Records without a key stay with a partition until it got
+# `batch_size` bytes, then another is drawn (KIP-794, without its adaptive half: all partitions share one
+# disk).
 
 _MOST_KEYS = 1 << 16
-_AGE = 1.0  # seconds after which a topic is looked at for new partitions
+_AGE = 1.0  # seconds after which a topic is checked for new partitions
 
 
 class PartitionerCluster:
-    """The `cluster` that a partitioner of kafka-python's kind may ask."""
+    """The `cluster` argument of a kafka-python partitioner."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -104,17 +103,17 @@ class PartitionerCluster:
         return set(self._store.topics())
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the numbers of a topic's partitions; None where there is no such topic."""
+        """Return the numbers of a topic's partitions; None without such a topic."""
         info = self._store.topics().get(topic)
         return None if info is None else set(info.partition_ids)
 
     def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return all partitions: one process has them all."""
+        """Return all partitions: all are always available."""
         return self.partitions_for_topic(topic)
 
 
 class Route:
-    """One topic's partitions, as they were when the topic was last looked at."""
+    """One topic's partitions at the time of the last look."""
 
     __slots__ = ("by_key", "ids", "looked", "queues", "since", "sticky")
 
@@ -127,15 +126,15 @@ class Route:
         self.sticky, self.since = sticky, sticky.produced
 
     def look(self) -> None:
-        """Note that these are the topic's partitions now: until a look is due, C begins batches by itself."""
+        """Note that the partitions are current: until the next look is due, C may begin batches by itself."""
         self.looked = time.monotonic()
         for queue in self.queues.values():
             queue.alone, queue.cut_until = len(self.ids) == 1, self.looked + _AGE
 
 
 class Routing:
-    """For `Producer.send` to look up: `sticky` has the queue of a topic's next record without a key,
-    `by_key` the queues of keys that came before.
+    """The routes of one producer, for `Producer.send`: `sticky` has the queue of a topic's next record
+    without a key, `by_key` the queues of keys that were seen before.
     """
 
     def __init__(
@@ -168,8 +167,8 @@ class Routing:
         value: Any,
         value_bytes: Any,
     ) -> PartitionQueue:
-        """Return the queue of the record's partition. Raises UnknownTopicOrPartitionError, and what a
-        partitioner raises.
+        """Return the queue of the record's partition. Raises UnknownTopicOrPartitionError, and the errors of
+        a partitioner.
         """
         route = self._route(topic)
         if partition is None and self._choose is not None:
@@ -187,9 +186,9 @@ class Routing:
             route = self._look(topic)
         queue = route.sticky
         if len(route.ids) == 1:
-            return queue  # which begins a batch after each full one
-        went = queue.produced - route.since + queue.room - (queue.left if queue.left > 0 else 0)
-        if went + size + HEADER_SIZE > self._batch_size and went:
+            return queue  # the queue begins new batches by itself
+        sent = queue.produced - route.since + queue.room - (queue.left if queue.left > 0 else 0)
+        if sent + size + HEADER_SIZE > self._batch_size and sent:
             self._accumulator.close_batch(queue)
             queue = route.sticky = route.queues[self._rng.choice(route.ids)]
             route.since = queue.produced
@@ -203,13 +202,13 @@ class Routing:
         return route
 
     def forget(self, topic: str) -> None:
-        """Look at the topic anew: it was deleted, or made anew."""
+        """Drop the route of a topic that was deleted, or created again."""
         self.sticky.pop(topic, None)
         self.by_key.pop(topic, None)
         self._routes.pop(topic, None)
 
     def clear(self) -> None:
-        """Empty the look-ups of `send`, so that every record goes through `Intake`."""
+        """Empty the look-up tables of `send`, so that every record goes through `Intake`."""
         self.sticky.clear()
         self.by_key.clear()
 
@@ -220,7 +219,7 @@ class Routing:
         info = self._store.topics().get(topic)
         if info is None:
             self.forget(topic)
-            self._store.partition(topic, 0)  # says what is there
+            self._store.partition(topic, 0)  # its error lists the topics
             raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
         route = self._routes.get(topic)
         if route is not None and route.ids == info.partition_ids:
@@ -258,8 +257,8 @@ Choose = Callable[[str, Any, "bytes | None", Any, Any, tuple[int, ...]], Any]
 
 
 def _chooser(partitioner: Any, cluster: PartitionerCluster) -> Choose | None:
-    """Adapt kafka-python's two kinds of partitioner: an object with `partition`, and a callable (key, all,
-    available).
+    """Return one function for kafka-python's two kinds of partitioner: an object with `partition`, and a
+    callable (key, all, available).
     """
     if partitioner is None:
         return None

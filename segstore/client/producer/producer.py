@@ -1,8 +1,9 @@
-"""`Producer`: what an application sends with; a façade over the stages of Kafka's producer.
+"""`Producer`: an application's producer, a façade over the stages of Kafka's producer.
 
-A record passes interceptors, serializers and partitioner (`intake`, `partitioner`), the accumulator with
-its buffer pool, and the sender with its delivery; its future tells the outcome. On disk: nothing of its
-own; the sender appends to the store's logs.
+A record passes interceptors, serializers and partitioner (`intake`, `partitioner`), the accumulator with its
+buffer pool, and the sender with its delivery; its future gets the outcome. On disk: nothing of its own; the
+sender appends to the store's logs.
+
 Threads: any. A child of a fork can't use its parent's producer.
 """
 
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 
 
 def _of_guest(store: Store, config: ProducerConfig, settings: Mapping[str, Any]) -> ProducerConfig:
-    """Return a producer's settings in a guest of a shared store: without an id, which is the default there.
-    Raises IllegalStateError if an id was asked for.
+    """Return a producer's settings in a guest of a shared store: without idempotence, which is the default
+    there. Raises IllegalStateError if a transactional_id or enable_idempotence was set.
     """
     for name in ("transactional_id", "enable_idempotence"):
         if settings.get(name):
@@ -55,20 +56,20 @@ def _of_guest(store: Store, config: ProducerConfig, settings: Mapping[str, Any])
 
 
 class Producer(Closing):
-    """Sends records to the topics of a store that is open for writing.
+    """A producer for the topics of a store that is open for writing.
 
     Settings are kafka-python's; times in ms, sizes in bytes. A producer is a context manager: leaving it
-    sends all that waits.
+    sends all waiting records.
     """
 
     DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ProducerConfig.defaults()
-    """The default of each setting by name, as kafka-python has it: programs take from their own settings
-    those that are in it.
+    """The default of each setting by name, as in kafka-python: programs use its keys to filter their own
+    settings.
     """
 
     def __init__(self, store: Store, **settings: Unpack[ProducerSettings]) -> None:
-        """Raises ConfigError, ReadOnlyError, StoreClosedError; IllegalStateError for a transactional_id and
-        for enable_idempotence in a guest of a shared store, in which that is off by default.
+        """Raises ConfigError, ReadOnlyError, StoreClosedError. In a guest of a shared store idempotence is
+        off, and a transactional_id or enable_idempotence raises IllegalStateError.
         """
         if not isinstance(store, Store):
             raise InvalidTypeError(f"store must be a Store, not {type(store).__name__}")
@@ -105,7 +106,7 @@ class Producer(Closing):
     def _made_transactional(self) -> Transactions | None:
         if self.config.transactional_id is None:
             return None
-        me = weakref.ref(self)  # the sender must not keep a producer that is dropped
+        me = weakref.ref(self)  # the sender must not keep a dropped producer alive
 
         def let(open_: bool) -> None:
             if (producer := me()) is not None:
@@ -114,10 +115,10 @@ class Producer(Closing):
         return Transactions(self._store, self.config, self._accumulator, let)
 
     def _gate(self, open_: bool) -> None:
-        """Open or close the short way of `send`; on the long way `Intake` checks first whether records may
-        be sent.
+        """Open or close the short way of `send`; the long way (`Intake`) first checks whether records may be
+        sent.
         """
-        # C looks up a queue here first; a record without an entry goes through `Intake`.
+        # C looks up a queue in these dicts; a record without an entry goes through `Intake`.
         plain = self._intake.plain and open_
         self._sending.sticky = self._routing.sticky if plain else {}
         self._sending.by_key = self._routing.by_key if plain else {}
@@ -133,15 +134,15 @@ class Producer(Closing):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> FutureRecordMetadata:
-        """Hand a record over; return a future of where it was written. Without a key and a partition, the
-        producer chooses the partition.
+        """Send a record; return a future of its metadata. Without a key and a partition, the producer chooses
+        the partition.
 
         `headers`: a list of (str, bytes or None). `timestamp_ms`: since the epoch, by default now. Waits up
         to `max_block_ms` while `buffer_memory` is full, then raises BufferExhaustedError. Raises
         SerializationError, InvalidTypeError, UnknownTopicOrPartitionError, RecordTooLargeError,
-        ClientClosedError, ForkedError; then the record was not taken. With a transactional_id:
-        IllegalStateError outside of a transaction, TransactionAbortedError in one that can only be aborted,
-        ProducerFencedError.
+        ClientClosedError, ForkedError; the record was not accepted then. With a transactional_id:
+        IllegalStateError outside of a transaction, TransactionAbortedError if the transaction can only be
+        aborted, ProducerFencedError.
         """
         return self._send(topic, value, key, headers, partition, timestamp_ms)  # type: ignore[no-any-return]
 
@@ -151,30 +152,29 @@ class Producer(Closing):
         return set(self._routing.partitions(topic))
 
     def bootstrap_connected(self) -> bool:
-        """Return whether the producer and its store are open: there is no broker to be connected to."""
+        """Return whether the producer and its store are open; there is no broker to connect to."""
         return self._accumulator.refusal is None and not self._store.context.closed
 
     def metrics(self) -> Snapshot | None:
-        """Return {group: {name: value}} in Kafka's names; None with metrics_enabled=False."""
+        """Return {group: {name: value}} by Kafka's names; None with metrics_enabled=False."""
         return self._metrics.snapshot() if self.config.metrics_enabled else None
 
     # --- transactions -------------------------------------------------------------------
 
     def init_transactions(self) -> None:
-        """Take over the transactional_id, before any other call: earlier producers that have it are fenced,
+        """Take over the transactional_id, before any other call: earlier producers with this id are fenced,
         and their open transaction is aborted. A second call does nothing.
 
         Raises IllegalStateError without a transactional_id; InvalidTxnTimeoutError; KafkaTimeoutError after
         `max_block_ms`, after which it may be called again. All five transaction methods raise
-        ProducerFencedError where a newer producer has the id, and ClientClosedError.
+        ProducerFencedError if a newer producer has the id, and ClientClosedError.
         """
         self._may_wait("init_transactions()")
         self._transactional().init()
 
     def begin_transaction(self) -> None:
-        """Begin a transaction: readers of committed records see all that is sent from now on at once, when
-        it is committed, or never. Raises IllegalStateError before init_transactions(), and within a
-        transaction.
+        """Begin a transaction: readers of committed records see all its records at once when it is committed,
+        or never. Raises IllegalStateError before init_transactions(), and within a transaction.
         """
         self._may_wait("begin_transaction()")
         self._transactional().begin()
@@ -184,22 +184,22 @@ class Producer(Closing):
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group_metadata: ConsumerGroupMetadata | str,
     ) -> None:
-        """Commit a group's offsets with the transaction, or not at all. `group_metadata`: what
-        Consumer.group_metadata() returns, or a group's id.
+        """Commit a group's offsets with the transaction, or not at all. `group_metadata`: the result of
+        Consumer.group_metadata(), or a group's id.
 
         Raises IllegalStateError outside of a transaction; InvalidTypeError, InvalidArgumentError,
         InvalidGroupIdError; and for a member that is no longer in the group UnknownMemberIdError,
-        IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError: then the transaction can
-        only be aborted.
+        IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError: then the transaction can only
+        be aborted.
         """
         self._may_wait("send_offsets_to_transaction()")
         self._transactional().send_offsets(offsets, group_metadata)
 
     def commit_transaction(self) -> None:
-        """Send what waits, wait for all outcomes, and commit. On return the outcome is decided, and the
-        records can be read; where the disk refused the markers for `max_block_ms`, they can be read later.
+        """Send all waiting records, wait for all outcomes, and commit. On return the outcome is decided, and
+        the records can be read; if the disk refused the markers for `max_block_ms`, they can be read later.
 
-        Raises TransactionAbortedError where a record was not written, and the transaction can only be
+        Raises TransactionAbortedError if a record was not written, so that the transaction can only be
         aborted; IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which it
         may be called again.
         """
@@ -207,9 +207,10 @@ class Producer(Closing):
         self._transactional().commit()
 
     def abort_transaction(self) -> None:
-        """Drop what was not written, whose futures fail with TransactionAbortedError, and abort the rest.
-        Raises IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which it
-        may be called again.
+        """Abort the transaction. The futures of unwritten records fail with TransactionAbortedError.
+
+        Raises IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which it may
+        be called again.
         """
         self._may_wait("abort_transaction()")
         self._transactional().abort()
@@ -221,8 +222,8 @@ class Producer(Closing):
         return self._transactions
 
     def _may_wait(self, call: str) -> None:
-        """Raise InvalidArgumentError in a callback, ReentrantCallError in a signal handler for which the
-        sender waits.
+        """Raise InvalidArgumentError in a callback; ReentrantCallError in a signal handler that interrupted a
+        call which holds a lock.
         """
         if self._accumulator.incomplete.in_callback():
             raise InvalidArgumentError(f"{call} in a callback would wait for itself")
@@ -231,8 +232,8 @@ class Producer(Closing):
     # --- the end ----------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send all that was handed over now, and wait up to `timeout` seconds until every outcome is known.
-        Raises KafkaTimeoutError, InvalidTypeError, InvalidArgumentError.
+        """Send all waiting records now, and wait up to `timeout` seconds until every outcome is known. Raises
+        KafkaTimeoutError, InvalidTypeError, InvalidArgumentError.
         """
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)
@@ -242,8 +243,8 @@ class Producer(Closing):
         self._accumulator.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what waits, up to `timeout` seconds; what is not written by then fails with
-        ClientClosedError. An open transaction is aborted. A second call waits too. In a callback it does
+        """Send all waiting records, for up to `timeout` seconds; unwritten records then fail with
+        ClientClosedError. An open transaction is aborted. A second call waits too. A call in a callback does
         not wait.
         """
         if timeout is not None:
@@ -251,7 +252,8 @@ class Producer(Closing):
         self._ending.close(timeout)
 
     def __del__(self, kind: type[ClientClosedError] = ClientClosedError) -> None:
-        # The producer was not closed: what was sent is written all the same, and the thread ends. An
-        # interpreter that ends may have removed a module's names before.
+        # The producer was not closed: its records are still written, and then the sender's thread ends. At
+        # the end of the interpreter the names of this module may be gone, so the error's class is a default
+        # argument.
         if getattr(self, "_ending", None) is not None:
             self._accumulator.leave(kind("the producer is gone"))

@@ -1,8 +1,7 @@
-"""A producer's records, their checks and their metadata; and the application's serializers and
-interceptors.
+"""A producer's records, their checks and their metadata; and the application's serializers and interceptors.
 
 Threads: any; functions without state and immutable tuples. Serializers and `on_send` run in the thread that
-sends, `on_acknowledgement` in the sender's, or in that of a `send` that failed.
+sends, `on_acknowledgement` in the sender's thread, or in the thread of a failed `send`.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ Headers = tuple[tuple[str, bytes | None], ...]
 RECORD_OVERHEAD = 12
 """The usual bytes of a record's length, attributes, deltas and counts (Kafka: DefaultRecord)."""
 MAX_RECORD_OVERHEAD = 21
-"""The most bytes that these can take."""
+"""The most bytes of a record's length, attributes, deltas and counts."""
 
 
 class ProducerRecord(NamedTuple):
-    """A record before it is serialized, as interceptors see it; `_replace` makes a changed one."""
+    """A record before serialization, for interceptors; `_replace` makes a changed copy."""
 
     topic: str
     value: Any = None
@@ -37,10 +36,10 @@ class ProducerRecord(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written, with kafka-python's fields.
+    """The metadata of a written record, with kafka-python's fields.
 
     `offset` is -1 with acks=0. `timestamp` (ms) is the record's, or the log's for a LogAppendTime topic.
-    Sizes are bytes when serialized, -1 for a null or missing part; `checksum` is always None.
+    Sizes are of the serialized bytes, -1 for a null or missing part; `checksum` is always None.
     """
 
     topic: str
@@ -55,13 +54,15 @@ class RecordMetadata(NamedTuple):
 
 
 Headed = tuple["bytes | None", Headers]
-"""Value and headers of a record that has headers. Others are no tuples: one for each record would double what
-the garbage collector has to look at.
+"""Value and headers of a record with headers. A record without headers is just its value: a tuple for each
+record would double the work of the garbage collector.
 """
 
 
 def check_headers(headers: Any) -> Headers:
-    """Raise InvalidTypeError for anything but a sequence of (str, bytes or None)."""
+    """Return headers as a tuple. Raises InvalidTypeError unless they are a list or tuple of (str, bytes or
+    None).
+    """
     if headers is None:
         return ()
     if not isinstance(headers, list | tuple):
@@ -83,13 +84,13 @@ def _pair(i: int, pair: Any) -> tuple[str, bytes | None]:
 
 
 def size_of(value: bytes | None, key: bytes | None, headers: Headers) -> int:
-    """Return the bytes that a record takes in a batch, without `RECORD_OVERHEAD`."""
+    """Return the bytes of a record in a batch, without `RECORD_OVERHEAD`."""
     size = len(value or b"") + len(key or b"")
     return size + headers_size(headers) + 2 * len(headers) if headers else size
 
 
 def headers_size(headers: Headers) -> int:
-    """Return the bytes of names and values."""
+    """Return the bytes of the headers' names and values."""
     return sum(len(name.encode()) + len(value or b"") for name, value in headers)
 
 
@@ -101,10 +102,9 @@ Serialize = Callable[[str, Any, Any], "bytes | None"]
 
 
 def serializer(what: str, given: Any) -> Serialize:
-    """Return a function from a callable f(data), an object with serialize(topic, headers, data), or None.
-
-    Its result must be bytes, bytearray, memoryview or None, and is copied where it could change. Raises
-    SerializationError, also for what `given` raises.
+    """Return a serialize function for a callable f(data), an object with serialize(topic, headers, data), or
+    None. Its result must be bytes, bytearray, memoryview or None; a mutable result is copied. Raises
+    SerializationError, also for exceptions of the serializer.
     """
     call: Callable[[str, Any, Any], Any] | None = None
     if given is not None:
@@ -136,7 +136,7 @@ def serializer(what: str, given: Any) -> Serialize:
 
 
 def close(given: Any) -> None:
-    """Tell a serializer of kafka-python's that it is no longer needed."""
+    """Close a serializer, if it has a `close` method (kafka-python)."""
     closing = getattr(given, "close", None)
     if callable(closing):
         closing()
@@ -150,8 +150,8 @@ log = Logger("segstore")
 
 
 class ProducerInterceptors:
-    """What an interceptor raises is logged, and the record goes on as it was before (Kafka:
-    ProducerInterceptors).
+    """The interceptors of a producer. An interceptor's exception is logged, and the record stays as it was
+    (Kafka: ProducerInterceptors).
     """
 
     def __init__(self, hooks: Sequence[Any]) -> None:
@@ -162,7 +162,7 @@ class ProducerInterceptors:
 
     @calls_out
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """Return the record as the last interceptor returned it."""
+        """Pass the record through all interceptors, and return the last result."""
         for hook in self._hooks:
             if not hasattr(hook, "on_send"):
                 continue
@@ -178,15 +178,15 @@ class ProducerInterceptors:
         return record
 
     def acknowledged(self, metadata: RecordMetadata) -> None:
-        """Tell the interceptors that the record is in the log."""
+        """Call on_acknowledgement with the metadata of a written record."""
         self._call("on_acknowledgement", metadata, None)
 
     def failed(self, error: BaseException) -> None:
-        """Tell the interceptors that the record is not in the log, and will not be."""
+        """Call on_acknowledgement with the error of a failed record."""
         self._call("on_acknowledgement", None, error)
 
     def close(self) -> None:
-        """Tell the interceptors that the producer is closed."""
+        """Close the interceptors."""
         self._call("close")
 
     @calls_out

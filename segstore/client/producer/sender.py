@@ -1,8 +1,8 @@
-"""`Sender`: the thread that sends the batches that are due, as fast as the client's byte rate allows, and
-ends the producer's transactions.
+"""`Sender`: the thread that sends due batches, as fast as the client's byte rate allows, and ends the
+producer's transactions.
 
-On disk: nothing of its own. Threads: one per producer; `abort` is for any thread. The sender alone touches
-a batch between drain and completion.
+On disk: nothing of its own. Threads: one per producer; `abort` is for any thread. The sender alone touches a
+batch between drain and completion.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REQUEST_TIMEOUT_MS = 30_000
 
 
 class Sender(Background):
-    """Runs until the accumulator takes no more records, and none waits in it."""
+    """The sender's thread. It runs until the accumulator refuses new records and has none."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Sender(Background):
         self._delivery = Delivery(config, incomplete, routing, metrics, stamps, appender, transactions)
         self._post = self._made_post(metrics)
         self._sending: list[ProducerBatch] = []
-        self.ending: object = None  # see `Ending`, which the thread keeps
+        self.ending: object = None  # the `ProducerEnding`, which the thread keeps alive
 
     def _made_post(self, metrics: ProducerMetrics) -> Post:
         post = Post()
@@ -77,7 +77,7 @@ class Sender(Background):
         while True:
             if self._transactions is None:
                 self._post_singles()
-            else:  # C appends nothing of a transaction
+            else:  # C does not append records of transactions
                 accumulator.work()
             ready, look = accumulator.drain(time.monotonic())
             if len(ready) > 1 and self._transactions is not None:
@@ -86,7 +86,7 @@ class Sender(Background):
                 self._sending = batches
                 try:
                     self._send_or_keep(queue, batches)
-                except BaseException as error:  # ours: no record may stay without an outcome
+                except BaseException as error:  # a bug of ours: even then every record needs an outcome
                     log.exception("the producer's sender failed")
                     self._delivery.fail([batch for batch in batches if not batch.done], error)
             self._sending = []
@@ -98,31 +98,31 @@ class Sender(Background):
             self._transactions.close()
 
     def _post_singles(self) -> None:
-        """Send single records the short way, and sleep, until there is something that it leaves."""
+        """Let C append single records, and sleep, until other work comes."""
         try:
             self._post.run()
-        except BaseException:  # no memory: the long way finds an outcome for what is left
+        except BaseException:  # no memory: `_send_all` handles the remaining records
             log.exception("the producer's sender failed")
 
     def abort(self, error: BaseException) -> None:
-        """Try nothing again: what is not written fails with `error`."""
+        """Fail all unwritten records with `error`, without another attempt."""
         self._delivery.aborted = error
         if self._transactions is not None:
-            self._transactions.failed(error)  # first: a commit that waits for these records must not be made
+            self._transactions.failed(error)  # first: a commit that waits for these records must fail
         self._accumulator.abort(error)
 
     def is_sending(self) -> bool:
-        """Return whether the outcome of the current append is not known yet. Takes no lock."""
+        """Return whether the current append has no outcome yet. Takes no lock."""
         return any(not batch.done for batch in self._sending)
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """See `Delivery.last_error`."""
+        """Return the error of the last attempt at one of these batches, if any."""
         return self._delivery.last_error(batches)
 
     def _enlist(self, ready: Ready, transactions: Transactions) -> None:
-        """Make all these partitions part of the transaction, in one write."""
+        """Add all these partitions to the transaction, in one write."""
         if transactions.refusal() is None:
-            # Each partition's append asks again, and reports the failure.
+            # The appends add their partition again, and report a failure.
             with (
                 contextlib.suppress(SegstoreError),
                 transactions.appending([queue.topic_partition for queue, _ in ready]),
@@ -142,7 +142,7 @@ class Sender(Background):
             self._accumulator.put_back(queue, left, min(time.monotonic() + self._backoff, expiry))
 
     def _admitted(self, queue: PartitionQueue, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Return the batches that the client's byte rate lets go now; the others are put back, and hold
+        """Return the batches that the client's byte rate admits now, and put the others back; these keep
         their memory.
         """
         delivery = self._delivery
@@ -150,7 +150,7 @@ class Sender(Background):
             delivery.fail(batches, delivery.aborted)
             return []
         if self._transactions is not None and self._transactions.refusal() is not None:
-            return batches  # which will not be written
+            return batches  # they will fail, and use no byte rate
         wait, left = self._throttle.wait_ms(), self._throttle.most_at_once
         sizes = accumulate(batch.size for batch in batches)
         count = 0 if wait else sum(size <= left for size in sizes) or 1

@@ -1,5 +1,6 @@
 """`ProducerSettings`: the settings of a producer as keyword arguments, for type checkers and editors.
-`ProducerConfig` judges the values; a test holds that both have the same names. Nothing on disk.
+
+`ProducerConfig` checks the values; a test checks that both have the same names. Nothing on disk.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ from typing import Any, Literal, Protocol, TypedDict
 
 
 class Serializer(Protocol):
-    """Makes bytes of a key or value (kafka-python: Serializer)."""
+    """A serializer object: makes bytes from a key or value (kafka-python: Serializer)."""
 
     def serialize(self, topic: str, headers: Any, data: Any, /) -> bytes | None:
-        """Return the bytes."""
+        """Return the serialized bytes."""
 
 
 class Partitioner(Protocol):
-    """Chooses a record's partition (kafka-python 3: Partitioner)."""
+    """A partitioner object: chooses a record's partition (kafka-python 3: Partitioner)."""
 
     def partition(self, *arguments: Any) -> int:
-        """Return the number of a partition."""
+        """Return the number of the partition."""
 
 
 class ProducerSettings(TypedDict, total=False):

@@ -1,8 +1,9 @@
-"""`Transactions`: a producer's transactions, which calls are allowed when, and what they do (Kafka:
+"""`Transactions`: the transactions of a producer: their phases, and the calls allowed in each (Kafka:
 TransactionManager).
 
 On disk: nothing of its own; the store's `TransactionCoordinator` decides and writes.
-Threads: any. The state changes under one lock; the sender asks before each append, and ends transactions.
+
+Threads: any. The state changes under one lock; the sender reads it before each append, and ends transactions.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ from segstore.threads import answer
 
 
 def offsets_of(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return {TopicPartition: OffsetAndMetadata}. Raises InvalidTypeError, InvalidArgumentError for
-    anything else.
+    """Return offsets as {TopicPartition: OffsetAndMetadata}. Raises InvalidTypeError,
+    InvalidArgumentError.
     """
     if not isinstance(given, Mapping):
         raise InvalidTypeError(
@@ -72,7 +73,7 @@ def _offset(key: Any, value: Any) -> OffsetAndMetadata:
 
 
 def group_of(given: Any) -> ConsumerGroupMetadata:
-    """Accept a group's id, or what `Consumer.group_metadata()` returns. Raises InvalidTypeError,
+    """Return the metadata of a group, given as its id or as ConsumerGroupMetadata. Raises InvalidTypeError,
     InvalidGroupIdError.
     """
     if isinstance(given, str):
@@ -93,7 +94,7 @@ T = TypeVar("T")
 
 
 class TransactionPhase(Enum):
-    """The state of the producer."""
+    """The phase of a transactional producer; the value is used in errors."""
 
     UNINITIALIZED = "init_transactions() was not called"
     READY = "there is no transaction: call begin_transaction()"
@@ -103,7 +104,9 @@ class TransactionPhase(Enum):
 
 
 class Transactions:
-    """`gate(open)` lets records in, or keeps them out; `restart` has sequences begin anew."""
+    """The transactions of one producer. `gate(True)` lets `send` accept records, `gate(False)` makes it
+    refuse them; `restart` resets the sequences.
+    """
 
     def __init__(
         self,
@@ -117,11 +120,11 @@ class Transactions:
         self._id: str = config.transactional_id
         self._timeout_ms = config.transaction_timeout_ms
         self._max_block, self._backoff = config.max_block_ms / 1000, config.retry_backoff_ms / 1000
-        self._lock = Mutex()  # of what follows
+        self._lock = Mutex()  # for the fields below
         self._calls = Mutex()  # one call at a time changes the phase
         self.phase = TransactionPhase.UNINITIALIZED
         self._identity: Identity | None = None
-        self._failed: BaseException | None = None  # a record of this transaction: it can only be aborted
+        self._failed: BaseException | None = None  # a record's error: the transaction can only be aborted
         self._fatal: BaseException | None = None
         self._started = False  # the coordinator may know of the transaction
         self.restart: Callable[[], None] = lambda: None
@@ -135,7 +138,7 @@ class Transactions:
         return self._identity
 
     def refusal(self) -> BaseException | None:
-        """Return why waiting records must not be written now; None where they may be."""
+        """Return the error with which waiting records must fail now; None if they may be written."""
         if self._fatal is not None:
             return self._fatal
         if self.phase is TransactionPhase.ABORTING or self._failed is not None:
@@ -150,13 +153,13 @@ class Transactions:
         return error
 
     def appending(self, partitions: Collection[TopicPartition]) -> contextlib.AbstractContextManager[None]:
-        """See `TransactionCoordinator.appending`."""
+        """Return a block in which batches may be appended to these partitions, as part of the transaction."""
         self._started = True
         return self._coordinator().appending(self._id, self.identity, partitions)
 
     def failed(self, error: BaseException) -> BaseException:
-        """Note that a record will not be written, so that the transaction can only be aborted; return what
-        the record's future is to say.
+        """Note that a record has failed, so that the transaction can only be aborted; return the error for
+        the record's future.
         """
         if isinstance(error, InvalidProducerEpochError | TransactionalIdNotFoundError):
             error = self._outdated(error)
@@ -166,11 +169,13 @@ class Transactions:
                 TransactionPhase.COMMITTING,
             ):
                 self._failed = self._failed or copy_of(error)
-                self._gate(False)  # `check_send` says so from now on
+                self._gate(False)  # from now on `check_send` raises it
         return error
 
     def _outdated(self, error: BaseException) -> BaseException:
-        """Tell a time-out of the transaction, which the producer may abort, from another producer."""
+        """Return the error after a wrong epoch: the coordinator has aborted the transaction after its
+        time-out, or else another producer has fenced this one.
+        """
         with contextlib.suppress(SegstoreError):
             if self._coordinator().has_ended(self._id, self.identity):
                 cause, error = (
@@ -196,12 +201,14 @@ class Transactions:
     # --- the application's side -------------------------------------------------------------
 
     def check_send(self) -> None:
-        """Raise IllegalStateError outside of a transaction; TransactionAbortedError, ProducerFencedError."""
+        """Raise IllegalStateError outside of a transaction; TransactionAbortedError if the transaction can
+        only be aborted; ProducerFencedError.
+        """
         self._check("send()", TransactionPhase.OPEN)
         self._check_failed()
 
     def init(self) -> None:
-        """See `Producer.init_transactions`."""
+        """Take over the transactional id. Raises the errors of `Producer.init_transactions`."""
         with self._calls:
             if self._fatal is None and self.phase is not TransactionPhase.UNINITIALIZED:
                 return
@@ -213,7 +220,7 @@ class Transactions:
             self.phase = TransactionPhase.READY
 
     def begin(self) -> None:
-        """See `Producer.begin_transaction`."""
+        """Begin a transaction. Raises the errors of `Producer.begin_transaction`."""
         with self._calls:
             self._check("begin_transaction()", TransactionPhase.READY)
             self.phase = TransactionPhase.OPEN
@@ -222,7 +229,9 @@ class Transactions:
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata | str
     ) -> None:
-        """See `Producer.send_offsets_to_transaction`."""
+        """Commit a group's offsets with the transaction. Raises the errors of
+        `Producer.send_offsets_to_transaction`.
+        """
         given, member = offsets_of(offsets), group_of(group)
         self._check("send_offsets_to_transaction()", TransactionPhase.OPEN)
         self._check_failed()
@@ -246,7 +255,7 @@ class Transactions:
             raise self.failed(error) from error.__cause__
 
     def commit(self) -> None:
-        """See `Producer.commit_transaction`."""
+        """Commit the transaction. Raises the errors of `Producer.commit_transaction`."""
         with self._calls:
             self._check("commit_transaction()", TransactionPhase.OPEN, TransactionPhase.COMMITTING)
             self._check_failed()
@@ -254,7 +263,7 @@ class Transactions:
             self.phase = TransactionPhase.COMMITTING
             try:
                 identity = self._patiently("commit_transaction()", lambda: self._by_sender(self._commit))
-            except InvalidTxnStateError as error:  # it was aborted, after its time-out
+            except InvalidTxnStateError as error:  # the coordinator aborted it after its time-out
                 self.phase = TransactionPhase.OPEN
                 raise self.failed(error) from error.__cause__
             if identity is None:
@@ -265,12 +274,12 @@ class Transactions:
             self._restart(identity)
 
     def abort(self) -> None:
-        """See `Producer.abort_transaction`."""
+        """Abort the transaction. Raises the errors of `Producer.abort_transaction`."""
         with self._calls:
             self._check("abort_transaction()", TransactionPhase.OPEN, TransactionPhase.ABORTING)
             self._gate(False)
             self.phase = TransactionPhase.ABORTING
-            # Wait for the current append; the sender refuses the batches that wait.
+            # Wait for the current append; the sender refuses the waiting batches.
             self._accumulator.hurry()
             end = partial(self._end, commit=False)
             identity = self._patiently("abort_transaction()", lambda: self._by_sender(end))
@@ -278,8 +287,8 @@ class Transactions:
             self._restart(identity)
 
     def close(self) -> None:
-        """Abort an open transaction, because nothing will be sent any more. Where that fails it is left to
-        the coordinator.
+        """Abort an open transaction when the producer ends; after an error the coordinator aborts
+        it later.
         """
         with self._calls:
             if self._fatal is None and self.phase in (
@@ -298,31 +307,29 @@ class Transactions:
         return shared(self._store, TransactionCoordinator)
 
     def _by_sender(self, end: Callable[[], T]) -> T:
-        """Have the sender end the transaction, which it does when the outcome of all records is known: who
-        waits for both is woken once.
+        """Let the sender call `end` when all records have an outcome, so that this thread is woken
+        only once.
         """
         return answer(end, self._accumulator.after_all)
 
     def _commit(self) -> Identity | None:
-        """Commit the transaction; None if it can only be aborted."""
+        """Commit the transaction; return None if it can only be aborted."""
         return None if self._fatal or self._failed else self._end(commit=True)
 
     def _end(self, commit: bool) -> Identity:
         if commit and not self._started:
             with self._coordinator().verifying(self._id, self.identity):
-                return self.identity  # there is nothing to commit
+                return self.identity  # a transaction without records
         return self._coordinator().end(self._id, self.identity, commit)
 
     def _wait_for_markers(self) -> None:
-        """Wait until the markers of the decided transaction are written, so that it can be read; mostly
-        they are already.
-        """
+        """Wait until the markers of the decided transaction are written, so that its records can be read."""
         with contextlib.suppress(KafkaTimeoutError):
             self._patiently("the end of a transaction", lambda: self._coordinator().complete(self._id))
 
     def _restart(self, identity: Identity) -> None:
-        """Go on with this identity: each transaction has an epoch of its own, in which sequences begin
-        anew.
+        """Begin again with this identity: each transaction has its own epoch, in which sequences
+        begin at 0.
         """
         self.restart()
         with self._lock:
@@ -348,7 +355,7 @@ class Transactions:
         return error
 
     def _patiently(self, call: str, ask: Callable[[], T]) -> T:
-        """Return what `ask` returns; errors that may pass have it called again for `max_block_ms`. Raises
+        """Return the result of `ask`, which is retried for `max_block_ms` after errors that may pass. Raises
         KafkaTimeoutError, ProducerFencedError.
         """
         end = None
@@ -360,7 +367,7 @@ class Transactions:
             except SegstoreError as error:
                 if not passes(error):
                     raise
-                # From the first failure on: before it, records may have been waited for.
+                # The time counts from the first failure, because `ask` may have waited for records before.
                 end = end or time.monotonic() + self._max_block
                 left = end - time.monotonic()
                 if left <= 0:

@@ -1,9 +1,9 @@
-"""`Acknowledgements`: the records that the application has from its last polls, and what it says of them
+"""`Acknowledgements`: the records that the application has from its last polls, and their acknowledgements
 (Kafka: ShareFetch, ShareInFlightBatch, Acknowledgements).
 
 On disk: nothing of its own. Threads: one, the consumer's. An acknowledgement is only noted, until `send`.
-After an interrupt within `send` nobody knows whether the coordinator has taken what was under way: the next
-`send` sends that again, apart from the rest, so that its refusal takes nothing else with it.
+After an interrupt within `send` it is unknown whether the coordinator has got the acknowledgements: the next
+`send` repeats them in a request of their own, so that an error does not affect later acknowledgements.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ ACCEPT, RELEASE, RENEW = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, Acknow
 GIVEN = (ACCEPT, RELEASE, AcknowledgeType.REJECT, RENEW)
 
 Acknowledge = Callable[[Mapping[At, Sequence[AckBatch]]], Mapping[At, "SegstoreError | None"]]
-"""Has the coordinator take acknowledgements: of each partition all or none."""
+"""Sends acknowledgements to the coordinator, which accepts all or none of each partition."""
 OnAcknowledged = Callable[[dict[TopicPartition, set[int]], "Exception | None"], object]
 """The application's callback (Kafka: AcknowledgementCommitCallback)."""
 
 
 class HeldRecords:
-    """The records of a partition that the application has. `records` by offset, None for one that could not
-    be deserialized; `notes` has the acknowledgements that are not sent yet. `until`: when the earliest
-    acquisition lock runs out, in monotonic seconds.
+    """The records of a partition that the application has. `records`: by offset, None for a record that could
+    not be deserialized. `notes`: the acknowledgements that are not sent yet, by offset. `until`: the expiry
+    of the earliest acquisition lock, in monotonic seconds.
     """
 
     __slots__ = ("at", "notes", "records", "until")
@@ -45,13 +45,13 @@ class HeldRecords:
         self.notes: dict[int, int] = {}
 
     def settle(self, offsets: Mapping[int, int]) -> None:
-        """Forget records whose acknowledgements are under way."""
-        # One call of C, so that no interrupt comes between two records.
+        """Drop records whose acknowledgements are being sent."""
+        # One call of C: no interrupt comes between two records.
         deque(map(self.records.pop, offsets, repeat(None)), maxlen=0)
 
 
 class SentAcknowledgements(NamedTuple):
-    """Acknowledgements of a partition that are under way, and the records among them that are renewed."""
+    """Acknowledgements of a partition that are being sent, and the records among them with type RENEW."""
 
     at: At
     notes: dict[int, int]
@@ -65,25 +65,27 @@ _acknowledged: Callable[[tuple[Any, ...]], AckBatch] = partial(tuple.__new__, Ac
 
 
 class Acknowledgements:
-    """`lock_ms` returns how long a renewed record stays acquired."""
+    """The acknowledgements of one share consumer. `lock_ms` returns the ms that a renewed record stays
+    acquired.
+    """
 
     def __init__(self, acknowledge: Acknowledge, lock_ms: Callable[[], float]) -> None:
         self._acknowledge, self._lock_ms = acknowledge, lock_ms
         self.held: dict[TopicPartition, HeldRecords] = {}
         self.renewed: deque[Made] = deque()
-        """Records whose locks were renewed: the next poll gives them again (KIP-1222)."""
+        """Records with renewed locks: the next poll returns them again (KIP-1222)."""
         self._sending: dict[TopicPartition, SentAcknowledgements] = {}
-        self._untold: deque[tuple[dict[TopicPartition, set[int]], SegstoreError | None]] = deque()
+        self._unreported: deque[tuple[dict[TopicPartition, set[int]], SegstoreError | None]] = deque()
         self.callback: OnAcknowledged | None = None
         self.is_telling = False
-        """Whether the application's callback runs: it may not call the consumer."""
+        """Whether the application's callback runs, which may not call the consumer."""
         self.sent = self.failed = 0
 
     # --- notes -----------------------------------------------------------------------------------
 
     def note(self, topic: str, partition: int, offset: int, kind: Any) -> None:
         """Note an acknowledgement, in place of an earlier one. Raises IllegalStateError unless the last poll
-        gave that record; InvalidArgumentError, InvalidTypeError.
+        returned the record; InvalidArgumentError, InvalidTypeError.
         """
         held = self.held.get((topic, partition))  # type: ignore[call-overload]
         if held is None or offset not in held.records:
@@ -94,19 +96,19 @@ class Acknowledgements:
         held.notes[offset] = kind if kind is ACCEPT else _checked(kind)
 
     def is_failed(self, topic: str, partition: int, offset: int) -> bool:
-        """Return whether this is a record that could not be deserialized."""
+        """Return whether the record at this offset could not be deserialized."""
         held = self.held.get((topic, partition))  # type: ignore[call-overload]
         return held is not None and held.records.get(offset, held) is None
 
     def note_all(self) -> None:
-        """Accept all records that are not acknowledged."""
+        """Note ACCEPT for all records without an acknowledgement."""
         for held in self.held.values():
             held.notes = {**dict.fromkeys(held.records, ACCEPT), **held.notes}
 
     def hold(
         self, tp: TopicPartition, at: At, offset: int, record: ConsumerRecord | None, until: float
     ) -> HeldRecords:
-        """Note that the application has one record more."""
+        """Add one record to the application's records."""
         held = self.held.get(tp)
         if held is None or held.at != at:
             held = self.held[tp] = HeldRecords(at, {}, until)
@@ -115,29 +117,29 @@ class Acknowledgements:
 
     @property
     def has_unacknowledged(self) -> bool:
-        """Return whether the application has not acknowledged all records."""
+        """Return whether a record has no acknowledgement yet."""
         return any(len(held.notes) < len(held.records) for held in self.held.values())
 
     def give_back(self) -> list[Made]:
-        """Return the records that are not acknowledged, which the application does not have any more."""
-        found = []
+        """Take the records without an acknowledgement back from the application, and return them."""
+        returned = []
         for tp, held in self.held.items():
             left = [each for at, each in held.records.items() if at not in held.notes and each is not None]
             if left:
-                found.append(Made(tp, held.at, left, held.until))
+                returned.append(Made(tp, held.at, left, held.until))
         self.held = {tp: held for tp, held in self.held.items() if held.notes}
         for held in self.held.values():
             held.records = {at: each for at, each in held.records.items() if at in held.notes}
-        return found
+        return returned
 
     # --- sending -----------------------------------------------------------------------------------
 
     def send(self) -> dict[TopicPartition, SegstoreError | None]:
-        """Send what is noted; return for each partition None, or why nothing of it was taken. Raises
-        StoreClosedError, ForkedError.
+        """Send the noted acknowledgements; return the error of each partition, or None. After an error none
+        of its acknowledgements counts. Raises StoreClosedError, ForkedError.
         """
         found: dict[TopicPartition, SegstoreError | None] = {}
-        if self._sending:  # an interrupt has left it
+        if self._sending:  # an interrupt has ended the last `send`
             self._send(found)
         noted = [(tp, held) for tp, held in self.held.items() if held.notes]
         if noted:
@@ -163,18 +165,18 @@ class Acknowledgements:
             else:
                 self.failed += len(notes)
             if self.callback is not None:
-                self._untold.append(({tp: set(notes)}, error))
+                self._unreported.append(({tp: set(notes)}, error))
             if renewals and error is None:
                 self.renewed.append(Made(tp, at, renewals, time.monotonic() + self._lock_ms() / 1000))
         self._sending = {}
 
     @calls_out
     def tell(self) -> None:
-        """Call the application's callback for what was sent. What the callback raises goes to the
-        application, and the next call goes on after that.
+        """Call the application's callback for the sent acknowledgements. An exception of the callback goes to
+        the application, and the next `tell` continues with the next partition.
         """
-        while self._untold:
-            offsets, error = self._untold.popleft()
+        while self._unreported:
+            offsets, error = self._unreported.popleft()
             callback = self.callback
             if callback is not None:
                 self.is_telling = True
@@ -185,9 +187,7 @@ class Acknowledgements:
 
 
 def _checked(kind: Any) -> AcknowledgeType:
-    """Return an acknowledge type that an application may give. Raises InvalidArgumentError,
-    InvalidTypeError.
-    """
+    """Return a valid AcknowledgeType of an application. Raises InvalidArgumentError, InvalidTypeError."""
     if not isinstance(kind, int) or isinstance(kind, bool):
         raise InvalidTypeError(f"type must be an AcknowledgeType, not {type(kind).__name__}")
     if kind not in GIVEN:
@@ -202,16 +202,16 @@ def _renewals(held: HeldRecords) -> list[ConsumerRecord]:
 
 
 def batches(notes: Mapping[int, int]) -> list[AckBatch]:
-    """Return acknowledgements by offset as batches that rise, with one type if it is the same for all."""
+    """Return acknowledgements by offset as batches in offset order; a batch with equal types has one type."""
     offsets = sorted(notes)
     if offsets[-1] - offsets[0] == len(offsets) - 1:
         return [_batch(notes, offsets)]
-    found, begin = [], 0
+    runs, begin = [], 0
     for at in range(1, len(offsets) + 1):
         if at == len(offsets) or offsets[at] != offsets[at - 1] + 1:
-            found.append(_batch(notes, offsets[begin:at]))
+            runs.append(_batch(notes, offsets[begin:at]))
             begin = at
-    return found
+    return runs
 
 
 def _batch(notes: Mapping[int, int], offsets: Sequence[int]) -> AckBatch:

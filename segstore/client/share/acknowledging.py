@@ -1,4 +1,4 @@
-"""The methods of `ShareConsumer` by which the application says what became of records.
+"""`Acknowledging`: the methods of `ShareConsumer` with which the application acknowledges records.
 
 On disk: nothing of its own. Threads: one at a time.
 """
@@ -21,18 +21,18 @@ from segstore.errors import (
 
 
 class Acknowledging(ShareParts):
-    """Methods for acknowledgements."""
+    """The methods of a share consumer for acknowledgements."""
 
     def acknowledge(
         self, record: ConsumerRecord, type: AcknowledgeType = AcknowledgeType.ACCEPT, *others: object
     ) -> None:
-        """Note what became of a record of the last poll, in place of an earlier note: ACCEPT, it is done
-        with; RELEASE, it is to be delivered again; REJECT, it is never to be delivered again; RENEW, its
-        acquisition lock begins anew, and it comes again with the next poll. The note is sent by the next
-        `poll`, `commit_sync`, `commit_async` or `close`.
+        """Note the outcome of a record of the last poll, in place of an earlier note. ACCEPT: the record was
+        processed. RELEASE: deliver it again. REJECT: never deliver it again. RENEW: its acquisition lock
+        begins anew, and the next poll returns it again. The note is sent by the next `poll`, `commit_sync`,
+        `commit_async` or `close`.
 
-        Raises IllegalStateError in implicit mode, and for a record that the last poll did not give, or whose
-        acknowledgement was sent; InvalidArgumentError, InvalidTypeError.
+        Raises IllegalStateError in implicit mode, and for a record that the last poll did not return, or
+        whose acknowledgement was sent; InvalidArgumentError, InvalidTypeError.
         """
         guard = self._guard
         with guard:
@@ -49,8 +49,8 @@ class Acknowledging(ShareParts):
     def acknowledge_offset(
         self, topic: str, partition: int, offset: int, type: AcknowledgeType = AcknowledgeType.ACCEPT
     ) -> None:
-        """Do as `acknowledge` with a record of the last poll by its place; also with one for which that poll
-        raised RecordDeserializationError, in both modes. Raises what `acknowledge` raises.
+        """Note the outcome of a record of the last poll by its offset; in both modes also of a record for
+        which that poll raised RecordDeserializationError. Raises the errors of `acknowledge`.
         """
         guard = self._guard
         with guard:
@@ -64,9 +64,9 @@ class Acknowledging(ShareParts):
             self._acks.note(topic, number, at, type)
 
     def commit_sync(self, timeout_ms: float | None = None) -> dict[TopicPartition, SegstoreError | None]:
-        """Send all acknowledgements that are noted, in implicit mode of all records of the last poll; return
-        for each partition None once they are in the log, or the error after which none of them counts:
-        InvalidRecordStateError if a lock has run out, StorageError, and others.
+        """Send all noted acknowledgements, in implicit mode of all records of the last poll. Return None for
+        each partition once they are in the log, or the error after which none of them counts:
+        InvalidRecordStateError if a lock has expired, StorageError, and others.
 
         Raises InvalidTypeError, ClientClosedError, StoreClosedError.
         """
@@ -82,8 +82,8 @@ class Acknowledging(ShareParts):
             return found
 
     def commit_async(self) -> None:
-        """Do as `commit_sync`; errors go to the acknowledgement commit callback, in the next `poll`,
-        `commit_sync` or `close`.
+        """Send all noted acknowledgements, in implicit mode of all records of the last poll; errors go to the
+        acknowledgement commit callback, in the next `poll`, `commit_sync` or `close`.
         """
         guard = self._guard
         with guard:
@@ -93,9 +93,10 @@ class Acknowledging(ShareParts):
             self._send()
 
     def set_acknowledgement_commit_callback(self, callback: OnAcknowledged | None) -> None:
-        """Have callback({partition: offsets}, error) called for each partition whose acknowledgements were
-        sent, within `poll`, `commit_sync` and `close`; `error` is None if they count. What the callback
-        raises goes to the application. The callback may call `wakeup` only. None: call nothing more.
+        """Set a function that is called as callback({partition: offsets}, error) for each partition after its
+        acknowledgements were sent, within `poll`, `commit_sync` and `close`; `error` is None if they count.
+        An exception of the callback goes to the application. The callback may call only `wakeup`. None
+        removes the callback.
         """
         guard = self._guard
         with guard:

@@ -54,13 +54,11 @@ Kept = deque[Waiting | PendingError]
 
 
 class ShareParts:
-    """The parts of a share consumer, whose methods stand in several files: each class has those of one
-    subject.
-    """
+    """The parts of a share consumer. The consumer's methods are in several classes, each for one subject."""
 
     def __init__(self, store: Store, settings: Mapping[str, Any]) -> None:
-        """Raises ConfigError, InvalidGroupIdError, InvalidTypeError; ReadOnlyError over a store opened "r",
-        IllegalStateError in a guest of a shared store.
+        """Raises ConfigError, InvalidGroupIdError, InvalidTypeError; ReadOnlyError for a store that was
+        opened "r", IllegalStateError in a guest of a shared store.
         """
         if not isinstance(store, Store):
             raise InvalidTypeError(
@@ -78,7 +76,7 @@ class ShareParts:
         self._fetcher = ShareFetcher(
             self._coordinator, self._membership.member_id, config, self._metrics, throttle
         )
-        # No bound methods of this object: it ends with its last reference, and so does its membership.
+        # No bound methods of this object: its last reference must end it, and with it the membership.
         self._acknowledge = partial(
             self._coordinator.acknowledge, config.group_id, self._membership.member_id
         )
@@ -87,7 +85,7 @@ class ShareParts:
         parts = config.key_deserializer, config.value_deserializer
         self._deliveries = Deliveries(Deserializers(*map(deserialize_with, parts)))
         self._wait = ShareWait(store)
-        self._current: ConsumerRecord | None = None  # of an iteration
+        self._current: ConsumerRecord | None = None  # the last record of an iteration
         self._flush_at = math.inf
         self._bell = ShareBell(self._wait, self._coordinator, config.group_id)
         closes = [getattr(part, "close", None) for part in parts]
@@ -99,8 +97,8 @@ class ShareParts:
     # --- a poll -----------------------------------------------------------------------------------
 
     def _poll(self, timeout_ms: float, max_records: int | None) -> tuple[list[PolledRecords], Kept | None]:
-        """Return records, and what is to wait in memory once the application has them; None if that stays as
-        it is.
+        """Return records, and the deliveries that wait after them, or None if these are unchanged. The caller
+        stores them once the application has the records.
         """
         most, want = self._limits(max_records)
         deadline = time.monotonic() + span(timeout_ms) / 1000
@@ -117,7 +115,7 @@ class ShareParts:
         return self._find(most, want, deadline)
 
     def _limits(self, max_records: int | None) -> tuple[float, int]:
-        """Return how many records a poll returns at most, and how many it asks for."""
+        """Return the most records that a poll may return, and the number it acquires."""
         if max_records is not None:
             most = arguments.whole("max_records", max_records, 1)
             return most, min(most, self.config.max_poll_records)
@@ -125,8 +123,8 @@ class ShareParts:
         return (want if self.config.is_strict else math.inf), want
 
     def _find(self, most: float, want: int, deadline: float) -> tuple[list[PolledRecords], Kept | None]:
-        """Return what is found until `deadline`, or until a signal handler closes the consumer, or another
-        thread closes the store or asks for the guard.
+        """Return records that come until `deadline`, or until a signal handler closes the consumer, or
+        another thread closes the store or asks for the guard.
         """
         guard, membership = self._guard, self._membership
         while True:
@@ -160,7 +158,7 @@ class ShareParts:
         self._wait.wait(min(left, wait_ms / 1000), is_deaf=self._fetcher.is_holding_back)
 
     def _look(self, most: float, want: int) -> tuple[list[PolledRecords], Kept, bool]:
-        """Return records, what waits after them, and whether anything was acquired."""
+        """Return records, the deliveries that wait after them, and whether any offset was acquired."""
         renewed = self._acks.renewed
         if renewed:
             self._deliveries.put_back([*renewed])
@@ -182,10 +180,12 @@ class ShareParts:
         try:
             raise error
         finally:
-            del error  # the deserializer's error has this frame in its traceback
+            del error  # the traceback of the deserializer's error has this frame
 
     def _hold_failed(self, failed: Undelivered) -> None:
-        """Let the application acknowledge a record that could not be deserialized, which else is released."""
+        """Hold a record that could not be deserialized: it is released unless the application acknowledges
+        it.
+        """
         offset = failed.error.offset
         held = self._acks.hold(failed.tp, failed.at, offset, None, failed.until)
         held.notes[offset] = RELEASE
@@ -204,7 +204,7 @@ class ShareParts:
             self._wait.is_woken = False
             raise WakeupError("wakeup() was called")
 
-    # --- what is sent -----------------------------------------------------------------------------
+    # --- acknowledgements -------------------------------------------------------------------------
 
     def _send(self) -> dict[TopicPartition, SegstoreError | None]:
         acks = self._acks
@@ -216,8 +216,8 @@ class ShareParts:
 
 
 def _check_keeps(store: Store, config: ShareConsumerConfig) -> None:
-    """Raise ReadOnlyError, IllegalStateError unless this process keeps share groups: acquisition locks are
-    memory of the process that writes the store.
+    """Raise ReadOnlyError or IllegalStateError unless this process may have share groups: acquisition locks
+    are in the memory of the process that writes the store.
     """
     if store.mode == "r":
         raise ReadOnlyError(
@@ -228,7 +228,7 @@ def _check_keeps(store: Store, config: ShareConsumerConfig) -> None:
 
 
 def _other_way(store: Store) -> str:
-    """Return how else a process that only reads the store gets records of a share group."""
+    """Return an advice for a process that only reads the store: how to join a share group."""
     address = ""
     with suppress(OSError):
         address = store.context.files.lock_address(names.below(store.path, names.LOCK))
@@ -239,25 +239,25 @@ def _other_way(store: Store) -> str:
 
 def span(timeout_ms: Any) -> float:
     """Return a time-out in ms. Raises InvalidTypeError, InvalidArgumentError."""
-    found = arguments.milliseconds("timeout_ms", timeout_ms)
+    milliseconds = arguments.milliseconds("timeout_ms", timeout_ms)
     if timeout_ms < 0:
         raise InvalidArgumentError(f"timeout_ms={timeout_ms}: must be at least 0")
-    return found
+    return milliseconds
 
 
 def by_partition(given: list[PolledRecords]) -> tuple[Polled, dict[TopicPartition, HeldRecords]]:
-    """Return records by partition, and as records that the application has."""
+    """Return a poll's records by partition, and the same records as HeldRecords."""
     polled: Polled = {}
     held: dict[TopicPartition, HeldRecords] = {}
     for tp, at, records, until in given:
         by_offset: dict[int, ConsumerRecord | None] = dict(zip(map(_OFFSET, records), records, strict=True))
-        there = held.get(tp)
-        if there is None:
+        earlier = held.get(tp)
+        if earlier is None:
             polled[tp], held[tp] = records, HeldRecords(at, by_offset, until)
         else:
             polled[tp] = [*polled[tp], *records]
-            there.records.update(by_offset)
-            there.until = min(there.until, until)
+            earlier.records.update(by_offset)
+            earlier.until = min(earlier.until, until)
     return polled, held
 
 

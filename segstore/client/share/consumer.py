@@ -1,8 +1,8 @@
-"""`ShareConsumer`: takes records of a share group from a store's topics, and acknowledges them one by one
+"""`ShareConsumer`: acquires records of a share group from a store's topics, and acknowledges each of them
 (KIP-932; Kafka: KafkaShareConsumer).
 
-On disk: nothing of its own; coordinators write what the group has done. Threads: one at a time, another one
-gets ConcurrentModificationError; `wakeup` may be called by any thread, and by signal handlers.
+On disk: nothing of its own; coordinators write the state of the group. Threads: one at a time, a second
+thread gets ConcurrentModificationError; `wakeup` may be called by any thread, and by signal handlers.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
     from segstore.client.share.settings import ShareConsumerSettings
 
 _CLOSE_MS = 30_000
-_FLUSH_S = 0.1  # how long an iteration may keep what it has accepted to itself
+_FLUSH_S = 0.1  # seconds that an iteration may keep acknowledgements before it sends them
 
 
 class ShareConsumer(Acknowledging):
     """A member of the share group `group_id`, whose members share the records of their topics: each record is
-    delivered to one of them at a time, until it is acknowledged. Its name for settings is kafka-python's
-    spelling of Kafka's; settings of the network are refused by name. A share consumer is a context manager.
+    delivered to one member at a time, until it is acknowledged. Settings have kafka-python's spelling of
+    Kafka's names; network settings are refused by name. A share consumer is a context manager.
 
     In implicit mode (the default) the records of a poll count as accepted with the next `poll`,
     `commit_sync`, `commit_async` or `close`; with share_acknowledgement_mode="explicit" the application
-    acknowledges each one before the next `poll`. Records that nobody acknowledges are delivered again once
-    their acquisition locks have run out, `delivery_count` says how often. Delivery is at least once, in no
-    order.
+    acknowledges each record before the next `poll`. Records without an acknowledgement are delivered again
+    when their acquisition locks have expired; `delivery_count` counts their deliveries. Delivery is at least
+    once, in no order.
     """
 
     DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ShareConsumerConfig.defaults()
@@ -65,7 +65,7 @@ class ShareConsumer(Acknowledging):
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ShareConsumerSettings]) -> None:
         """Raises ConfigError, InvalidGroupIdError, InvalidTypeError, UnknownTopicOrPartitionError;
-        ReadOnlyError over a store opened "r", IllegalStateError in a guest of a shared store.
+        ReadOnlyError for a store that was opened "r", IllegalStateError in a guest of a shared store.
         """
         super().__init__(store, settings)
         if topics:
@@ -80,7 +80,7 @@ class ShareConsumer(Acknowledging):
 
     @alone
     def subscribe(self, topics: Collection[str]) -> None:
-        """Take records of the topics named, in place of those of before; without any as `unsubscribe`. Raises
+        """Subscribe to the named topics in place of the earlier ones; without topics leave the group. Raises
         UnknownTopicOrPartitionError for a topic that does not exist; InvalidTypeError.
         """
         self._check()
@@ -98,7 +98,7 @@ class ShareConsumer(Acknowledging):
 
     @alone
     def unsubscribe(self) -> None:
-        """Leave the group, and want no topics. Records of the last poll may still be acknowledged."""
+        """Leave the group, and drop the subscription. Records of the last poll may still be acknowledged."""
         self._check()
         self._unsubscribe()
 
@@ -107,7 +107,7 @@ class ShareConsumer(Acknowledging):
         self._membership.leave()
 
     def _release_waiting(self) -> None:
-        """Give back records that no poll has given: others get them at once."""
+        """Release acquired records that no poll has returned: other members get them at once."""
         notes: dict[At, dict[int, int]] = {}
         for part in (*self._acks.renewed, *self._deliveries.parts()):
             notes.setdefault(part.at, {}).update(dict.fromkeys(part.offsets(), RELEASE))
@@ -118,24 +118,24 @@ class ShareConsumer(Acknowledging):
 
     @alone
     def subscription(self) -> set[str]:
-        """Return the topics subscribed to."""
+        """Return the subscribed topics."""
         return set(self._membership.topics or ())
 
     # --- records ---------------------------------------------------------------------------------
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Polled:
-        """Return records that are acquired now, or within `timeout_ms`, by partition. Acknowledgements that
-        are noted are sent before.
+        """Return records by partition that are acquired now, or within `timeout_ms`. First the noted
+        acknowledgements are sent.
 
         A poll acquires about max_poll_records: with share_acquire_mode="batch_optimized" whole record
-        batches, which may be more. With `max_records` no more are returned, and what else was acquired comes
-        with the next polls. Records that were renewed come again with the next poll, which acquires no
-        others.
+        batches, which may be more. With `max_records` no more are returned, and further acquired records come
+        with the next polls. Renewed records come again with the next poll, which then acquires no other
+        records.
 
         Raises IllegalStateError without a subscription, and in explicit mode unless all records of the last
         poll are acknowledged; WakeupError; RecordDeserializationError, after which the record is released
-        unless `acknowledge_offset` says otherwise; CorruptRecordError, whose records were rejected;
-        GroupNotFoundError for a group of another kind, GroupMaxSizeReachedError, StorageError,
+        unless it gets another outcome by `acknowledge_offset`; CorruptRecordError, whose records were
+        rejected; GroupNotFoundError for a group of another type, GroupMaxSizeReachedError, StorageError,
         StoreClosedError.
         """
         guard = self._guard
@@ -144,14 +144,14 @@ class ShareConsumer(Acknowledging):
             given, waiting = self._poll(timeout_ms, max_records)
             polled, held = by_partition(given)
             self._metrics.left()
-            # Last: records that an interrupt keeps from the application count as not given.
+            # Last: if an interrupt keeps the records from the application, they count as not returned.
             if waiting is not None:
                 self._deliveries.keep(waiting)
                 self._acks.held = held
             return polled
 
     def poll_flat(self, timeout_ms: float = 0, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Return what `poll` returns as one list."""
+        """Return the records of `poll` as one list."""
         guard = self._guard
         with guard:
             self._check()
@@ -161,20 +161,20 @@ class ShareConsumer(Acknowledging):
                 given[0].records if len(given) == 1 else [each for part in given for each in part.records]
             )
             self._metrics.left()
-            if waiting is not None:  # last, as in `poll`
+            if waiting is not None:  # last: see the comment in `poll`
                 self._deliveries.keep(waiting)
                 self._acks.held = held
             return records
 
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:
-        """Return how long a record stays with the member to which it was delivered, as it was for the last
-        ones; None before the first.
+        """Return the ms that the last delivered records stay with this member; None before the first
+        delivery.
         """
         return self._fetcher.lock_timeout_ms
 
     def wakeup(self) -> None:
-        """Have the running poll, or the next one, raise WakeupError, unless it returns records. Any thread,
+        """Make the running poll, or the next one, raise WakeupError, unless it returns records. Any thread,
         and a signal handler, may call this.
         """
         self._wait.wakeup()
@@ -182,9 +182,7 @@ class ShareConsumer(Acknowledging):
     # --- for AsyncShareConsumer --------------------------------------------------------------------
 
     def _give_back(self) -> None:
-        """Let the next poll return again what the last one returned; does nothing if the consumer was closed
-        since.
-        """
+        """Make the next poll return the last poll's records again; does nothing if the consumer is closed."""
         guard = self._guard
         with guard:
             if not guard.closed and guard.ender is None:
@@ -192,13 +190,13 @@ class ShareConsumer(Acknowledging):
 
     @alone
     def _join(self) -> None:
-        """Join the group, if topics are subscribed to."""
+        """Join the group, if there is a subscription."""
         with suppress(*LOADING):
             self._membership.poll()
 
     def _next(self) -> ConsumerRecord | None:
-        """Return the next of the records that `_fill` found, whereby the one before is accepted in implicit
-        mode; None once there are no more, or what was accepted is to be sent.
+        """Return the next record of `_fill`, and in implicit mode accept the record before it. None after the
+        last record, or if acknowledgements must be sent first.
         """
         guard = self._guard
         with guard:
@@ -218,13 +216,13 @@ class ShareConsumer(Acknowledging):
     def _accept_current(self) -> None:
         record, self._current = self._current, None
         if record is not None and not self._is_explicit:
-            with suppress(IllegalStateError):  # a commit has sent it
+            with suppress(IllegalStateError):  # a commit has sent its acknowledgement
                 self._acks.note(record[0], record[1], record[3], ACCEPT)
                 self._flush_at = min(self._flush_at, time.monotonic() + _FLUSH_S)
 
     def _fill(self, timeout_ms: float) -> bool:
-        """Send what is accepted, and find records for `_next` within `timeout_ms`; return whether there are
-        some.
+        """Send the acknowledgements, and find records for `_next` within `timeout_ms`; return whether there
+        are any.
         """
         guard = self._guard
         with guard:
@@ -251,12 +249,12 @@ class ShareConsumer(Acknowledging):
         return self._metrics.snapshot(self._membership.pulse, self._groups.now())
 
     def close(self, timeout_ms: float = _CLOSE_MS) -> None:
-        """Send the acknowledgements that are noted, in implicit mode of all records of the last poll; give
-        back all other records, and leave the group. The store stays open.
+        """Send the noted acknowledgements, in implicit mode of all records of the last poll; release all
+        other records, and leave the group. The store stays open.
 
         A second call does nothing; nor does a call after the store was closed, which has ended the consumer,
-        or in a child of a fork, which has no consumer. After an interrupt within `close` another call goes
-        on.
+        or in a child of a fork, which has no consumer. After an interrupt within `close` another call
+        continues.
         """
         self._close(True, timeout_ms)
 
@@ -281,11 +279,11 @@ class ShareConsumer(Acknowledging):
             # Another thread is closing the store, and the consumer with it.
 
     def _is_ended(self) -> bool:
-        """Return whether the consumer is closed, and nothing of that is left to do."""
+        """Return whether `close` has finished."""
         return self._guard.closed and not self._left_open
 
     def _end(self, autocommit: bool) -> None:
-        """Close; with `autocommit` the application is done with the records of the last poll."""
+        """Close; with `autocommit` and in implicit mode the records of the last poll are accepted."""
         if not self._guard.closed:
             try:
                 if autocommit and not self._is_explicit:
@@ -306,7 +304,7 @@ class ShareConsumer(Acknowledging):
 
     @calls_out
     def _close_parts(self) -> None:
-        """Close one part after the other; the part during which an interrupt comes stays the next one."""
+        """Close the parts in order; after an interrupt the next call goes on with the interrupted part."""
         left = self._left_open
         while left:
             try:
@@ -322,7 +320,7 @@ class ShareConsumer(Acknowledging):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close. If the block ends by an exception, records of the last poll that nobody has acknowledged are
-        not accepted, but released.
+        """Close the consumer. After an exception in the block, records of the last poll without an
+        acknowledgement are released.
         """
         self._close(kind is None)

@@ -1,7 +1,7 @@
-"""`Deliveries`: acquired records that wait in the consumer's memory for a poll to give them.
+"""`Deliveries`: acquired records that wait in the consumer's memory for a poll.
 
-On disk: nothing of its own. Threads: one, the consumer's. Records whose acquisition locks have run out are
-dropped: they are delivered again, here or to another member.
+On disk: nothing of its own. Threads: one, the consumer's. Records with expired acquisition locks are dropped:
+they are delivered again, to this or another member.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from segstore.errors import RecordDeserializationError, copy_of
 from segstore.records import Records
 
 At = tuple[str, int]
-"""A partition as the coordinator names it: the id of its topic, and its number."""
+"""A partition by the coordinator's name: (topic id, partition number)."""
 
 
 class TakenRecords(NamedTuple):
-    """Records of a partition for the application; `error` is that of the record after them."""
+    """Records of a partition for the application; `error` is the error of the record after them."""
 
     records: list[ConsumerRecord]
     error: RecordDeserializationError | None = None
@@ -36,21 +36,23 @@ class Waiting(Protocol):
 
     @property
     def at(self) -> At:
-        """Return the partition as the coordinator names it."""
+        """Return the partition by the coordinator's name."""
 
     @property
     def until(self) -> float:
-        """Return when the acquisition locks run out."""
+        """Return the time when the acquisition locks expire."""
 
     def offsets(self) -> list[int]:
         """Return the offsets of the records."""
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return up to `most` records, and what waits after them; neither is changed."""
+        """Return up to `most` records, and a part with the records after them, or None; `self` is not
+        changed.
+        """
 
 
 class Made(NamedTuple):
-    """Records that the application has had before, as they were made then."""
+    """ConsumerRecords that were made before: a poll returned them, or was about to."""
 
     tp: TopicPartition
     at: At
@@ -58,11 +60,11 @@ class Made(NamedTuple):
     until: float
 
     def offsets(self) -> list[int]:
-        """See `Waiting`."""
+        """Return the offsets of the records."""
         return [record.offset for record in self.records]
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """See `Waiting`."""
+        """Return up to `most` records, and a part with the records after them, or None."""
         if len(self.records) <= most:
             return TakenRecords(list(self.records)), None
         n = int(most)
@@ -70,7 +72,7 @@ class Made(NamedTuple):
 
 
 class DeliveredColumns(NamedTuple):
-    """Records as they were read, with the delivery count of all, or of each."""
+    """Records as columns, with one delivery count for all, or a count for each."""
 
     tp: TopicPartition
     at: At
@@ -79,21 +81,21 @@ class DeliveredColumns(NamedTuple):
     until: float
 
     def offsets(self) -> list[int]:
-        """See `Waiting`."""
-        found: list[int] = self.records.offsets.tolist()
-        return found
+        """Return the offsets of the records."""
+        offsets: list[int] = self.records.offsets.tolist()
+        return offsets
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """See `Waiting`."""
+        """Return up to `most` records, and a part with the records after them, or None."""
         n = len(self.records) if len(self.records) <= most else int(most)
         part = self._slice(0, n)
         made, error = consumer_records(self.tp, part.records, deserializers, part.counts)
         try:
-            done = len(made) + (error is not None and not made)  # a bad record comes alone
+            done = len(made) + (error is not None and not made)  # a bad record is taken alone
             rest = self._slice(done, len(self.records)) if done < len(self.records) else None
             return TakenRecords(made, None if made else error), rest
         finally:
-            del error  # the deserializer's error has this frame in its traceback
+            del error  # the traceback of the deserializer's error has this frame
 
     def _slice(self, begin: int, end: int) -> DeliveredColumns:
         if begin == 0 and end == len(self.records):
@@ -103,13 +105,13 @@ class DeliveredColumns(NamedTuple):
 
 
 class PendingError(NamedTuple):
-    """An error that the next poll raises, in its turn."""
+    """An error that a later poll raises, after the records before it."""
 
     error: Exception
 
 
 class PolledRecords(NamedTuple):
-    """What a poll gives of a partition."""
+    """The records of one partition in the result of a poll."""
 
     tp: TopicPartition
     at: At
@@ -118,8 +120,8 @@ class PolledRecords(NamedTuple):
 
 
 class Deliveries:
-    """Gives what waits in the order in which it came. A look changes nothing before it is done with a part:
-    after an interrupt the next look gives the same records.
+    """The waiting records of one share consumer, in the order of their acquisition. A look takes records only
+    when it has finished: after an interrupt the next look returns the same records.
     """
 
     def __init__(self, deserializers: Deserializers) -> None:
@@ -131,28 +133,30 @@ class Deliveries:
 
     @property
     def are_made(self) -> bool:
-        """Return whether the next records are made already, so that no deserializer is called for them."""
+        """Return whether the next records are ConsumerRecords already, so that no deserializer is called for
+        them.
+        """
         return bool(self._waiting) and isinstance(self._waiting[0], Made)
 
     def add(self, parts: Iterable[Waiting | PendingError]) -> None:
-        """Add what was acquired."""
+        """Add acquired records."""
         self._waiting.extend(parts)
 
     def put_back(self, parts: Sequence[Waiting]) -> None:
-        """Put records that the last poll gave before all others."""
+        """Put records of the last poll in front."""
         self._waiting.extendleft(reversed(parts))
 
     def clear(self) -> None:
-        """Forget all that waits."""
+        """Drop all waiting records and errors."""
         self._waiting.clear()
 
     def parts(self) -> list[Waiting]:
-        """Return the records that wait."""
+        """Return the waiting records."""
         return [part for part in self._waiting if not isinstance(part, PendingError)]
 
     def look(self, most: float) -> tuple[list[PolledRecords], deque[Waiting | PendingError]]:
-        """Return up to `most` records, and what then waits; the caller `keep`s that once the application has
-        the records. Raises the error that is next, unless there are records before it.
+        """Return up to `most` records, and the queue of waiting records after them, for `keep` once the
+        application has the records. Raises the next error in the queue, unless there are records before it.
         """
         given: list[PolledRecords] = []
         waiting, now = self._waiting.copy(), time.monotonic()
@@ -177,28 +181,28 @@ class Deliveries:
                     self._waiting = waiting
                     raise Undelivered(part.tp, part.at, part.until, error)
                 finally:
-                    del error  # the deserializer's error has this frame in its traceback
+                    del error  # the traceback of the deserializer's error has this frame
             if rest is not None:
                 waiting.appendleft(rest)
             most -= len(records)
             given.append(PolledRecords(part.tp, part.at, records, part.until))
             if rest is not None and most > 0:
-                break  # a record that can't be deserialized is next
+                break  # the next record can't be deserialized
         if not given:
-            self._waiting = waiting  # without what was dropped
+            self._waiting = waiting  # without the expired records
         return given, waiting
 
     def keep(self, waiting: deque[Waiting | PendingError]) -> None:
-        """Note that the application has what the last look gave."""
+        """Store the queue that the last look returned: the application has the records."""
         self._waiting = waiting
 
     def replace(self, first: Iterable[Waiting], others: Iterable[Waiting | PendingError]) -> None:
-        """Have these wait in place of all that waited."""
+        """Replace all waiting records."""
         self._waiting = deque([*first, *others])
 
 
 class Undelivered(Exception):
-    """A record could not be deserialized: `error` says which."""
+    """Raised for a record that could not be deserialized; `error` has its offset."""
 
     def __init__(self, tp: TopicPartition, at: At, until: float, error: RecordDeserializationError) -> None:
         super().__init__(error)

@@ -1,9 +1,9 @@
-"""`ShareFetcher`: acquires records for a share consumer in the process that has the store, and reads them
+"""`ShareFetcher`: acquires records for a share consumer in the process that writes the store, and reads them
 (Kafka: ShareFetchCollector, ShareCompletedFetch).
 
-On disk: logs are read. Threads: one, the consumer's. Offsets that were acquired and have no record (control
-records, compacted ones) are acknowledged at once as gaps, and those of damaged batches as rejected, apart
-from what the application acknowledges.
+On disk: logs are read. Threads: one, the consumer's. Acquired offsets without a record (control records,
+compacted records) are acknowledged at once as gaps, and offsets of damaged batches as rejected, separately
+from the application's acknowledgements.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ log = Logger("segstore")
 
 
 class ShareFetcher:
-    """`lock_timeout_ms`: how long records that were acquired last stay so; None before the first time.
-    `has_acquired`: the last look has acquired something, perhaps gaps only; `is_refused`: it met an error
-    after which it is to be repeated in a moment. `touched` are the partitions of which this member may have
-    records.
+    """The fetcher of one share consumer. `lock_timeout_ms`: the ms that the last acquired records stay
+    acquired; None before the first acquisition. `has_acquired`: the last look has acquired offsets, perhaps
+    only gaps; `is_refused`: it met an error that may pass, so the next look should come soon. `touched`: the
+    partitions in which this member may have acquired records.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ShareFetcher:
         self.touched: set[At] = set()
 
     def fetch(self, partitions: Sequence[At], most: int) -> list[Waiting | PendingError]:
-        """Acquire about `most` records of partitions, which take turns, and read them. Raises
+        """Acquire about `most` records of the partitions, which take turns, and read them. Raises
         StoreClosedError, ForkedError.
         """
         self.is_refused = self.has_acquired = False
@@ -74,21 +74,21 @@ class ShareFetcher:
         began = time.monotonic()
         max_bytes = min(self._config.fetch_max_bytes, self._throttle.most_at_once)
         terms = AcquireTerms(most, self._config.max_poll_records, self._mode, max_bytes)
-        found = self._coordinator.acquire(self._group, self._member, wanted, terms)
+        acquisitions = self._coordinator.acquire(self._group, self._member, wanted, terms)
         lock_ms = self.lock_timeout_ms = self._coordinator.lock_timeout_ms(self._group)
-        if not found or not self._are_enough(found, began):
+        if not acquisitions or not self._are_enough(acquisitions, began):
             return []
-        self.has_acquired = any(each.error is None for each in found)
-        return self._read_all(found, began, began + lock_ms / 1000)
+        self.has_acquired = any(each.error is None for each in acquisitions)
+        return self._read_all(acquisitions, began, began + lock_ms / 1000)
 
     @property
     def is_holding_back(self) -> bool:
-        """Return whether there are records, but not fetch_min_bytes of them."""
+        """Return whether there are records, but less than fetch_min_bytes."""
         return not math.isnan(self._some_since)
 
     def wait_ms(self) -> float:
-        """Return how long the consumer may wait for more: inf, unless fetch_min_bytes or a byte rate holds
-        records back.
+        """Return the ms that the consumer may wait for more records: inf, unless fetch_min_bytes or a byte
+        rate holds records back.
         """
         if self._is_throttled:
             return min(self._throttle.wait_ms(), MOST_WAIT_MS)
@@ -98,13 +98,13 @@ class ShareFetcher:
         return max(self._config.fetch_max_wait_ms - waited, 0)
 
     def _must_wait(self) -> bool:
-        """Return whether the client's byte rate is used up: it is asked before anything is acquired (Q94)."""
+        """Return whether the client's byte rate is used up; checked before records are acquired (Q94)."""
         self._is_throttled = self._throttle.bound is not None and self._throttle.wait_ms() > 0
         return self._is_throttled
 
     def _are_enough(self, found: Sequence[AcquiredPartition], now: float) -> bool:
-        """Return whether fetch_min_bytes were acquired, or fetch_max_wait_ms are over since there were some;
-        else give back what was acquired, as if it had never been.
+        """Return whether fetch_min_bytes were acquired, or the first bytes have waited for fetch_max_wait_ms;
+        otherwise cancel the acquisition.
         """
         if self._config.fetch_min_bytes <= 1:
             return True
@@ -143,14 +143,16 @@ class ShareFetcher:
         return [*parts, *damage]
 
     def _take_error(self, error: SegstoreError, damage: list[PendingError]) -> None:
-        """Have a later look repeat what may pass, and the next polls raise what does not."""
+        """Repeat the look soon after an error that may pass; any other error goes to the next polls."""
         if isinstance(error, RetriableError):
             self.is_refused = True
         else:
             damage.append(PendingError(copy_of(error)))
 
     def _acknowledge(self, done: dict[At, list[AckBatch]]) -> None:
-        """Acknowledge offsets without records; what fails here comes again once its locks have run out."""
+        """Acknowledge offsets without records; after a failure they are acquired again when their locks have
+        expired.
+        """
         results = self._coordinator.acknowledge(self._group, self._member, done)
         for at, error in results.items():
             if error is not None:
@@ -173,7 +175,7 @@ class _Reading:
         self.done: list[AckBatch] = []
 
     def parts(self) -> Iterator[Waiting | PendingError]:
-        """Yield records and errors, in the order of offsets."""
+        """Yield records and errors, in offset order."""
         at, last = self._runs[0].first, self._runs[-1].last
         while at <= last:
             try:
@@ -183,7 +185,7 @@ class _Reading:
                 if begin <= at:
                     yield PendingError(copy_of(error))
                     return
-                self._finish(at, begin - 1, GAP)  # retention was faster
+                self._finish(at, begin - 1, GAP)  # retention has deleted them
                 at = begin
             except CorruptRecordError as error:
                 begin = last + 1 if error.next_offset is None else min(error.next_offset, last + 1)
@@ -202,7 +204,9 @@ class _Reading:
         self.done += [AckBatch(begin, end, (kind,)) for begin, end, _ in clipped(self._runs, first, last)]
 
     def _part(self, records: Records, first: int, last: int) -> Waiting | None:
-        """Return the acquired ones of records from `first` to `last`, and note the gaps between them."""
+        """Return the acquired records from offset `first` to `last`, and add the gaps between them
+        to `done`.
+        """
         runs = clipped(self._runs, first, last)
         kept, counts = acquired(records, runs)
         self.n += len(kept)
@@ -212,21 +216,21 @@ class _Reading:
 
 
 def clipped(runs: Sequence[Acquired], first: int, last: int) -> list[Acquired]:
-    """Return the parts of runs from `first` to `last`. Raises IllegalStateError unless the runs rise, since
-    an offset that is acquired twice is no gap.
+    """Return the parts of runs from `first` to `last`. Raises IllegalStateError unless the runs are in offset
+    order without overlaps: an offset that was acquired twice is no gap.
     """
-    found, before = [], -1
+    parts, before = [], -1
     for begin, end, count in runs:
         if begin <= before or end < begin:
             raise IllegalStateError(f"offsets {begin}-{end} were acquired behind {before}: they must rise")
         before = end
         if begin <= last and end >= first:
-            found.append(Acquired(max(begin, first), min(end, last), count))
-    return found
+            parts.append(Acquired(max(begin, first), min(end, last), count))
+    return parts
 
 
 def acquired(records: Records, runs: Sequence[Acquired]) -> tuple[Records, Counts]:
-    """Return those records whose offsets are in runs, and their delivery counts."""
+    """Return the records whose offsets are in the runs, and their delivery counts."""
     offsets = records.offsets
     if len(runs) == 1 and len(offsets):
         first, last, count = runs[0]
@@ -243,7 +247,7 @@ def acquired(records: Records, runs: Sequence[Acquired]) -> tuple[Records, Count
 
 
 def gaps(records: Records, runs: Sequence[Acquired]) -> Iterator[tuple[int, int]]:
-    """Yield the offsets of runs that have no record, as pairs of the first and the last."""
+    """Yield the offsets of runs without a record, as pairs of the first and the last offset."""
     offsets = records.offsets
     for first, last, _ in runs:
         begin, end = np.searchsorted(offsets, (first, last + 1)).tolist()

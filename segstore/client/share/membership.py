@@ -1,9 +1,9 @@
-"""`ShareConsumerMembership`: a share consumer's place in its group, which assigns it partitions (KIP-932;
-Kafka: ShareMembershipManager, ShareHeartbeatRequestManager).
+"""`ShareConsumerMembership`: a share consumer's membership in its group, which assigns its partitions
+(KIP-932; Kafka: ShareMembershipManager, ShareHeartbeatRequestManager).
 
-A member asks by heartbeats, of which it sends one when there is a reason: it joins, it wants other topics, or
-the group or the store's topics have changed; each change wakes the members in this process. The coordinator
-sees by the `Pulse` that the member lives.
+A member sends a heartbeat only for a reason: it joins, its subscription changes, or the group or the store's
+topics have changed; each change wakes the members in this process. The member's `Pulse` shows the coordinator
+that the member is alive.
 
 On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
 """
@@ -35,14 +35,15 @@ from segstore.storage.store.store import Store
 _FENCED = (UnknownMemberIdError, FencedMemberEpochError, GroupNotFoundError)
 _GONE = (*_FENCED, RetriableError, StorageError, StoreClosedError)
 _A_POLL = 3
-"""How often in each max_poll_interval_ms a consumer that waits shows that it is at work."""
+"""How often in each max_poll_interval_ms a waiting consumer notes a poll in its pulse."""
 _INTERVAL_MS = 5_000
-"""How often the pulse is felt until the group has said it otherwise."""
+"""The interval of the pulse until the first heartbeat's answer sets it."""
 
 
 class ShareConsumerMembership:
-    """The member has one id for its whole life; `topics` are those it wants, None without a subscription.
-    `partitions` are assigned to it. An interrupt may come anywhere: a heartbeat may be sent again.
+    """A membership in a share group: the member keeps one id for its whole life. `topics`: the subscription,
+    or None. `partitions`: the assignment. An interrupt may come anywhere, because a heartbeat may be
+    repeated.
     """
 
     def __init__(
@@ -60,19 +61,19 @@ class ShareConsumerMembership:
         self.pulse: Pulse | None = None
         self._epoch = JOIN_EPOCH
         self._is_known = False  # whether the group may know the member
-        self._told: frozenset[str] | None = None
+        self._sent_topics: frozenset[str] | None = None
         self._seen, self._topics = -1, object()
         self._assignment: Assignment = NOTHING
 
     def want(self, topics: Collection[str]) -> None:
-        """Want these topics; the next `poll` tells the group."""
+        """Set the subscription; the next `poll` sends it to the group."""
         self.topics = frozenset(topics)
 
     # --- a poll ----------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Show that the application polls, and send a heartbeat if there is a reason. Raises what
-        GroupCoordinator.share_heartbeat raises.
+        """Note a poll of the application, and send a heartbeat if there is a reason. Raises the errors of
+        GroupCoordinator.share_heartbeat.
         """
         if self.pulse is not None:
             self.pulse.polled = self._coordinator.now()
@@ -87,23 +88,23 @@ class ShareConsumerMembership:
             self._beat()
 
     def wait_ms(self) -> float:
-        """Return how long the consumer may sleep until it must call `poll` again."""
+        """Return the ms that the consumer may sleep until it must call `poll` again."""
         return self._config.max_poll_interval_ms / _A_POLL
 
     def _must_beat(self) -> bool:
         return (
             self._epoch == JOIN_EPOCH
-            or self._told != self.topics
+            or self._sent_topics != self.topics
             or self._topics is not self._store.engine.topics
             or self._seen != self._coordinator.changes(self._group)
         )
 
     def _beat(self) -> None:
         topics, wanted = self._store.engine.topics, self.topics
-        seen = self._coordinator.changes(self._group)  # before it is asked: what changes then is asked next
-        is_told = self._epoch != JOIN_EPOCH and self._told == wanted
-        beaten = self._send(self._epoch, None if is_told else wanted)
-        self._epoch, self._told = beaten.epoch, wanted
+        seen = self._coordinator.changes(self._group)  # first: later changes cause the next heartbeat
+        is_sent = self._epoch != JOIN_EPOCH and self._sent_topics == wanted
+        beaten = self._send(self._epoch, None if is_sent else wanted)
+        self._epoch, self._sent_topics = beaten.epoch, wanted
         if beaten.assignment is not None:
             self._assignment = beaten.assignment
         self._take(self._assignment)
@@ -128,29 +129,29 @@ class ShareConsumerMembership:
         return beaten
 
     def _take(self, assignment: Assignment) -> None:
-        """Have exactly the partitions of an assignment whose topics are there."""
+        """Set the partitions to the assigned ones whose topics exist."""
         by_id = {names.topic_id_bytes(info.topic_id): info for info in self._store.engine.topics.values()}
-        found = {
+        partitions = {
             (info.topic_id, number): TopicPartition(info.name, number)
             for topic_id, numbers in assignment.items()
             if (info := by_id.get(topic_id)) is not None
             for number in sorted(numbers)
         }
-        if found != self.partitions:
+        if partitions != self.partitions:
             self._metrics.rebalanced()
-        self.partitions = found
+        self.partitions = partitions
 
     # --- the end -----------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Leave the group, and want nothing. If that can't be written, the coordinator removes the member
-        later, which has no pulse any more.
+        """Leave the group, and drop the subscription. If the coordinator can't write that, it removes the
+        member later, because the member's pulse has ended.
         """
         if self._is_known:
             leaving = ShareHeartbeat(member_id=self.member_id, epoch=LEAVE_EPOCH)
             try:
                 self._coordinator.share_heartbeat(self._group, leaving)
             except _GONE:
-                """The group has removed the member already, or will, or has ended all memberships."""
-        self.pulse, self._is_known, self._epoch, self._told = None, False, JOIN_EPOCH, None
+                """The group has removed the member, or will do so, or has ended all memberships."""
+        self.pulse, self._is_known, self._epoch, self._sent_topics = None, False, JOIN_EPOCH, None
         self.topics, self.partitions, self._assignment = None, {}, NOTHING

@@ -1,4 +1,4 @@
-"""What a share consumer measures, by Kafka's names (Kafka: ShareFetchMetricsManager,
+"""The metrics of a share consumer, by Kafka's names (Kafka: ShareFetchMetricsManager,
 KafkaShareConsumerMetrics).
 
 Threads: the consumer's thread records.
@@ -17,7 +17,7 @@ _HOUR = 3600
 
 
 class ShareConsumerMetrics:
-    """Times are ms. With metrics_enabled=False nothing is measured."""
+    """The metrics of one share consumer; with metrics_enabled=False none are recorded. Times are ms."""
 
     def __init__(self, config: ShareConsumerConfig) -> None:
         self._is_on, self._prefix = config.metrics_enabled, config.metric_group_prefix
@@ -33,10 +33,10 @@ class ShareConsumerMetrics:
         if self._is_on:
             self._sensors[name].record(value)
 
-    # --- what happens ----------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
     def polled(self) -> None:
-        """Note that a poll began."""
+        """Record the begin of a poll."""
         if self._is_on:
             now = monotonic_ms()
             if not math.isnan(self._polled):
@@ -47,35 +47,35 @@ class ShareConsumerMetrics:
             self._polled = now
 
     def left(self) -> None:
-        """Note that a poll has returned."""
+        """Record the end of a poll."""
         if self._is_on:
             self._left = time.monotonic() * 1000
 
     def fetched(self, stored: int, records: int, took_ms: float) -> None:
-        """Count one fetch of a partition: bytes as stored, records, time."""
+        """Count one fetch of a partition: bytes as stored, number of records, milliseconds."""
         self._record("bytes", stored)
         self._record("records", records)
         self._record("latency", took_ms)
 
     def throttled(self, wait_ms: int) -> None:
-        """Record how long the client has to wait for its byte rate after what it fetched."""
+        """Record the ms that the client must wait for its byte rate after a fetch."""
         self._record("throttle", wait_ms)
 
     def acknowledged(self, sent: int, failed: int) -> None:
-        """Count acknowledgements that were sent, and those among them that were refused."""
+        """Count acknowledgements: `sent` were accepted, `failed` were refused."""
         if self._is_on:
             self._sensors["acknowledged"].record(sent + failed)
             if failed:
                 self._sensors["refused"].record(failed)
 
     def rebalanced(self) -> None:
-        """Note that the member has other partitions."""
+        """Count a change of the member's partitions."""
         self._record("rebalance", 1)
 
-    # --- what is told ------------------------------------------------------------------------------
+    # --- snapshot ----------------------------------------------------------------------------------
 
     def snapshot(self, pulse: Pulse | None, now: float) -> dict[str, dict[str, float]]:
-        """Return group of metrics to name to value. `now` is a time of the pulse's clock."""
+        """Return {group of metrics: {name: value}}. `now` is a time of the pulse's clock."""
         if not self._is_on:
             return {}
         prefix = f"{self._prefix}-share"

@@ -1,5 +1,6 @@
 """`ShareConsumerSettings`: the settings of a share consumer as keyword arguments, for type checkers and
-editors. `ShareConsumerConfig` judges the values; a test holds that both have the same names. Nothing on disk.
+editors. `ShareConsumerConfig` checks the values; a test checks that both have the same names. Nothing on
+disk.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""`ShareWait`: how a share consumer that has found nothing waits until there may be something for it: records
-that are published in its partitions, records that became available to its group, a change of the group, or
-`wakeup`.
+"""`ShareWait`: the wait of a share consumer without records. It ends when records are published in its
+partitions, or become available to its group, when the group changes, or by `wakeup`.
 
 On disk: the mapping of published ends is read. Threads: one waits; any may call `ring` and `wakeup`, also a
-signal handler within a wait. A call that comes between a look and the wait ends that wait at once.
+signal handler within a wait. A call between a look and the wait ends that wait at once.
 """
 
 from __future__ import annotations
@@ -24,8 +23,9 @@ _MOST = 86_400.0  # seconds
 
 
 class ShareWait:
-    """`is_woken`: `wakeup` was called, and nothing has ended with an error for that. `may_wait` is set by a
-    thread that is about to wait, and whoever ends a wait looks at it: the order of the two is each one's own.
+    """The wait of one share consumer. `is_woken`: `wakeup` was called, and no call has raised WakeupError for
+    it. `may_wait` is set before a wait, and read by threads that end a wait after they have set their own
+    flag; so no wake-up is lost.
     """
 
     def __init__(self, store: Store) -> None:
@@ -37,13 +37,13 @@ class ShareWait:
         self._nudges = self._publications = 0
 
     def ring(self) -> None:
-        """Have the consumer look again: something became available."""
+        """Wake the consumer, because records became available."""
         self._has_rung = True
         if self._may_wait:
             self._rouse()
 
     def wakeup(self) -> None:
-        """Have the consumer end its wait, or the next one, with an error."""
+        """Make the consumer's wait, or the next one, end with an error."""
         self.is_woken = True
         if self._may_wait:
             self._rouse()
@@ -55,7 +55,7 @@ class ShareWait:
             """The store is closed, which ends all waits."""
 
     def begin(self, partitions: Sequence[TopicPartition]) -> None:
-        """Be called before each look: what happens from here on ends the next `wait`."""
+        """Begin a look: later publications and calls end the next `wait`."""
         self._has_rung = False
         self._publications = self._store.publications
         followed = self._followed
@@ -66,10 +66,10 @@ class ShareWait:
         if followed is not None:
             self._nudges = followed.nudges()
 
-    @calls_out  # a signal's handler that comes here finds all at rest, and may close the consumer
+    @calls_out  # no state is half changed here: a signal handler may close the consumer
     def wait(self, seconds: float, *, is_deaf: bool = False) -> None:
-        """Sleep until there is something to look at; if `is_deaf` only until then, or until records are
-        published, whatever becomes available.
+        """Sleep for `seconds`, or until the next publication, change or call. If `is_deaf`, `ring` does not
+        end the sleep.
         """
         self._may_wait = True
         try:
@@ -85,7 +85,7 @@ class ShareWait:
             self._may_wait = False
 
     def _sleep_deaf(self, seconds: float) -> None:
-        """Sleep in spite of nudges, which a consumer that gives back what it acquired causes itself."""
+        """Sleep in spite of nudges: a consumer that cancels its acquisitions causes them itself."""
         end, followed, clock = time.monotonic() + seconds, self._followed, self._store.context
         while followed is not None and not (self.is_woken or clock.closed):
             left = end - time.monotonic()
@@ -95,11 +95,11 @@ class ShareWait:
 
 
 class ShareBell:
-    """What a coordinator calls when something becomes available; does not keep the consumer alive."""
+    """A callback for a coordinator when records become available; it does not keep the consumer alive."""
 
     def __init__(self, wait: ShareWait, coordinator: ShareCoordinator, group: str) -> None:
         self._wait = weakref.ref(wait)
-        self._waiter: ShareWaiter | None = None  # as an interrupt leaves it
+        self._waiter: ShareWaiter | None = None  # stays None after an interrupt in the next line
         self._waiter = coordinator.on_available(group, self._ring)
 
     def _ring(self) -> None:
@@ -110,6 +110,6 @@ class ShareBell:
             wait.ring()
 
     def cancel(self) -> None:
-        """Be called no more."""
+        """Remove the callback from the coordinator."""
         if self._waiter is not None:
             self._waiter.cancel()

@@ -1,8 +1,9 @@
 """`Groups`: lists and describes groups, and resets or deletes their committed offsets.
 
-On disk: through `GroupOffsets`. Of a store opened "r" each call reads `__consumer_offsets` anew and asks no
-coordinator: members are then those that the writer has written to the log. While the coordinator loads a call
-is made again, for a minute at most (Kafka: default.api.timeout.ms), and raises KafkaTimeoutError then.
+On disk: through `GroupOffsets`. If the store is open "r", each call reads `__consumer_offsets` anew and asks
+no coordinator: the members come from the log's
+records. A call is repeated while the coordinator loads,
+for at most a minute (Kafka: default.api.timeout.ms); after that it raises KafkaTimeoutError.
 Threads: any.
 """
 
@@ -25,12 +26,12 @@ from segstore.storage.meta.topics import find_topic
 
 # --- reset -------------------------------------------------------------------------------------
 
-# Where a group shall go on: the earliest or latest record, a time, an offset, or a number of offsets on or
-# back (Kafka: ConsumerGroupCommand, --reset-offsets). Threads: any; a `Reset` is immutable.
+# `Reset`: the new position of a group, which is the earliest or latest record, a time, an offset, or a shift
+# by a number of offsets (Kafka: ConsumerGroupCommand, --reset-offsets). Threads: any; a `Reset` is immutable.
 
 
 class OffsetsLog(Protocol):
-    """A partition, as far as its offsets go; see `PartitionLog`."""
+    """The offsets of a partition: the part of `PartitionLog` that a reset needs."""
 
     @property
     def topic(self) -> str: ...
@@ -45,8 +46,8 @@ class OffsetsLog(Protocol):
 
 @dataclass(frozen=True)
 class Reset:
-    """A target, made by one of the class methods. `value`: an offset, a number of offsets, ms since the
-    epoch, or ms before now.
+    """The target of a reset, made by one of the class methods. `value` is an offset, a number of offsets, ms
+    since the epoch, or ms before now.
     """
 
     kind: str
@@ -64,38 +65,38 @@ class Reset:
 
     @classmethod
     def to_current(cls) -> Reset:
-        """Reset to the committed offset; the log end offset where the group has committed none."""
+        """Reset to the committed offset, or to the log end offset if the group has committed none."""
         return cls("current")
 
     @classmethod
     def to_offset(cls, offset: int) -> Reset:
-        """Reset to that offset, or the nearest that the log has. Raises InvalidArgumentError for a negative
-        offset.
+        """Reset to an offset, or to the nearest offset that the log has. Raises InvalidArgumentError if
+        `offset` is negative.
         """
         return cls("offset", arguments.whole("offset", offset, 0))
 
     @classmethod
     def shift_by(cls, records: int) -> Reset:
-        """Reset to so many offsets after the committed one, before it where `records` is negative; never
-        beyond the log.
+        """Reset to the committed offset plus `records`, which may be negative. The result stays within the
+        log.
         """
         return cls("shift", arguments.whole("records", records, None))
 
     @classmethod
     def to_datetime(cls, timestamp_ms: int) -> Reset:
-        """Reset to the first record with this timestamp or a later one; the log end offset where there is
-        none.
+        """Reset to the first record with this timestamp or a later one, or to the log end offset if the log
+        has no such record.
         """
         return cls("datetime", arguments.whole("timestamp_ms", timestamp_ms, 0))
 
     @classmethod
     def by_duration(cls, duration_ms: int) -> Reset:
-        """Do what `to_datetime` does, with the time that lies `duration_ms` before now."""
+        """Reset to the first record of the last `duration_ms`, or to the log end offset if there is none."""
         return cls("duration", arguments.whole("duration_ms", duration_ms, 0))
 
     def target(self, log: OffsetsLog, committed: OffsetAndMetadata | None, now_ms: int) -> int:
-        """Return the offset in that log. Raises InvalidArgumentError where `shift_by` has no committed
-        offset to count from.
+        """Return the offset that the reset sets in `log`. Raises InvalidArgumentError if `shift_by` has no
+        committed offset to count from.
         """
         start, end = log.start_offset, log.end_offset
         if self.kind == "earliest":
@@ -121,7 +122,9 @@ class Reset:
 
 @dataclass(frozen=True)
 class Moved:
-    """What a reset does to one partition; `before` is None where no offset was committed."""
+    """The change of one partition's committed offset by a reset. `before` is None if no offset
+    was committed.
+    """
 
     partition: TopicPartition
     before: int | None
@@ -135,7 +138,7 @@ def moves(
     log: Callable[[TopicPartition], OffsetsLog],
     now_ms: int,
 ) -> tuple[Moved, ...]:
-    """Return what a reset does to partitions. `log` returns a partition's log, or what has its offsets."""
+    """Return the changes that a reset makes. `log` returns the offsets of a partition's log."""
     moved = []
     for tp in partitions:
         before = committed.get(tp)
@@ -143,7 +146,7 @@ def moves(
     return tuple(moved)
 
 
-# --- which partitions --------------------------------------------------------------------------
+# --- partitions --------------------------------------------------------------------------------
 
 Which = Iterable["TopicPartition | str"]
 
@@ -151,8 +154,8 @@ Which = Iterable["TopicPartition | str"]
 def chosen_partitions(
     topics: Mapping[str, TopicInfo], partitions: Which, there: bool = True
 ) -> tuple[TopicPartition, ...]:
-    """Return the partitions that are named, in order; a topic's name stands for all of its partitions. They
-    must exist, unless `there` is False. Raises InvalidArgumentError where nothing is chosen;
+    """Return the named partitions in order; a topic's name stands for all its partitions. The partitions must
+    exist, unless `there` is False. Raises InvalidArgumentError if none is named,
     UnknownTopicOrPartitionError.
     """
     if isinstance(partitions, str) or not isinstance(partitions, Iterable):
@@ -181,19 +184,19 @@ class Groups(Looking):
     """The groups of `store`, which is open "rw" or "r"."""
 
     def close(self) -> None:
-        """Do nothing: no resource is held."""
+        """Do nothing: a `Groups` holds no resource."""
 
     @patient
     def reset(
         self, group: str, to: Reset, partitions: Which | None = None, dry_run: bool = False
     ) -> tuple[Moved, ...]:
-        """Set the committed offsets in those partitions (a topic's name stands for all its partitions), by
-        default in all for which the group has committed. Return what changed, or with `dry_run` what would
-        change.
+        """Set the group's committed offsets in `partitions`. A topic's name stands for all its
+        partitions; the default is all partitions with a committed offset. Return the changes; with `dry_run`
+        nothing is written.
 
-        All offsets are committed at once, or none. Raises NonEmptyGroupError; GroupNotFoundError where no
-        partitions are given; UnknownTopicOrPartitionError, InvalidArgumentError, ReadOnlyError, and what
-        `GroupOffsets.commit` raises.
+        All offsets are committed at once, or none. Raises NonEmptyGroupError, UnknownTopicOrPartitionError,
+        InvalidArgumentError, ReadOnlyError, the errors of `GroupOffsets.commit`, and GroupNotFoundError if
+        there is no such group and `partitions` is None.
         """
         source = self._source()
         if not isinstance(to, Reset):
@@ -218,10 +221,10 @@ class Groups(Looking):
     def _reset_share(
         self, group: str, to: Reset, partitions: Which | None, dry_run: bool
     ) -> tuple[Moved, ...]:
-        """Do what `reset` does for a share group: its start offsets are begun anew (KIP-932)."""
-        told = self.describe(group).partitions
-        starts = {part.partition: part.committed for part in told if part.committed is not None}
-        known = tuple(part.partition for part in told)
+        """Reset a share group: its share partitions begin anew at the new start offsets (KIP-932)."""
+        states = self.describe(group).partitions
+        starts = {part.partition: part.committed for part in states if part.committed is not None}
+        known = tuple(part.partition for part in states)
         chosen = known if partitions is None else self._chosen(partitions)
         now = self._store.context.clock()
         moved = moves(chosen, to, starts, lambda tp: self._store.partition(*tp), now)
@@ -235,13 +238,13 @@ class Groups(Looking):
 
     @patient
     def delete(self, group: str) -> None:
-        """Delete the group and all that it committed, or the states of a share group. Raises
+        """Delete the group with its committed offsets, or the durable states of a share group. Raises
         NonEmptyGroupError, GroupNotFoundError.
         """
         self.delete_now(group)
 
     def delete_now(self, group: str) -> None:
-        """Do what `delete` does, but raise OffsetNotAvailableError while the coordinator loads."""
+        """Delete the group like `delete`, but raise OffsetNotAvailableError while the coordinator loads."""
         writer = self._writer()
         self._check_there(writer, group)
         if share_group(writer, group) is not None:
@@ -254,11 +257,11 @@ class Groups(Looking):
 
     @patient
     def delete_offsets(self, group: str, partitions: Which) -> set[TopicPartition]:
-        """Delete the offsets that the group committed for those partitions; return the partitions that had
-        one. Raises what `delete` raises.
+        """Delete the offsets that the group committed in `partitions`, and return the partitions that had
+        an offset. Raises the errors of `delete`.
 
-        A topic that was deleted is named by its partitions. A share group gives up whole topics; raises
-        InvalidArgumentError if only some of the partitions of a topic are named that the group has.
+        Name a deleted topic by its partitions. A share group's offsets are deleted for whole topics:
+        InvalidArgumentError is raised if the group has more partitions of a topic than `partitions` names.
         """
         writer = self._writer()
         self._check_there(writer, group)
@@ -268,22 +271,22 @@ class Groups(Looking):
 
     def _delete_share_offsets(self, group: str, chosen: Sequence[TopicPartition]) -> set[TopicPartition]:
         topics = {tp.topic for tp in chosen}
-        held = {part.partition for part in self.describe(group).partitions if part.partition.topic in topics}
-        left = sorted(held - set(chosen))
-        if left:
+        owned = {part.partition for part in self.describe(group).partitions if part.partition.topic in topics}
+        unnamed = sorted(owned - set(chosen))
+        if unnamed:
             raise InvalidArgumentError(
-                f"{left[0].topic}-{left[0].partition} is not named: share group {group!r} gives up a topic "
-                "as a whole"
+                f"{unnamed[0].topic}-{unnamed[0].partition} is not named: share group {group!r} gives up a "
+                "topic as a whole"
             )
-        there = sorted({tp.topic for tp in held})
+        there = sorted({tp.topic for tp in owned})
         _raise_first(self._share_coordinator().delete_share_offsets(group, there).values())
-        return held
+        return owned
 
     def _writer(self) -> GroupOffsets:
         return shared(self._store, GroupOffsets)
 
     def _while_empty(self, group: str, run: Callable[[], T]) -> T:
-        """Return what `run` returns; the group has no members, and gets none while it runs. Raises
+        """Return the result of `run`, during which the group has no members and gets none. Raises
         NonEmptyGroupError.
         """
         coordinator = self._coordinator()

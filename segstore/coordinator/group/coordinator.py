@@ -2,9 +2,9 @@
 
 On disk: a group's generation, members and assignment are records of `__consumer_offsets`, written through
 `coordinator.offsets` when a generation becomes stable and when a group becomes empty.
-Threads: any. Each group has a lock, which is also held while an offset is committed, so that no commit
-slips past a rebalance. No method waits: a member that has to wait gets a `Ticket`, and is woken in
-`store.wait` when something changed.
+Threads: any. Each group has a lock, which is also held while an offset is committed, so that no commit slips
+past a rebalance. No method waits: a member that has to wait gets a `Ticket`, and is woken in `store.wait`
+when its group changes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class GroupCoordinator(ShareRequests):
         self._offsets.empty_since, self._offsets.swept = self._groups.empty_since, self._groups.sweep
 
     def now(self) -> float:
-        """Return ms of the clock that sessions are measured by."""
+        """Return the time of the clock that measures sessions, in ms."""
         return self._clock()
 
     # --- membership --------------------------------------------------------------------------
@@ -70,8 +70,8 @@ class GroupCoordinator(ShareRequests):
         """
         self._check_joining(group_id, joining)
 
-        def join(held: GroupEntry) -> Ticket[JoinGroupResult]:
-            return self._groups.join(held, joining, self._clock())
+        def join(entry: GroupEntry) -> Ticket[JoinGroupResult]:
+            return self._groups.join(entry, joining, self._clock())
 
         return self._groups.ask_held(group_id, join)
 
@@ -85,90 +85,93 @@ class GroupCoordinator(ShareRequests):
         group_instance_id: str | None = None,
         protocol_type: str | None = None,
     ) -> Ticket[bytes]:
-        """Ask for the member's assignment; the leader brings all assignments. A protocol and its type that
-        are None are not checked. Raises UnknownMemberIdError, IllegalGenerationError,
-        RebalanceInProgressError, FencedInstanceIdError, InconsistentGroupProtocolError; StorageError where
-        the assignments could not be written, and may be brought again.
+        """Return a ticket for the member's assignment; the leader passes the assignments of all members.
+        `protocol` and `protocol_type` are not checked if they are None. Raises UnknownMemberIdError,
+        IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError,
+        InconsistentGroupProtocolError; StorageError if the assignments could not be written: the leader may
+        sync again.
         """
 
-        def sync(held: GroupEntry) -> Ticket[bytes]:
+        def sync(entry: GroupEntry) -> Ticket[bytes]:
             now, who = self._clock(), (member_id, group_instance_id, generation)
-            if held.consumer is not None:
-                return held.consumer.sync(*who, protocol, now, protocol_type)
-            return held.group.sync(*who, protocol, assignments or {}, now, protocol_type)
+            if entry.consumer is not None:
+                return entry.consumer.sync(*who, protocol, now, protocol_type)
+            return entry.group.sync(*who, protocol, assignments or {}, now, protocol_type)
 
         return self._groups.ask_held(group_id, sync, make=False)
 
     def heartbeat(
         self, group_id: str, member_id: str, generation: int, group_instance_id: str | None = None
     ) -> None:
-        """Extend the member's session. Raises RebalanceInProgressError where the member has to join again;
+        """Extend the member's session. Raises RebalanceInProgressError if the member has to join again;
         UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError.
         """
 
-        def beat(held: GroupEntry) -> None:
+        def beat(entry: GroupEntry) -> None:
             who = member_id, group_instance_id, generation
-            if held.consumer is not None:
-                held.consumer.classic_heartbeat(*who, self._clock())
+            if entry.consumer is not None:
+                entry.consumer.classic_heartbeat(*who, self._clock())
             else:
-                held.group.heartbeat(*who, self._clock())
+                entry.group.heartbeat(*who, self._clock())
 
         self._groups.ask_held(group_id, beat, make=False)
 
     def leave(self, group_id: str, member_id: str, group_instance_id: str | None = None) -> None:
-        """Leave the group, as a static member too. Raises UnknownMemberIdError, FencedInstanceIdError."""
+        """Remove a member, also a static member, from the group. Raises UnknownMemberIdError,
+        FencedInstanceIdError.
+        """
         (error,) = self.leave_all(group_id, [(member_id, group_instance_id)])
         if error is not None:
             raise copy_of(error)
 
     def leave_all(self, group_id: str, leaving: Collection[Leaver]) -> list[SegstoreError | None]:
-        """Remove several members by one rebalance, static members by their group_instance_id alone where the
-        member id is empty; return for each why it could not be removed, None where it was.
+        """Remove several members by one rebalance, and return one error or None for each. An empty member id
+        stands for the static member that has this group_instance_id.
         """
 
-        def leave(held: GroupEntry) -> list[SegstoreError | None]:
-            if held.consumer is not None:
-                return held.consumer.leave_all(leaving)
-            return held.group.leave_all(leaving, self._clock())
+        def leave(entry: GroupEntry) -> list[SegstoreError | None]:
+            if entry.consumer is not None:
+                return entry.consumer.leave_all(leaving)
+            return entry.group.leave_all(leaving, self._clock())
 
         return self._groups.ask_held(group_id, leave, make=False)
 
     # --- consumer groups -----------------------------------------------------------------------
 
-    def consumer_heartbeat(self, group_id: str, asked: ConsumerHeartbeat) -> Beaten:
-        """Take what a member of a consumer group says, and answer what it shall have (KIP-848). Raises
-        InvalidGroupIdError, GroupNotFoundError where there is no such consumer group and the member does not
-        join, and what `ConsumerMembership.heartbeat` raises.
+    def consumer_heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> Beaten:
+        """Handle a heartbeat of a consumer group's member, and return its epoch and assignment (KIP-848).
+        Raises InvalidGroupIdError, the errors of `ConsumerMembership.heartbeat`, and GroupNotFoundError if
+        there is no such consumer group and the member does not join.
         """
         check_group(group_id)
         now = self._clock()
 
         def beat(consumer: ConsumerMembership) -> Beaten:
-            return consumer.heartbeat(asked, now)
+            return consumer.heartbeat(request, now)
 
-        def ask(held: GroupEntry) -> Beaten:
-            if held.consumer is None and asked.epoch != JOIN_EPOCH:
+        def ask(entry: GroupEntry) -> Beaten:
+            if entry.consumer is None and request.epoch != JOIN_EPOCH:
                 raise GroupNotFoundError(f"there is no consumer group {group_id!r}")
-            return self._groups.as_consumers(held, beat)
+            return self._groups.as_consumers(entry, beat)
 
-        return self._groups.ask_held(group_id, ask, make=asked.epoch == JOIN_EPOCH)
+        return self._groups.ask_held(group_id, ask, make=request.epoch == JOIN_EPOCH)
 
     def describe_consumers(self, group_id: str) -> ConsumerGroupInfo | None:
-        """Return a consumer group with its members; None where there is no such group."""
-        held = self._groups.find(group_id)
-        if held is None:
+        """Return a consumer group with its members, or None if there is no such group."""
+        entry = self._groups.find(group_id)
+        if entry is None:
             return None
-        with held.lock:
-            return None if held.consumer is None else held.consumer.info()
+        with entry.lock:
+            return None if entry.consumer is None else entry.consumer.info()
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
-        """Raise unless that member may fetch offsets now; anybody may who names no member. Raises
+        """Raise unless this member may fetch offsets now; a request that names no member always may. Raises
         UnknownMemberIdError, StaleMemberEpochError.
         """
-        held = self._groups.find(group_id) if member_id is not None or epoch >= 0 else None
-        if held is not None and held.consumer is not None:
-            with held.lock:
-                held.consumer.group.check_fetch(member_id, epoch)
+        entry = self._groups.find(group_id) if member_id is not None or epoch >= 0 else None
+        if entry is not None and entry.consumer is not None:
+            with entry.lock:
+                entry.consumer.group.check_fetch(member_id, epoch)
 
     def _check_joining(self, group_id: str, joining: Joining) -> None:
         if not isinstance(group_id, str) or not group_id:
@@ -190,14 +193,14 @@ class GroupCoordinator(ShareRequests):
         knows_epochs: bool = True,
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
-        """Commit offsets for a member; `topic_ids` as of GroupOffsets.commit. Raises what `check_commit` and
-        GroupOffsets.commit raise, and UnsupportedVersionError for a member of a consumer group that asks by a
-        request that does not know of member epochs.
+        """Commit offsets for a member. `topic_ids` maps topic names to ids, as in `GroupOffsets.commit`.
+        Raises the errors of `check_commit` and `GroupOffsets.commit`, and UnsupportedVersionError if a member
+        of a consumer group commits by a request version without member epochs (`knows_epochs` False).
         """
         group_id = _named(metadata)
 
-        def commit(held: GroupEntry) -> None:
-            _check(held, metadata, offsets, self._clock(), knows_epochs=knows_epochs)
+        def commit(entry: GroupEntry) -> None:
+            _check(entry, metadata, offsets, self._clock(), knows_epochs=knows_epochs)
             self._offsets.commit(group_id, offsets, topic_ids)
 
         self._groups.ask_held(group_id, commit, make=_is_by_group(metadata))
@@ -210,125 +213,126 @@ class GroupCoordinator(ShareRequests):
         group_instance_id: str | None = None,
         partitions: Collection[TopicPartition] = (),
     ) -> None:
-        """Raise unless that member may commit offsets of these partitions now; without a member (-1, "") only
-        a group without members takes commits. Raises UnknownMemberIdError, IllegalGenerationError,
+        """Raise unless this member may commit offsets of these partitions now. Without a member (-1, "") only
+        a group that has no members takes commits. Raises UnknownMemberIdError, IllegalGenerationError,
         FencedInstanceIdError, RebalanceInProgressError, StaleMemberEpochError.
         """
         metadata = ConsumerGroupMetadata(group_id, generation, member_id, group_instance_id)
 
-        def ask(held: GroupEntry) -> None:
-            _check(held, metadata, partitions, self._clock())
+        def ask(entry: GroupEntry) -> None:
+            _check(entry, metadata, partitions, self._clock())
 
         self._groups.ask_held(group_id, ask, make=False)
 
     def while_valid(
         self, metadata: ConsumerGroupMetadata, partitions: Collection[TopicPartition], run: Callable[[], T]
     ) -> T:
-        """Call `run` while a transaction may commit offsets of these partitions for that member, or for a
-        group by its id alone; return the result of `run`. The group is locked while `run` runs, so that the
-        answer stays true. Raises UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError,
-        StaleMemberEpochError.
+        """Return the result of `run`, called if a transaction may commit offsets of these partitions for this
+        member, or for a group named by its id alone. The group stays locked during `run`. Raises
+        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError, StaleMemberEpochError.
         """
 
-        def ask(held: GroupEntry) -> T:
-            _check(held, metadata, partitions, self._clock(), transactional=True)
+        def ask(entry: GroupEntry) -> T:
+            _check(entry, metadata, partitions, self._clock(), transactional=True)
             return run()
 
         return self._groups.ask_held(_named(metadata), ask, make=_is_by_group(metadata))
 
-    # --- what others ask -----------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------
 
     def state(self, group_id: str) -> ClassicGroupState | ConsumerState | ShareGroupState:
-        """Return the group's state, DEAD where there is no such group."""
-        held = self._groups.find(group_id)
-        if held is None:
+        """Return the group's state, DEAD if there is no such group."""
+        entry = self._groups.find(group_id)
+        if entry is None:
             return ClassicGroupState.DEAD
-        with held.lock:
-            modern = held.consumer or held.share
-            return held.group.state if modern is None else modern.group.state
+        with entry.lock:
+            modern = entry.consumer or entry.share
+            return entry.group.state if modern is None else modern.group.state
 
     def members(self, group_id: str) -> list[MemberInfo]:
-        """Return the members of a classic group and their assignments; an empty list where there is no such
+        """Return the members of a classic group with their assignments; an empty list if there is no such
         group.
         """
         info = self.describe(group_id)
         return [] if info is None else list(info.members)
 
     def describe(self, group_id: str) -> GroupInfo | None:
-        """Return a classic group with its members; None where there is no such group."""
-        held = self._groups.find(group_id)
-        if held is None:
+        """Return a classic group with its members, or None if there is no such group."""
+        entry = self._groups.find(group_id)
+        if entry is None:
             return None
-        with held.lock:
-            return None if held.consumer or held.share else held.group.info()
+        with entry.lock:
+            return None if entry.consumer or entry.share else entry.group.info()
 
     def exists(self, group_id: str) -> bool:
-        """Return whether there is a group, of either protocol."""
+        """Return whether there is a group of this id, of any protocol."""
         return self._groups.find(group_id) is not None
 
     def generation(self, group_id: str) -> int:
-        """Return the group's current generation, which is the epoch of a consumer or share group; -1 if there
-        is no such group.
+        """Return the group's generation, or the group epoch of a consumer or share group; -1 if there is no
+        such group.
         """
-        held = self._groups.find(group_id)
-        if held is None:
+        entry = self._groups.find(group_id)
+        if entry is None:
             return -1
-        with held.lock:
-            modern = held.consumer or held.share
-            return held.group.generation if modern is None else modern.group.epoch
+        with entry.lock:
+            modern = entry.consumer or entry.share
+            return entry.group.generation if modern is None else modern.group.epoch
 
     def changes(self, group_id: str) -> int:
-        """Return a number that differs whenever a member should ask what changed. Takes no lock."""
-        held = self._groups.get(group_id)
-        return -1 if held is None else held.changes
+        """Return the group's change counter: if it has changed since the last call, members ask for their
+        assignment again. Takes no lock.
+        """
+        entry = self._groups.get(group_id)
+        return -1 if entry is None else entry.changes
 
     def ids(self) -> set[str]:
-        """Return the ids of all groups that have members, or had some, or have committed offsets; also of
-        those whose records are not known.
+        """Return the ids of all groups that are in memory or have committed offsets, also of groups whose
+        records can't be decoded.
         """
         return self._offsets.groups().union(self._groups.ids())
 
     def while_empty(self, group_id: str, run: Callable[[], T]) -> T:
-        """Return what `run` returns; the group has no members, and gets none while it runs. Raises
+        """Return the result of `run`, during which the group has no members and gets none. Raises
         NonEmptyGroupError.
         """
 
-        def ask(held: GroupEntry) -> T:
-            if held.has_members:
+        def ask(entry: GroupEntry) -> T:
+            if entry.has_members:
                 raise NonEmptyGroupError(f"group {group_id!r} has members: stop them first")
             return run()
 
         return self._groups.ask_held(group_id, ask)
 
     def while_subscribed(self, group_id: str, run: Callable[[Collection[str]], T]) -> T:
-        """Return what `run` returns for the topics to which members subscribe; they stay the same while it
-        runs. Raises NonEmptyGroupError if the topics of the members are not known, GroupNotFoundError for a
-        share group.
+        """Return the result of `run`, which gets the topics that members subscribe to. The subscriptions stay
+        the same during `run`. Raises NonEmptyGroupError if the members' topics are not known,
+        GroupNotFoundError for a share group.
         """
 
-        def ask(held: GroupEntry) -> T:
-            if held.share is not None:
+        def ask(entry: GroupEntry) -> T:
+            if entry.share is not None:
                 raise GroupNotFoundError(f"group {group_id!r} is a share group: it commits no offsets")
-            consumer = held.consumer
-            return run(held.group.subscribed() if consumer is None else consumer.group.subscribed())
+            consumer = entry.consumer
+            return run(entry.group.subscribed() if consumer is None else consumer.group.subscribed())
 
         return self._groups.ask_held(group_id, ask, make=False)
 
     def forget(self, group_id: str) -> None:
-        """Drop a group that was deleted: without members it begins anew."""
+        """Drop a deleted group from memory if it has no members; its next request creates a new group."""
 
-        def ask(held: GroupEntry) -> None:
-            if not held.has_members:
-                held.group.state = ClassicGroupState.DEAD
-                self._groups.drop(held)
+        def ask(entry: GroupEntry) -> None:
+            if not entry.has_members:
+                entry.group.state = ClassicGroupState.DEAD
+                self._groups.drop(entry)
 
         self._groups.ask_held(group_id, ask)
 
     # --- time ------------------------------------------------------------------------------------
 
     def run_due(self) -> None:
-        """Do what is due in all groups, as the table's alarm does. This is for callers that run the clock
-        themselves.
+        """End sessions and waits that are due in all groups. The table's alarm does so too; this is for
+        callers that run the clock themselves.
         """
         self._groups.run_due()
 
@@ -338,7 +342,7 @@ class GroupCoordinator(ShareRequests):
 
 
 def forget_share_partitions(store: Store, topic: str) -> None:
-    """Take a deleted topic's partitions from share groups, and delete their states (KIP-932)."""
+    """Remove a deleted topic's partitions from share groups, and delete their states (KIP-932)."""
     try:
         if shared(store, GroupOffsets).share_groups():
             shared(store, GroupCoordinator).forget_share_topics()
@@ -353,12 +357,12 @@ def _named(metadata: ConsumerGroupMetadata) -> str:
 
 
 def _is_by_group(metadata: ConsumerGroupMetadata) -> bool:
-    """Return whether somebody who is no member commits, by the group's id alone: that makes the group."""
+    """Return whether a commit names no member; such a commit creates the group."""
     return metadata.generation_id < 0 and not metadata.member_id
 
 
 def _check(
-    held: GroupEntry,
+    entry: GroupEntry,
     metadata: ConsumerGroupMetadata,
     partitions: Collection[TopicPartition],
     now: float,
@@ -366,10 +370,10 @@ def _check(
     knows_epochs: bool = True,
 ) -> None:
     _, generation, member_id, instance, _ = metadata
-    if held.share is not None:
+    if entry.share is not None:
         raise GroupNotFoundError(f"group {metadata.group_id!r} is a share group: it commits no offsets")
-    if held.consumer is None:
-        held.group.check_commit(generation, member_id, instance, now, transactional)
+    if entry.consumer is None:
+        entry.group.check_commit(generation, member_id, instance, now, transactional)
     else:
         is_named = bool(member_id or instance is not None) or not transactional
-        held.consumer.check_commit(member_id, generation, partitions, is_named, knows_epochs)
+        entry.consumer.check_commit(member_id, generation, partitions, is_named, knows_epochs)

@@ -1,5 +1,4 @@
-"""The reading half of `admin.Groups`: which groups there are, their members, and how far each is behind the
-logs.
+"""The read-only half of `admin.Groups`: lists groups, and describes their members and lag.
 
 On disk: only reads. Threads: any.
 """
@@ -51,13 +50,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def unknown_group(group: str, known: Sequence[str]) -> GroupNotFoundError:
-    """Return the error for a group that is not there, which names those that are."""
+    """Return the error for a missing group; its text lists up to 20 known groups."""
     there = ", ".join(map(repr, known[:20])) or "none"
     return GroupNotFoundError(f"no group {group!r}; there are {there}{' ...' * (len(known) > 20)}")
 
 
 def patient(method: F) -> F:
-    """Have a method of `Looking` called again while the coordinator loads."""
+    """Make a method of `Looking` repeat its call while the coordinator loads."""
 
     @wraps(method)
     def call(self: Looking, *args: Any, **options: Any) -> Any:
@@ -78,7 +77,7 @@ class Looking:
         return shared(self._store, GroupOffsets) if self._store.keeps else ReadOffsets(self._store)
 
     def _coordinator(self) -> GroupCoordinator | None:
-        """Return the coordinator of this process; where there is none, no group has members here."""
+        """Return the coordinator of this process; without one, no group has members here."""
         return existing(self._store, GroupCoordinator) if self._store.keeps else None
 
     def _known(self, source: GroupOffsets | ReadOffsets) -> list[str]:
@@ -113,7 +112,7 @@ class Looking:
 
     @patient
     def describe(self, group: str) -> GroupDescription:
-        """Describe one group. Raises GroupNotFoundError, which names the groups that there are;
+        """Describe one group. Raises GroupNotFoundError, whose text lists known groups;
         InvalidGroupIdError.
         """
         source = self._source()
@@ -195,15 +194,15 @@ class Looking:
         return tuple(sorted(found, key=lambda part: part.partition))
 
     def _share_partition(self, tp: TopicPartition, state: Durable | None) -> PartitionState:
-        """Return how far a share group is; the group's start offset is in place of a committed one."""
+        """Return a share group's progress in one partition, with its start offset as the committed offset."""
         known = state is not None and state.start >= 0
         start = OffsetAndMetadata(state.start, leader_epoch=state.leader_epoch) if state and known else None
         part = self._partition(tp, start, None, False)
         return replace(part, complete=state.complete if state and state.complete >= 0 else None)
 
     def lag(self, group: str) -> dict[TopicPartition, int]:
-        """Return the log end offset minus the committed offset, for each partition where it is known.
-        Raises GroupNotFoundError.
+        """Return the log end offset minus the committed offset for each partition whose lag is known. Raises
+        GroupNotFoundError.
         """
         parts = self.describe(group).partitions
         return {part.partition: part.lag for part in parts if part.lag is not None}
@@ -217,7 +216,7 @@ class Looking:
         return STABLE if self._kept_members(record) else EMPTY
 
     def _kept_members(self, record: GroupRecord | None) -> bool:
-        """Return whether members of the record can still live: they end with the writer's process."""
+        """Return whether the record's members may be alive, which is over when the writer's process ends."""
         if record is None or not record.members or self._store.keeps:
             return False
         context = self._store.context
@@ -227,12 +226,12 @@ class Looking:
         coordinator = self._coordinator()
         if coordinator is not None:
             found = [
-                GroupMember(m.member_id, m.group_instance_id, m.client_id, _given(m.assignment))
+                GroupMember(m.member_id, m.group_instance_id, m.client_id, _assigned(m.assignment))
                 for m in coordinator.members(group)
             ]
         elif record is not None and self._kept_members(record):
             found = [
-                GroupMember(m.member_id, m.group_instance_id, m.client_id, _given(m.assignment))
+                GroupMember(m.member_id, m.group_instance_id, m.client_id, _assigned(m.assignment))
                 for m in record.members
             ]
         else:
@@ -245,7 +244,7 @@ class Looking:
         try:
             committed, pending = source.fetch(group), source.pending(group)
         except UnsupportedVersionError:
-            return ()  # `error` of the group says so
+            return ()  # the description's `error` has the reason
         owners = {tp: member.member_id for member in members for tp in member.assignment}
         return tuple(
             self._partition(tp, committed.get(tp), owners.get(tp), tp in pending)
@@ -263,7 +262,7 @@ class Looking:
 
 
 def _record(source: GroupOffsets | ReadOffsets, group: str) -> tuple[GroupRecord | None, str | None]:
-    """Return the group's record, or why it can't be read."""
+    """Return the group's record, or the text of the error that prevents decoding."""
     try:
         return source.group(group), None
     except UnsupportedVersionError as error:
@@ -271,7 +270,7 @@ def _record(source: GroupOffsets | ReadOffsets, group: str) -> tuple[GroupRecord
 
 
 def _consumers(source: GroupOffsets | ReadOffsets, group: str) -> ConsumerGroup | None:
-    """Return a consumer group as the log has it; None for any other group."""
+    """Return a consumer group from its records in the log; None for a group of another type."""
     try:
         records = source.consumer(group)
     except UnsupportedVersionError:
@@ -280,7 +279,7 @@ def _consumers(source: GroupOffsets | ReadOffsets, group: str) -> ConsumerGroup 
 
 
 def share_group(source: GroupOffsets | ReadOffsets, group: str) -> ShareGroup | None:
-    """Return a share group as the log has it; None for any other group."""
+    """Return a share group from its records in the log; None for a group of another type."""
     try:
         records = source.share(group)
     except UnsupportedVersionError:
@@ -289,8 +288,8 @@ def share_group(source: GroupOffsets | ReadOffsets, group: str) -> ShareGroup | 
 
 
 def durable_states(store: Store, keys: Sequence[ShareKey]) -> dict[ShareKey, Durable]:
-    """Return the states of share partitions that have one, also if the store is open for reading. Raises
-    CorruptRecordError, StorageError, OffsetNotAvailableError.
+    """Return the durable states of share partitions, without keys that have none; works also if the store is
+    open "r". Raises CorruptRecordError, StorageError, OffsetNotAvailableError.
     """
     if not keys:
         return {}
@@ -313,16 +312,16 @@ def _read_states(store: Store, keys: Sequence[ShareKey]) -> dict[ShareKey, Durab
     numbers = {key: partition_among(str(key), ids, len(ids)) for key in keys if ids}
     there = set(numbers.values()).intersection(ids)
     tables = {number: understand(store.partition(TOPIC, number))[0] for number in there}
-    held = {key: tables[number].find(key) for key, number in numbers.items() if number in tables}
-    return {key: None if each is None else each.fold.state for key, each in held.items()}
+    states = {key: tables[number].find(key) for key, number in numbers.items() if number in tables}
+    return {key: None if each is None else each.fold.state for key, each in states.items()}
 
 
 def _type(record: GroupRecord | None) -> str | None:
     return (record.protocol_type or None) if record is not None else None
 
 
-def _given(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """Return the partitions of an assignment; none where it is in another protocol's bytes."""
+def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """Return the partitions of an assignment; none if the bytes are of another protocol."""
     try:
         return tuple(sorted(decode_assignment(assignment)))
     except InvalidArgumentError:

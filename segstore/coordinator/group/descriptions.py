@@ -1,4 +1,4 @@
-"""The values that `Groups` returns: groups, their members, and how far they are in partitions.
+"""The values that `Groups` returns: groups, their members, and their progress in partitions.
 
 On disk: nothing. Threads: any; all are immutable.
 """
@@ -15,8 +15,8 @@ CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
 
 @dataclass(frozen=True)
 class GroupListing:
-    """`state` is Kafka's name, "Unknown" if `error` says why; `protocol_type` is None for a group whose
-    offsets were committed without members; `group_type` is CLASSIC, CONSUMER or SHARE.
+    """A group in a list. `state` is Kafka's name, or "Unknown" if `error` is set; `protocol_type` is None for
+    a group whose offsets were committed without members; `group_type` is CLASSIC, CONSUMER or SHARE.
     """
 
     group_id: str
@@ -38,11 +38,11 @@ class GroupMember:
 
 @dataclass(frozen=True)
 class PartitionState:
-    """How far a group is in one partition. `member_id`: the member that reads the partition.
+    """A group's progress in one partition. `member_id` is the member that reads the partition.
 
-    `start` and `end` are the log's offsets, `lag` is `end` minus the committed offset, as in Kafka. `unread`
-    counts without the offsets that retention has removed before they were read. Each is None if it is not
-    known, and `error` says why. `pending`: an open transaction is about to commit an offset.
+    `start` and `end` are the log's offsets. `lag` is `end` minus the committed offset, as in Kafka; `unread`
+    is the lag without records that retention removed. Each of these is None if it is not known; `error` has
+    the reason. `pending`: an open transaction is about to commit an offset.
     """
 
     partition: TopicPartition
@@ -69,9 +69,9 @@ class PartitionState:
 
 @dataclass(frozen=True)
 class GroupDescription:
-    """A group, its members by id, its partitions in order; `generation` is -1 if it never had members. Of a
-    consumer group (KIP-848) or a share group (KIP-932) `generation` is the group's epoch, and `protocol` its
-    assignor. `group_type` is CLASSIC, CONSUMER or SHARE.
+    """A group with its members by id and its partitions in order. `generation` is -1 if the group never had
+    members. For a consumer group (KIP-848) or share group (KIP-932), `generation` is the group epoch and
+    `protocol` the assignor. `group_type` is CLASSIC, CONSUMER or SHARE.
     """
 
     group_id: str
@@ -87,10 +87,10 @@ class GroupDescription:
 
     @property
     def lag(self) -> int:
-        """Return the sum over all partitions whose lag is known."""
+        """Return the sum of the known lags of all partitions."""
         return sum(part.lag or 0 for part in self.partitions)
 
     @property
     def unread(self) -> int:
-        """Return the sum over all partitions for which it is known."""
+        """Return the sum of the known `unread` of all partitions."""
         return sum(part.unread or 0 for part in self.partitions)

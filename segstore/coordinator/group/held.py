@@ -1,6 +1,6 @@
 """`GroupEntry`: a group of any protocol, and its lock.
 
-On disk: nothing. Threads: whoever reads or changes a group holds its lock.
+On disk: nothing. Threads: a thread that reads or changes a group holds its lock.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from segstore.mutex import BoundedLock
 
 
 class GroupEntry:
-    """A group and its lock. `group` is the group of the classic protocol, which is empty where there is a
-    `consumer`, the group of KIP-848's, or a `share`, that of KIP-932's. `gone`: the group was dropped, and a
-    thread that waited for the lock must look it up anew. `is_kept`: the log has it. `is_sure`: memory has
-    what the log has; else a write that says what the group is has failed, and may be committed later.
+    """A group and its lock. `group` is the classic group, which is empty if there is a `consumer` group
+    (KIP-848) or a `share` group (KIP-932). `gone`: the group was dropped; a thread that waited for the lock
+    must look the group up again. `is_kept`: the log has records of the group. `is_sure`: memory agrees with
+    the log; False after a failed write that may still be committed.
     """
 
     def __init__(self, group: ClassicGroup, is_kept: bool = True) -> None:
@@ -37,11 +37,11 @@ class GroupEntry:
 
     @property
     def changes(self) -> int:
-        """Return a number that grows with each change of which members may have to know."""
+        """Return the group's change counter, which grows with each change that members may have to see."""
         return self._earlier + (self.consumer or self.share or self.group).changes
 
     def count(self, more: int) -> None:
-        """Count so many changes more."""
+        """Add to the change counter."""
         self._earlier += more
 
     def become(
@@ -50,7 +50,7 @@ class GroupEntry:
         consumer: ConsumerMembership | None = None,
         share: ShareMembership | None = None,
     ) -> None:
-        """Be another group from now on, which is a change."""
+        """Replace the group, which counts as a change."""
         before = self.changes
         self.group, self.consumer, self.share = group, consumer, share
         self.count(before + 1 - self.changes)
@@ -68,6 +68,6 @@ class GroupEntry:
             modern.expire(now)
 
     def due(self) -> float:
-        """Return when `expire` has something to do next."""
+        """Return the time of the next `expire` that has a session or a wait to end."""
         modern = self.consumer or self.share
         return min(self.group.due(), math.inf if modern is None else modern.due())

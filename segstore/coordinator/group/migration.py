@@ -1,5 +1,5 @@
-"""What a group is by the other protocol: a classic group as a consumer group (KIP-848), and a consumer group
-whose members speak the classic protocol as a classic group (Kafka: ConsumerGroup.fromClassicGroup,
+"""Conversion of groups between the protocols: a classic group to a consumer group (KIP-848), and a consumer
+group whose members all speak the classic protocol to a classic group (Kafka: ConsumerGroup.fromClassicGroup,
 ClassicGroup.fromConsumerGroup).
 
 On disk: nothing. Threads: under the group's lock.
@@ -17,7 +17,7 @@ from segstore.coordinator.consumer_protocol import (
     encode_subscription,
     version_of,
 )
-from segstore.coordinator.group.assignors.base import MemberSubscription as Told
+from segstore.coordinator.group.assignors.base import MemberSubscription
 from segstore.coordinator.group.classic.group import ClassicGroup
 from segstore.coordinator.group.classic.member import (
     ClassicGroupMember,
@@ -47,10 +47,10 @@ from segstore.errors import GroupNotFoundError, InvalidArgumentError
 
 
 def upgraded(group: ClassicGroup, topics: AssignableTopics) -> list[Change]:
-    """Return the records of a classic group as a consumer group: its generation is the epoch, and all members
-    have what they were assigned last. Cooperative members may still have partitions that they had when they
-    joined: they have to give those up first. Raises GroupNotFoundError where its members are no consumers, or
-    what they say can't be read.
+    """Return the records that make a classic group a consumer group. Its generation becomes the epoch, and
+    each member keeps its last assignment. Partitions that a cooperative member still owns beyond its
+    assignment must be revoked first. Raises GroupNotFoundError if the members are no consumers, or their
+    subscriptions or assignments can't be decoded.
     """
     if group.protocol_type != PROTOCOL_TYPE:
         raise GroupNotFoundError(
@@ -58,13 +58,13 @@ def upgraded(group: ClassicGroup, topics: AssignableTopics) -> list[Change]:
         )
     changes: list[Change] = [(RecordKey(GroupRecordType.EPOCH), GroupEpoch(group.generation))]
     try:
-        given = {
+        assigned = {
             member.member_id: topics.assignment(decode_assignment(member.assignment))
             for member in group.members.values()
         }
-        held = {pair for each in given.values() for pair in _pairs(each)}
+        owned = {pair for each in assigned.values() for pair in _pairs(each)}
         for member in group.members.values():
-            changes += _upgraded_member(member, group, topics, given[member.member_id], held)
+            changes += _upgraded_member(member, group, topics, assigned[member.member_id], owned)
     except InvalidArgumentError as error:
         raise GroupNotFoundError(f"group {group.group_id!r} can't become a consumer group: {error}") from None
     return [*changes, (RecordKey(GroupRecordType.TARGET_EPOCH), TargetEpoch(group.generation))]
@@ -74,29 +74,31 @@ def _upgraded_member(
     member: ClassicGroupMember,
     group: ClassicGroup,
     topics: AssignableTopics,
-    given: Assignment,
-    held: set[tuple[bytes, int]],
+    assigned: Assignment,
+    owned: set[tuple[bytes, int]],
 ) -> list[Change]:
-    """Return the records of a member; `held`, the partitions that members have, gets those of this one."""
+    """Return a member's records. `owned` has the partitions of the members so far; this member's
+    are added.
+    """
     protocol = group.protocol or group.vote()
-    # A member that has just come may not have the protocol that was chosen before.
-    said = member.subscription(protocol) or member.protocols[0][1]
-    told = decode_subscription(said, member.group_instance_id)
+    # A member that has just joined may not support the protocol that the group chose before.
+    encoded = member.subscription(protocol) or member.protocols[0][1]
+    decoded = decode_subscription(encoded, member.group_instance_id)
     revoking: dict[bytes, set[int]] = {}
-    for topic, number in set(_pairs(topics.assignment(told.owned))) - held:
+    for topic, number in set(_pairs(topics.assignment(decoded.owned))) - owned:
         revoking.setdefault(topic, set()).add(number)
-        held.add((topic, number))
+        owned.add((topic, number))
     state = MemberState.UNREVOKED_PARTITIONS if revoking else MemberState.STABLE
     gives_up = {topic: frozenset(numbers) for topic, numbers in revoking.items()}
     epoch, name = group.generation, member.member_id
     since = {
-        topic: dict.fromkeys({*given.get(topic, ()), *gives_up.get(topic, ())}, epoch)
-        for topic in {**given, **gives_up}
+        topic: dict.fromkeys({*assigned.get(topic, ()), *gives_up.get(topic, ())}, epoch)
+        for topic in {**assigned, **gives_up}
     }
     return [
-        (RecordKey(GroupRecordType.MEMBER, name), subscription(member.as_joining(PROTOCOL_TYPE), told)),
-        (RecordKey(GroupRecordType.TARGET, name), TargetAssignment(given)),
-        (RecordKey(GroupRecordType.CURRENT, name), Current(epoch, epoch, state, given, gives_up, since)),
+        (RecordKey(GroupRecordType.MEMBER, name), subscription(member.as_joining(PROTOCOL_TYPE), decoded)),
+        (RecordKey(GroupRecordType.TARGET, name), TargetAssignment(assigned)),
+        (RecordKey(GroupRecordType.CURRENT, name), Current(epoch, epoch, state, assigned, gives_up, since)),
     ]
 
 
@@ -110,8 +112,8 @@ def _pairs(assignment: Assignment) -> Iterator[tuple[bytes, int]]:
 def downgrade(
     group: ConsumerGroup, to: ClassicGroup, members: Iterable[ClassicGroupMember], topics: AssignableTopics
 ) -> dict[str, bytes]:
-    """Make `to`, an empty classic group, a stable one of these members, with the consumer group's epoch as
-    its generation; return their assignments, which are their targets.
+    """Make the empty classic group `to` a stable group of these members, whose generation is the consumer
+    group's epoch. Return their assignments, which are their targets, by member id.
     """
     for member in members:
         to.take_up(member)
@@ -130,24 +132,22 @@ def _encoded(assignment: Assignment, topics: AssignableTopics, version: int) -> 
 
 
 def classic_member(member: ConsumerMember, classic: ClassicMember, now: float) -> ClassicGroupMember:
-    """Return a member of a consumer group as one of a classic group; its session begins now."""
-    told = member.subscription
+    """Return a consumer group's member as a classic group's member; its session begins now."""
+    value = member.subscription
     joining = Joining(
         protocols=classic.protocols,
-        group_instance_id=told.instance_id,
-        client_id=told.client_id,
-        client_host=told.client_host,
+        group_instance_id=value.instance_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
         session_timeout_ms=classic.session_timeout_ms,
-        rebalance_timeout_ms=told.rebalance_timeout_ms,
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
         protocol_type=PROTOCOL_TYPE,
     )
     return ClassicGroupMember(member.member_id, joining, now)
 
 
 def stand_in(member: ConsumerMember, topics: frozenset[str], joining: Joining) -> ClassicMember:
-    """Return what a member of KIP-848 would say in the classic protocol, whose place a static member takes
-    that is joining.
-    """
-    told = encode_subscription(Told(tuple(sorted(topics))))
-    protocols: Protocols = tuple((name, told) for name, _ in joining.protocols)
+    """Return a KIP-848 member as a classic member, for a static member that joins in its place."""
+    encoded = encode_subscription(MemberSubscription(tuple(sorted(topics))))
+    protocols: Protocols = tuple((name, encoded) for name, _ in joining.protocols)
     return ClassicMember(joining.session_timeout_ms, protocols)

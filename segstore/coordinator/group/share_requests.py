@@ -39,58 +39,58 @@ class ShareRequests:
     def __init__(self, groups: GroupTable, offsets: GroupOffsets, clock: MonotonicMs) -> None:
         self._groups, self._offsets, self._clock = groups, offsets, clock
 
-    def share_heartbeat(self, group_id: str, asked: ShareHeartbeat) -> ShareBeaten:
-        """Take a request of a share group's member, and answer which partitions the member shall have.
-        Partitions that are new to the group get a durable state before. Raises InvalidRequestError,
-        GroupNotFoundError for a group of another kind, and if there is none and the member does not join;
-        UnknownMemberIdError, FencedMemberEpochError, GroupMaxSizeReachedError; StorageError,
-        OffsetNotAvailableError, after which the request may be made again.
+    def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareBeaten:
+        """Handle a heartbeat of a share group's member, and return its epoch and assignment. Partitions that
+        are new to the group get a durable state first. Raises InvalidRequestError, UnknownMemberIdError,
+        FencedMemberEpochError, GroupMaxSizeReachedError; GroupNotFoundError for a group of another type, or
+        if there is no group and the member does not join; StorageError and OffsetNotAvailableError, after
+        which the request may be repeated.
         """
         if not isinstance(group_id, str) or not group_id.strip():
             raise InvalidRequestError("group_id must not be empty")
         check_group(group_id)
-        asked.check()
+        request.check()
 
         def beat(share: ShareMembership) -> ShareBeaten:
-            return share.heartbeat(asked, self._clock())
+            return share.heartbeat(request, self._clock())
 
-        def ask(held: GroupEntry) -> ShareBeaten:
-            if held.share is None and asked.epoch != JOIN_EPOCH:
+        def ask(entry: GroupEntry) -> ShareBeaten:
+            if entry.share is None and request.epoch != JOIN_EPOCH:
                 raise GroupNotFoundError(f"there is no share group {group_id!r}")
-            return self._groups.as_share(held, beat)
+            return self._groups.as_share(entry, beat)
 
-        return self._groups.ask_held(group_id, ask, make=asked.epoch == JOIN_EPOCH)
+        return self._groups.ask_held(group_id, ask, make=request.epoch == JOIN_EPOCH)
 
     def describe_share(self, group_id: str) -> ShareGroupInfo | None:
         """Return a share group with its members; None if there is no such group."""
-        held = self._groups.find(group_id)
-        if held is None:
+        entry = self._groups.find(group_id)
+        if entry is None:
             return None
-        with held.lock:
-            return None if held.share is None else held.share.info()
+        with entry.lock:
+            return None if entry.share is None else entry.share.info()
 
     def raise_share_epoch(self, group_id: str, least: int) -> None:
-        """Have a share group's epoch be `least` at least, before a state of its partitions gets that state
-        epoch. Raises GroupNotFoundError; StorageError.
+        """Raise a share group's epoch to at least `least`, before a partition's state gets that state epoch.
+        Raises GroupNotFoundError; StorageError.
         """
         self._ask_share(group_id, lambda share: share.raise_epoch(least))
 
     def share_partitions(self, group_id: str) -> list[ShareKey]:
-        """Return the share partitions of a group that have a durable state, in order; none if there is no
-        such group.
+        """Return the share partitions of a group that have a durable state, in order. The list is empty if
+        there is no such group.
         """
-        held = self._groups.find(group_id)
-        if held is None:
+        entry = self._groups.find(group_id)
+        if entry is None:
             return []
-        with held.lock:
-            return [] if held.share is None else held.share.initialised()
+        with entry.lock:
+            return [] if entry.share is None else entry.share.initialised()
 
     def alter_share_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, SegstoreError | None]:
-        """Set the start offsets of a share group without members, which is made if there is none; return for
-        each partition why that could not be done. Raises NonEmptyGroupError, GroupNotFoundError for a group
-        of another kind; StorageError.
+        """Set the start offsets of a share group without members, which is created if it is missing. Return
+        one error or None for each partition. Raises NonEmptyGroupError, GroupNotFoundError for a group of
+        another type; StorageError.
         """
         check_group(group_id)
 
@@ -98,11 +98,11 @@ class ShareRequests:
             _check_empty(share)
             return share.alter(offsets)
 
-        return self._groups.ask_held(group_id, lambda held: self._groups.as_share(held, alter))
+        return self._groups.ask_held(group_id, lambda entry: self._groups.as_share(entry, alter))
 
     def delete_share_offsets(self, group_id: str, topics: Collection[str]) -> dict[str, SegstoreError | None]:
-        """Delete the states of a share group without members for whole topics; return for each topic why that
-        could not be done. Raises NonEmptyGroupError, GroupNotFoundError; StorageError.
+        """Delete the states of whole topics of a share group without members. Return one error or None for
+        each topic. Raises NonEmptyGroupError, GroupNotFoundError; StorageError.
         """
 
         def delete(share: ShareMembership) -> dict[str, SegstoreError | None]:
@@ -116,41 +116,42 @@ class ShareRequests:
         GroupNotFoundError; StorageError.
         """
 
-        def end(held: GroupEntry) -> None:
-            share = _share_of(held, group_id)
+        def end(entry: GroupEntry) -> None:
+            share = _share_of(entry, group_id)
             _check_empty(share)
             share.end()
-            self._groups.drop(held)
+            self._groups.drop(entry)
 
         self._groups.ask_held(group_id, end, make=False)
 
     def forget_share_topics(self) -> None:
         """Delete the states of share groups for topics that were deleted. Raises StorageError,
-        OffsetNotAvailableError; the next heartbeat of a group does it, too.
+        OffsetNotAvailableError; a group's next heartbeat deletes them too.
         """
         for group_id in self._offsets.share_groups():
-            with suppress(GroupNotFoundError):  # it was deleted at this moment
+            with suppress(GroupNotFoundError):  # the group was deleted after the list was read
                 self._ask_share(group_id, lambda share: share.forget_deleted(self._groups.topics()))
 
     def set_share_states(self, states: Callable[[], DurableStates]) -> None:
-        """Have share groups keep the states of their partitions there."""
+        """Set the function that returns the durable states of share partitions."""
         self._groups.shares.states = states
 
     def set_share_fence(self, fence: Fence) -> None:
-        """Have this called with share partitions whose states were deleted or begun anew: those in memory
-        are out of date. It is called under the group's lock, and must not ask for a group.
+        """Set the function that is called with share partitions whose states were deleted or begun anew,
+        because their copies in memory are out of date. It runs under the group's lock, and must not call a
+        group.
         """
         self._groups.shares.fence = fence
 
     def _ask_share(self, group_id: str, ask: Callable[[ShareMembership], T]) -> T:
-        return self._groups.ask_held(group_id, lambda held: ask(_share_of(held, group_id)), make=False)
+        return self._groups.ask_held(group_id, lambda entry: ask(_share_of(entry, group_id)), make=False)
 
 
-def _share_of(held: GroupEntry, group_id: str) -> ShareMembership:
-    """Return a held group that is a share group. Raises GroupNotFoundError."""
-    if held.share is None:
+def _share_of(entry: GroupEntry, group_id: str) -> ShareMembership:
+    """Return the share group of an entry. Raises GroupNotFoundError."""
+    if entry.share is None:
         raise GroupNotFoundError(f"there is no share group {group_id!r}")
-    return held.share
+    return entry.share
 
 
 def _check_empty(share: ShareMembership) -> None:

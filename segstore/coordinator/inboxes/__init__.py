@@ -1,4 +1,4 @@
-"""Staged appends to a replicated store: each adoption is a transaction, with its id in the same one.
+"""Staged appends to a replicated store: each adoption is a transaction that also contains its id.
 
 `inboxes` serves the inbox of each directory, `adoptions` adopts a manifest, `adopted_topic` keeps the ids.
 """

@@ -1,8 +1,8 @@
 """The adopted ids of a replicated store, in the internal topic `__segstore_adopted`, compacted.
 
-On disk the key of a record is the id in UTF-8, its value the line that `adopted_ids` has in a store without
-replicas; a tombstone forgets the id. The record of an adoption is written in its transaction, so that the id
-counts where the records do, on whatever replica. Threads: one at a time, under a lock of the caller.
+On disk: the key of a record is the id in UTF-8; the value is the line that `adopted_ids` has in a store
+without replicas; a tombstone removes the id. The record of an adoption is written in its transaction, so that
+id and records are committed together, on any replica. Threads: one at a time, under a lock of the caller.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ PARTITION = 0
 
 
 class AdoptedTopic:
-    """The ids that count. `in_doubt`: a transaction may have ended since they were read, or will."""
+    """The adopted ids of committed transactions. `in_doubt`: a transaction may have ended since the ids were
+    read, or may still end.
+    """
 
     def __init__(self, store: Store) -> None:
-        """Read the ids. Errors as `load`."""
+        """Read the ids. Raises the errors of `load`."""
         config = store.writer().config
         self._limits = config.inbox_ids_retention_ms, config.inbox_ids_retention_count
         self._expired: list[str] = []
@@ -37,7 +39,7 @@ class AdoptedTopic:
 
     def load(self, store: Store) -> None:
         """Read the ids of committed transactions. Raises CorruptRecordError, StorageError,
-        NotLeaderOrFollowerError; OffsetNotAvailableError where not all that was committed is shown yet.
+        NotLeaderOrFollowerError; OffsetNotAvailableError if the log does not yet show all committed records.
         """
         self._known, found = KnownIds(*self._limits), list[Adoption]()
         self.in_doubt = False
@@ -59,16 +61,16 @@ class AdoptedTopic:
         self._expired = self._known.expire(store.context.clock())
 
     def find(self, id_: str) -> Adoption | None:
-        """Return the adoption of an id; None where it was not adopted, or is forgotten."""
+        """Return the adoption of an id; None if the id was not adopted, or has expired."""
         return self._known.find(id_)
 
     def all(self) -> list[Adoption]:
-        """Return all that are kept, the newest last."""
+        """Return all kept adoptions, the newest last."""
         return self._known.all()
 
     def log(self, store: Store) -> PartitionLog:
-        """Return the log of the ids; the topic is made where it is missing. Raises StorageError, and what
-        creating a topic raises.
+        """Return the log of the ids; a missing topic is created. Raises StorageError, and the errors of a
+        topic's creation.
         """
         if ADOPTED not in store.topics():
             segment_bytes = store.writer().config.offsets_topic_segment_bytes
@@ -76,32 +78,34 @@ class AdoptedTopic:
         return store.partition(ADOPTED, PARTITION)
 
     def records(self, adoption: Adoption) -> list[tuple[str, bytes | None]]:
-        """Return ids and values to write in the transaction of an adoption: its own, and tombstones of those
-        that have expired since the last one.
+        """Return the ids and values to write in an adoption's transaction: its own id, and tombstones of ids
+        that have expired since the last adoption.
         """
         expired = [(id_, None) for id_ in self._expired if self._known.find(id_) is None]
         return [(adoption.id, format_adoption(adoption)), *expired]
 
     def write(self, store: Store, records: Iterable[tuple[str, bytes | None]], template: Template) -> None:
-        """Write ids; `keep` is called once they count. Raises what an append with acks="all" raises."""
+        """Write ids; the caller calls `keep` once they are committed. Raises the errors of an append with
+        acks="all".
+        """
         log, now = self.log(store), store.context.clock()
         for number, (id_, value) in enumerate(records):
             numbered = template._replace(base_sequence=number) if template.producer_id >= 0 else template
             append_record(log, value, id_.encode(), (), now, None, numbered)
 
     def keep(self, adoption: Adoption) -> None:
-        """Note an id whose transaction was committed."""
+        """Add an id whose transaction was committed."""
         self._known.keep(adoption)
         self._expired = self._known.expire(adoption.adopted_ms)
 
     def bring(self, store: Store, adoptions: Iterable[Adoption]) -> None:
-        """Write ids that only a directory knows: those of the store without replicas that it was. Raises what
-        an append with acks="all" raises.
+        """Write ids that only a directory's file has, from the time when the store had no replicas. Raises
+        the errors of an append with acks="all".
         """
         merged = KnownIds(*self._limits)
         for adoption in sorted([*adoptions, *self._known.all()], key=lambda each: each.adopted_ms):
             merged.keep(adoption)
-        merged.expire(store.context.clock())  # a directory's file may have lines of ids that are forgotten
+        merged.expire(store.context.clock())  # a directory's file may have lines of expired ids
         for adoption in merged.all():
             if self._known.find(adoption.id) is None:
                 self.write(store, [(adoption.id, format_adoption(adoption))], PLAIN)
@@ -109,7 +113,7 @@ class AdoptedTopic:
 
 
 def _read(key: bytes, record: LastRecord) -> tuple[UnreadableRecord | None, Adoption | None]:
-    """Return why a record can't be read, if so, and the adoption, None of a tombstone."""
+    """Return an UnreadableRecord or None, and the adoption, which is None for a tombstone."""
     if record.value is None:
         return None, None
     try:
@@ -126,7 +130,7 @@ def _judge(key: bytes, record: LastRecord, producer_id: int | None) -> Unreadabl
 
 
 def unreadable(log: PartitionLog) -> list[UnreadableRecord]:
-    """Return which records that are the last of their keys are no adopted ids. Raises CorruptRecordError,
+    """Return the records that can't be decoded and are the last of their keys. Raises CorruptRecordError,
     StorageError.
     """
     return load_last(log, _judge, _judge, transactional=True)

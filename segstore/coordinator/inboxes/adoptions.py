@@ -1,19 +1,19 @@
 """`Adoptions`: adopts a manifest in a replicated store, as a transaction.
 
 1. The id is looked up. Topics, partitions and every staged file are checked.
-2. The transactional id that is made of the sealed id gets a producer, which fences and aborts an attempt that
-   died or hangs (KIP-98). Where such an attempt may have been committed, the ids are read again.
-3. The batches are appended to the leaders with acks="all", as that producer's, with its sequences.
+2. The transactional id, made of the sealed id, gets a producer, which fences and aborts an earlier attempt
+that died or hangs (KIP-98). If that attempt may have been committed, the ids are read again.
+3. The batches are appended to the leaders with acks="all", with the producer's id and sequences.
 4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas are synced.
-5. The transaction is committed. Until `__transaction_state` has that, the next attempt, or the next open,
-   aborts it; from then on it is completed.
-6. The markers are written, and are visible in all partitions at once. They are synced.
+5. The transaction is committed. Until the commit is in `__transaction_state`, the next attempt or the next
+open aborts it; after that it is completed.
+6. The markers are written, and become visible in all partitions at once. They are synced.
 
-So records and id count together, on whatever replica leads. What was aborted stays in the logs, as in Kafka:
-readers with read_committed pass over it.
+So records and id are committed together, on any leader. Aborted records stay in the logs, as in Kafka;
+read_committed readers skip them.
 
-On disk: the partitions, through their leaders; staged files are read, outside of all locks: where a
-directory hangs with them, so does its own inbox alone. Threads: any.
+On disk: the partitions, through their leaders. Staged files are read outside of all locks: a directory that
+hangs stops only its own inbox. Threads: any.
 """
 
 from __future__ import annotations
@@ -71,63 +71,65 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 TRANSACTIONAL_ID = "__segstore_adopted/"
-"""What the transactional ids of adoptions begin with; the sealed id follows."""
+"""The prefix of adoptions' transactional ids; the sealed id follows."""
 PATIENCE = 20.0
-"""Seconds for which an adoption is tried again while leaders are elected, or another one is being ended."""
+"""Seconds for which an adoption is retried while leaders are elected, or an earlier transaction
+is being ended.
+"""
 PAUSE = 0.05
 TAKE_OVER = 30.0
-"""Seconds that one who adopts an id waits for another one who does; then that one hangs, and is fenced."""
+"""Seconds that an adoption waits for another adoption of the same id, which then counts as
+hanging and is fenced.
+"""
 
 _FENCED = (InvalidProducerEpochError, TransactionalIdNotFoundError, InvalidTxnStateError)
 
 
 def _moves(error: Exception) -> bool:
-    """Return whether an attempt has failed since a leader was lost, or an earlier one is still being ended; a
-    disk that refuses the staged files raises an OSError that is no StorageError.
-    """
-    if isinstance(error, StorageError):
+    """Return whether a retry may help: a leader was lost, or an earlier attempt is still being ended."""
+    if isinstance(error, StorageError):  # the disk with the staged files raises a plain OSError
         return passes(error) and error.errno not in NO_ROOM
     return isinstance(error, NotLeaderOrFollowerError | ConcurrentTransactionsError)
 
 
 def side_of(store: Store) -> ReplicatedWriter:
-    """Return what writes a replicated store. Raises StoreClosedError."""
+    """Return the writer of a replicated store. Raises StoreClosedError."""
     side = store.writer()
     assert isinstance(side, ReplicatedWriter)
     return side
 
 
 class FencedAdoptionError(ConcurrentTransactionsError):
-    """Another one adopts the same id by now; it is not tried again at once."""
+    """An adoption was fenced by another adoption of the same id; it is not retried at once."""
 
 
 class Adoptions:
-    """A store has one."""
+    """The adoptions of a store, which has one such object."""
 
     def __init__(self, store: Store) -> None:
         """Read the adopted ids. Raises CorruptRecordError, StorageError, NotLeaderOrFollowerError."""
         self._store = store
         if ADOPTED in store.topics():
-            shared(store, TransactionCoordinator)  # which ends what an earlier process left open
+            shared(store, TransactionCoordinator)  # it ends transactions that an earlier process left open
         self.ids = AdoptedTopic(store)
         self._lock, self._over = Mutex(), Latch()
         self._under_way: dict[str, Latch] = {}
         self._unsettled: dict[str, Adoption] = {}
-        """Committed, but perhaps not visible or not durable yet."""
+        """Committed adoptions that may not be visible or durable yet, by id."""
 
     def close(self) -> None:
-        """Let no adoption be tried again."""
+        """Stop the retries of adoptions."""
         self._over.open()
 
-    # --- one after the other --------------------------------------------------------------------
+    # --- attempts -------------------------------------------------------------------------------
 
     def adopt(self, folder: Folder, manifest: Manifest) -> Adoption:
-        """Adopt a manifest whose files lie in this inbox; return what was adopted, now or before, once it is
-        durable on all in-sync replicas, and visible.
+        """Adopt a manifest whose files are in this inbox; return its adoption, which may be an earlier one,
+        once it is visible, and durable on all in-sync replicas.
 
         Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
         OffsetsExhaustedError, IdempotencyConflictError if it can never be adopted; any other error if it
-        can't be now.
+        can't be adopted now.
         """
         until = time.monotonic() + PATIENCE
         with self._alone(manifest.id):
@@ -143,11 +145,11 @@ class Adoptions:
 
     @contextmanager
     def _alone(self, id_: str) -> Iterator[None]:
-        """Run a block while nobody else adopts this id, or one who hangs does."""
+        """Run a block while no other thread adopts this id, except a thread that hangs."""
         mine, until = Latch(), time.monotonic() + TAKE_OVER
         while (other := self._under_way.setdefault(id_, mine)) is not mine:
             if not other.wait(max(until - time.monotonic(), 0.0)):
-                self._under_way[id_] = mine  # its transaction is fenced
+                self._under_way[id_] = mine  # the other attempt hangs: `begin` will fence its transaction
         try:
             yield
         finally:
@@ -172,7 +174,9 @@ class Adoptions:
         return known
 
     def _again(self, id_: str) -> Adoption | None:
-        """Look an id up once no earlier attempt can be committed any more."""
+        """Return the adoption of an id after earlier attempts were fenced, so that none of them can be
+        committed any more.
+        """
         with self._lock:
             if self.ids.in_doubt:
                 self.ids.load(self._store)
@@ -194,7 +198,7 @@ class Adoptions:
         manifest: Manifest,
         by_partition: Mapping[TopicPartition, list[StagedFile]],
     ) -> Adoption:
-        """Do steps 3 to 5; what fails before the commit is aborted."""
+        """Append and commit (steps 3 to 5); a failure before the commit aborts the transaction."""
         store, ids = self._store, self.ids
         spans: dict[tuple[str, int], tuple[int, int]] = {}
         try:
@@ -218,7 +222,7 @@ class Adoptions:
         try:
             transaction.commit()
         except BaseException:
-            ids.in_doubt = True  # it may be decided: the next attempt, or the next open, ends it
+            ids.in_doubt = True  # the commit may be decided: the next attempt, or the next open, ends it
             raise
         with self._lock:
             self._unsettled[adoption.id] = adoption
@@ -226,7 +230,7 @@ class Adoptions:
         return adoption
 
     def _settle(self, transaction: _Transaction, adoption: Adoption) -> None:
-        """Do step 6, unless it is done: let all markers be written, and durable."""
+        """Write and sync the markers (step 6), unless that is done."""
         if adoption.id not in self._unsettled:
             return
         transaction.complete()
@@ -248,47 +252,51 @@ class _Transaction:
 
     @property
     def state(self) -> tuple[str, int]:
-        """Return the partition of `__transaction_state` that has the transaction."""
+        """Return the partition of `__transaction_state` for this transaction."""
         ids = self._store.topics()[TRANSACTION_STATE].partition_ids
         count = self._store.writer().config.transaction_state_log_num_partitions
         return TRANSACTION_STATE, partition_among(self._id, ids, count)
 
     @contextmanager
     def fenced(self) -> Iterator[None]:
-        """Run a block whose errors of being fenced become FencedAdoptionError."""
+        """Run a block in which fencing errors become FencedAdoptionError."""
         try:
             yield
         except _FENCED as error:
             raise FencedAdoptionError(f"another one adopts the same id: {error}") from error
 
     def begin(self) -> None:
-        """Get a producer that fences all earlier ones; what they left open is ended. Raises
-        ConcurrentTransactionsError where that is not possible yet; StorageError.
+        """Get a producer that fences all earlier ones, and ends their open transaction. Raises
+        ConcurrentTransactionsError if that is not possible yet; StorageError.
         """
         longest = self._store.writer().config.transaction_max_timeout_ms
         self._identity = self._coordinator.init_producer_id(self._id, longest)
 
     def add(self, partitions: list[TopicPartition]) -> None:
-        """Make the partitions part of the transaction."""
+        """Add partitions to the transaction."""
         self._coordinator.add_partitions(self._id, self._identity, partitions)
 
     @contextmanager
     def appending(self, at: TopicPartition) -> Iterator[Template]:
-        """Run a block in which records may be appended with this template; nobody ends the transaction."""
+        """Run a block that may append records with this template; the transaction can't be ended during the
+        block.
+        """
         with self._coordinator.appending(self._id, self._identity, [at]):
             yield Template(TRANSACTIONAL_FLAG, *self._identity, 0)
 
     def commit(self) -> None:
-        """Commit. On return it is decided; raises where that is not known."""
+        """Commit the transaction. On return the commit is decided; after an error the outcome is unknown."""
         self._coordinator.end(self._id, self._identity, True)
 
     def complete(self) -> None:
-        """Let the markers be written. Raises ConcurrentTransactionsError where they can't be now."""
-        with suppress(TransactionalIdNotFoundError):  # it has expired since, so it was complete
+        """Write the missing markers. Raises ConcurrentTransactionsError if that is not possible now."""
+        with suppress(TransactionalIdNotFoundError):  # the id has expired, so the transaction was complete
             self._coordinator.complete(self._id)
 
     def abort(self) -> None:
-        """Abort. Where that fails the next attempt does it, or the coordinator once the time is over."""
+        """Abort the transaction. If that fails, the next attempt aborts it, or the coordinator after its
+        timeout.
+        """
         try:
             self._coordinator.end(self._id, self._identity, False)
         except (SegstoreError, OSError) as error:
@@ -301,8 +309,8 @@ class _Transaction:
 def _append(
     transaction: _Transaction, folder: Folder, to: PartitionLog, files: list[StagedFile]
 ) -> tuple[int, int]:
-    """Append the files to the leader, some megabytes at a time, each committed before the next one: another
-    leader lacks none of them. Return the first offset, and the end.
+    """Append the files to the leader in chunks of some megabytes; return the first offset and the end offset.
+    Each chunk is committed before the next is appended, so that a new leader has all earlier chunks.
     """
     at, first, end, sequence = TopicPartition(to.topic, to.partition), -1, -1, 0
     for file in files:
@@ -317,8 +325,8 @@ def _append(
 
 
 def _chunks(folder: Folder, file: StagedFile) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.void], int]]:
-    """Yield the batches of a file, each with its CRC checked: they get another one. Raises StagedFilesError,
-    OSError.
+    """Yield the batches of a file in chunks, after a check of their CRCs, which will be overwritten. Raises
+    StagedFilesError, OSError.
     """
     path, done = folder.staged(file), 0
     with open_staged(folder.files, path) as handle:
@@ -330,13 +338,13 @@ def _chunks(folder: Folder, file: StagedFile) -> Iterator[tuple[NDArray[np.uint8
 
 
 def _claimed(buffer: NDArray[np.uint8], batches: NDArray[np.void], size: int, template: Template) -> Encoded:
-    """Let the batches be the producer's: their headers are written anew, with their CRCs."""
+    """Return the batches with the producer's id, epoch and sequences in their headers, and with new CRCs."""
     starts = np.concatenate(([0], np.cumsum(batches["count"], dtype=np.int64)[:-1]))
     batches["producer_id"], batches["producer_epoch"] = template.producer_id, template.producer_epoch
     batches["base_sequence"] = (template.base_sequence + starts) % SEQUENCES
     batches["attributes"] |= template.attributes
     encoded = Encoded(buffer, size, batches)
-    encoded.pooled = False  # it is written by now when the next one is read into the same buffer
+    encoded.pooled = False  # the chunk is written before the next one is read into the same buffer
     at = 0
     for number in range(len(batches)):
         checked(lib.seg_seal(encoded.ptr + at, size - at, encoded.headers + number))

@@ -1,8 +1,8 @@
 """`Inboxes`: the inboxes of a replicated store, one in each of its directories.
 
-Whoever stages does so in any of them. What is sealed there is adopted by a thread of that inbox, so one whose
-disk hangs holds up no other. All know the same ids: `__segstore_adopted` has them, and each directory a copy
-in `.segstore/adopted`, in which its sealers look an id up.
+A client stages in any inbox, and a thread of that inbox adopts the sealed manifests, so an inbox whose disk
+hangs delays no other. All inboxes share their ids: `__segstore_adopted` has them, and each directory has a
+copy in `.segstore/adopted`, in which its sealers look up an id.
 
 On disk: the inboxes of the directories. Threads: any.
 """
@@ -39,31 +39,31 @@ log = Logger("segstore")
 
 RETRY = 1.0  # seconds
 COPYING = 10.0
-"""Seconds that an adoption waits at most for directories to copy its id."""
+"""Longest wait of an adoption, in seconds, for the directories to copy its id."""
 
 
 class Inboxes:
-    """A store has one; `serve` begins. See `WritingSide.inbox`."""
+    """The inboxes of a store, which has one such object; it becomes `WritingSide.inbox` in `serve`."""
 
     def __init__(self, store: Store) -> None:
-        """Prepare. Raises what reading the adopted ids raises."""
+        """Read the adopted ids. Raises CorruptRecordError, StorageError, NotLeaderOrFollowerError."""
         self._side, self._store = side_of(store), weakref.ref(store)
         self._adoptions = shared(store, Adoptions)
         self._ids = self._adoptions.ids
 
     def serve(self, store: Store) -> None:
-        """Adopt what waits in the inboxes of all directories, and from now on what is sealed. Raises what an
-        append raises, where ids of one directory can't be made known to all.
+        """Start to adopt the sealed manifests of all directories, present and future ones. Raises the errors
+        of an append if ids that only one directory has can't be written to the topic.
         """
         side = self._side
-        held = [adoption for directory in side.manager.online for adoption in directory.writer.inbox.ids]
-        self._ids.bring(store, held)
+        adoptions = [adoption for directory in side.manager.online for adoption in directory.writer.inbox.ids]
+        self._ids.bring(store, adoptions)
         side.inbox, side.directory_began = self, self.begin
         for directory in side.manager.online:
             self.begin(directory)
 
     def begin(self, directory: DataDirectory) -> None:
-        """Serve the inbox of a directory; one whose disk refuses goes offline."""
+        """Start to serve the inbox of a directory; the directory goes offline if its disk fails."""
         adopter = _Adopter(self._store, directory, self._copy)
         try:
             directory.writer.inbox.begin_with(adopter, self._ids.all(), ENDING)
@@ -71,7 +71,9 @@ class Inboxes:
             self._side.manager.failed(directory.broker, error)
 
     def _copy(self, adoption: Adoption) -> None:
-        """Let the sealers of all directories find an id. One that has no room, or hangs, gets it later."""
+        """Copy an id to all directories, for their sealers. A directory that has no room or hangs copies it
+        later.
+        """
         self._side.manager.on_each(
             lambda directory: directory.writer.inbox.note(adoption),
             lambda directory: not directory.hangs,
@@ -79,7 +81,7 @@ class Inboxes:
         )
 
     def adopt(self, id_: str, files: Sequence[StagedFile], /) -> Adoption:
-        """See `Inbox.adopt`: in whichever directory the files lie."""
+        """Adopt staged files, from the directory that has them all; the contract is `Inbox.adopt`."""
         for directory in self._side.manager.online:
             inbox = directory.writer.inbox
             if all(inbox.folder.files.exists(inbox.folder.staged(file)) for file in files):
@@ -87,14 +89,16 @@ class Inboxes:
         raise StagedFilesError(f"{id_!r}: no directory of the store has all of the staged files")
 
     def close(self) -> None:
-        """Wait for the adoptions that are under way; what else is sealed waits for the next open."""
+        """Wait for running adoptions; other sealed manifests wait for the next open."""
         self._adoptions.close()
         for directory in self._side.manager.directories.values():
             directory.writer.inbox.close()
 
 
 class _Adopter:
-    """See `Adopts`. The store is not referred to, so that one that nobody uses any more can end."""
+    """Adopts the manifests of one directory's inbox (protocol `Adopts`). It does not refer to the store, so
+    that an unused store can be collected.
+    """
 
     def __init__(
         self,
@@ -105,7 +109,9 @@ class _Adopter:
         self._store, self._directory, self._copy = store, directory, copy
 
     def adopt(self, manifest: Manifest) -> Adoption:
-        """See `Adoptions.adopt`. Raises ReplicaOfflineError where the directory is offline."""
+        """Adopt a manifest; the contract is `Adoptions.adopt`. Raises ReplicaOfflineError if the directory is
+        offline.
+        """
         directory, store = self._directory, self._store()
         if directory.error is not None:
             raise ReplicaOfflineError(f"{directory!r} is offline: {directory.error}")
@@ -117,8 +123,8 @@ class _Adopter:
 
 
 def serve_inboxes(store: Store) -> None:
-    """Serve the inboxes of a store that was opened. Where the adopted ids can't be read yet, since too few
-    replicas are in sync, the store is open all the same, and sealers wait until they can.
+    """Serve the inboxes of a store that was opened. If the adopted ids can't be read yet, because too few
+    replicas are in sync, the store opens all the same, and sealers wait until the ids are read.
     """
     try:
         shared(store, Inboxes).serve(store)
@@ -130,8 +136,10 @@ def serve_inboxes(store: Store) -> None:
 
 
 def _begin_again(ref: Callable[[], Store | None]) -> None:
-    """Serve the inboxes in a thread of their own: an adoption needs what the scheduler does meanwhile."""
-    with suppress(IllegalStateError):  # the interpreter ends
+    """Serve the inboxes in a thread of their own, because an adoption needs the scheduler's
+    thread to go on.
+    """
+    with suppress(IllegalStateError):  # no thread can start at interpreter exit
         Background(partial(_again, ref), "segstore-inboxes").start()
 
 

@@ -1,1 +1,1 @@
-"""Offsets that groups have committed, and group memberships: the records of `__consumer_offsets`."""
+"""The records of `__consumer_offsets`: the committed offsets of groups, and their memberships."""

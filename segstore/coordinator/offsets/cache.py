@@ -1,10 +1,11 @@
-"""`OffsetsCache`: `__consumer_offsets` in memory. Each partition is read when one of its groups is first
-asked for.
+"""`OffsetsCache`: `__consumer_offsets` in memory. A partition is loaded at the first request to one of its
+groups.
 
-On disk: records, and tombstones, of the topic. Threads: any. Each partition of the topic has a lock, under
-which it is read and written. Memory changes after the log did. Nobody waits under the lock until a replica
-leads, or shows what was committed: the caller gets OffsetNotAvailableError, and may ask again (Kafka:
-COORDINATOR_LOAD_IN_PROGRESS). A write waits there for the replicas, at most offsets.commit.timeout.ms.
+On disk: records, and tombstones, of the topic. Threads: any. Each partition of the topic has a lock for its
+reads and writes. Memory changes after the log. A request does not wait under the lock until a replica leads,
+or shows all committed records: it gets OffsetNotAvailableError, and may be repeated (Kafka:
+COORDINATOR_LOAD_IN_PROGRESS). A write waits under the lock for the replicas, at most
+offsets.commit.timeout.ms.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ T = TypeVar("T")
 
 
 class CachedPartition:
-    """A partition of the topic and what was read from it; `state` is None before it was read. `is_sure`:
-    readers see all that was appended. An append that timed out, or was interrupted, may be committed later.
+    """A partition of the topic in memory; `state` is None before it was loaded. `is_sure`: readers see all
+    appended records; False after an append that timed out or was interrupted, which may be committed later.
     """
 
     def __init__(self, number: int) -> None:
@@ -44,7 +45,7 @@ class CachedPartition:
 
 
 class OffsetsCache:
-    """The part of `GroupOffsets` that reads, caches and locks."""
+    """The part of `GroupOffsets` with the loaded partitions and their locks."""
 
     def __init__(self, store: Store) -> None:
         store.context.check_writable()
@@ -54,77 +55,77 @@ class OffsetsCache:
         self._partitions: dict[int, CachedPartition] = {}
 
     def partition_for(self, group: str) -> int:
-        """Return the partition of `__consumer_offsets` that has the group's records. Raises
+        """Return the partition of `__consumer_offsets` for the group's records. Raises
         InvalidGroupIdError.
         """
         return self._topic.partition_for(check_group(group))
 
-    def _held(self, partition: int, look: Callable[[OffsetsState], T]) -> T:
-        """Return what `look` finds in a partition's state, under the partition's lock. (A generator that is
-        a context manager would keep the lock as long as the exception of an interrupt has its frames.)
-        """
-        held = self._partition(partition)
-        with held.lock:
-            return look(self._state(held))
+    def _look_up(self, partition: int, look: Callable[[OffsetsState], T]) -> T:
+        """Return the result of `look` on a partition's state, called under the partition's lock."""
+        cached = self._partition(partition)
+        # Not a generator-based context manager: an interrupt's exception would keep its frame, and the lock.
+        with cached.lock:
+            return look(self._state(cached))
 
     def _partition(self, number: int) -> CachedPartition:
         with self._lock:
             return self._partitions.setdefault(number, CachedPartition(number))
 
-    def _state(self, held: CachedPartition) -> OffsetsState:
-        if held.state is None:
-            source = self._topic.log(held.number)
+    def _state(self, cached: CachedPartition) -> OffsetsState:
+        if cached.state is None:
+            source = self._topic.log(cached.number)
             if source is None:
-                # No state is kept of a missing topic: it may be created with another number of partitions.
+                # A missing topic's state is not cached: the number of its partitions is not known yet.
                 return OffsetsState()
             source.check_committed()
-            held.is_sure = held.is_sure or source.shows_all  # before it is loaded
+            # read before the load, so that the load sees all
+            cached.is_sure = cached.is_sure or source.shows_all
             state = load(source)
-            if not held.is_sure:
-                return state  # what is committed later must be read then
-            held.state = state
-        return held.state
+            if not cached.is_sure:
+                return state  # not cached: records may be committed later
+            cached.state = state
+        return cached.state
 
     def check_decided(self, group: str) -> None:
-        """Raise OffsetNotAvailableError where a write to the group's partition has failed, and may be
-        committed later all the same.
+        """Raise OffsetNotAvailableError if a write to the group's partition has failed, and may still be
+        committed.
         """
-        held = self._partition(self.partition_for(group))
-        with held.lock:
-            self._check_decided(held, group)
+        cached = self._partition(self.partition_for(group))
+        with cached.lock:
+            self._check_decided(cached, group)
 
-    def _check_decided(self, held: CachedPartition, group: str) -> None:
-        source = None if held.is_sure else self._topic.log(held.number)
-        if source is not None and not source.shows_all:  # it is asked often: nothing is loaded for it
+    def _check_decided(self, cached: CachedPartition, group: str) -> None:
+        source = None if cached.is_sure else self._topic.log(cached.number)
+        if source is not None and not source.shows_all:  # a frequent check, which loads nothing
             raise OffsetNotAvailableError(
-                f"group {group!r}: it is not known yet whether the last write of {TOPIC}-{held.number} "
+                f"group {group!r}: it is not known yet whether the last write of {TOPIC}-{cached.number} "
                 "is committed"
             )
 
     def _writing(
         self, group: str, write: Callable[[OffsetsState, OffsetsWriter], T], checked: bool = True
     ) -> T:
-        """Call `write` with the state and a writer of the group's partition; the topic is created where it
-        is missing. The partition is read anew where its log may have more than memory: an interrupt has ended
-        `write`, or its records are not committed yet.
+        """Return the result of `write`, called with the state and a writer of the group's partition; a
+        missing topic is created. The partition is loaded again later if its log may have more than memory:
+        `write` was interrupted, or its records are not committed yet.
         """
         target = self._topic.writable(group)
-        held = self._partition(target.partition)
-        with held.lock:
-            self._check_decided(held, group)  # nothing after an undecided write is committed before it
-            state = self._state(held)
+        cached = self._partition(target.partition)
+        with cached.lock:
+            self._check_decided(cached, group)  # a later write would be committed after the undecided one
+            state = self._state(cached)
             if checked:
                 state.known(group)
-            known, was_sure = held.state, held.is_sure
-            held.state, held.is_sure = None, False
+            known, was_sure = cached.state, cached.is_sure
+            cached.state, cached.is_sure = None, False
             try:
                 found = write(state, OffsetsWriter(target, self._config, self._clock()))
             except SegstoreError as error:
                 if not may_be_written(error):
-                    held.state, held.is_sure = known, was_sure
+                    cached.state, cached.is_sure = known, was_sure
                 raise
-            # What is committed by now has all that was appended before below it.
-            held.state, held.is_sure = known, True
+            # The committed records include every record that was appended before them.
+            cached.state, cached.is_sure = known, True
             return found
 
     def _drop(
@@ -135,11 +136,11 @@ class OffsetsCache:
         gone: Collection[TopicPartition],
         whole: bool,
     ) -> None:
-        """Write tombstones of offsets; with `whole` those of the group's membership too."""
-        held = state.groups.get(group, GroupState())
-        members = list(held.consumer) if whole else []
-        shares = list(held.share) if whole else []
-        is_classic = whole and held.record is not None
+        """Write tombstones of offsets, and with `whole` of the group's membership too."""
+        group_state = state.groups.get(group, GroupState())
+        members = list(group_state.consumer) if whole else []
+        shares = list(group_state.share) if whole else []
+        is_classic = whole and group_state.record is not None
         keys = [offset_key(group, tp) for tp in sorted(gone)] + [group_key(group)] * is_classic
         keys += [consumer_key(group, each) for each in members]
         keys += [share_key(group, each) for each in shares]

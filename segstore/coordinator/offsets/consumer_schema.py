@@ -17,7 +17,7 @@ from segstore.protocol.codec import structs
 from segstore.protocol.record_codec import decode_key, decode_value, encode_key, encode_value
 
 Assignment = Mapping[bytes, frozenset[int]]
-"""Partitions by topic id (16 bytes); a topic without partitions is not in it."""
+"""Partitions by topic id (16 bytes), without topics that have no partitions."""
 NOTHING: Assignment = {}
 AssignmentEpochs = Mapping[bytes, Mapping[int, int]]
 """The member epoch in which each partition was assigned, by topic id and partition (KIP-1251)."""
@@ -26,7 +26,7 @@ VALUE_VERSION = 0
 
 
 class GroupRecordType(IntEnum):
-    """What a record is of: the version of its key."""
+    """The type of a group's record, which is the version of its key."""
 
     EPOCH = 3
     PARTITION_METADATA = 4
@@ -44,7 +44,7 @@ NAMED: Mapping[GroupRecordType, str] = {
     GroupRecordType.CURRENT: "member_id",
     GroupRecordType.REGEX: "regular_expression",
 }
-"""Kinds of which a group has many records, each for a member or a regular expression: its key's field."""
+"""The name field of the key, for record types with one record per member or regular expression."""
 _MESSAGES: Mapping[GroupRecordType, str] = {
     GroupRecordType.EPOCH: "ConsumerGroupMetadata",
     GroupRecordType.PARTITION_METADATA: "ConsumerGroupPartitionMetadata",
@@ -58,7 +58,9 @@ _MESSAGES: Mapping[GroupRecordType, str] = {
 
 
 class RecordKey(NamedTuple):
-    """Which record of a group; `name` is a member's id or a regular expression, "" for kinds without."""
+    """The key of a record within its group; `name` is a member id or a regular expression, "" for the other
+    types.
+    """
 
     kind: GroupRecordType
     name: str = ""
@@ -75,19 +77,19 @@ class ConsumerKey(NamedTuple):
 
 
 class GroupEpoch(NamedTuple):
-    """`metadata_hash` differs where the topics of the group do (KIP-1101)."""
+    """The epoch of a group. `metadata_hash` is a hash of its subscribed topics (KIP-1101)."""
 
     epoch: int
     metadata_hash: int = 0
 
 
 class PartitionMetadata(NamedTuple):
-    """What Kafka before 4.1 kept in place of the hash: known is only that it is there."""
+    """The record that Kafka before 4.1 wrote in place of the hash; its content is not read."""
 
 
 class ClassicMember(NamedTuple):
-    """What else is known of a member that speaks the classic protocol (Kafka: ClassicMemberMetadata): its
-    session timeout, and its protocols in the order of its preference, with its subscription as bytes.
+    """The part of a member's subscription that only the classic protocol has (Kafka: ClassicMemberMetadata):
+    its session timeout, and its protocols in order of preference, with its subscription as bytes.
     """
 
     session_timeout_ms: int
@@ -95,8 +97,8 @@ class ClassicMember(NamedTuple):
 
 
 class ConsumerMemberValue(NamedTuple):
-    """What a member says of itself. `topic_regex` is None or empty where it has none; `classic` is None but
-    for a member of the classic protocol.
+    """The subscription of a member. `topic_regex` is None or empty without a regular expression; `classic` is
+    None except for a member of the classic protocol.
     """
 
     instance_id: str | None = None
@@ -111,19 +113,19 @@ class ConsumerMemberValue(NamedTuple):
 
 
 class TargetEpoch(NamedTuple):
-    """The group epoch for which the targets were worked out."""
+    """The group epoch for which the target assignments were computed."""
 
     epoch: int
 
 
 class TargetAssignment(NamedTuple):
-    """The partitions that a member shall have."""
+    """The target assignment of a member."""
 
     partitions: Assignment
 
 
 class MemberState(IntEnum):
-    """How far a member is on its way to its target (Kafka: MemberState)."""
+    """The state of a member on the way to its target (Kafka: MemberState)."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -132,9 +134,9 @@ class MemberState(IntEnum):
 
 
 class Current(NamedTuple):
-    """What a member has now: `assigned`, and `revoking`, which it has to give up first. `previous_epoch` is
-    what a member comes with that did not get the last answer. A partition that `since` lacks, as in records
-    of before 4.3, counts as assigned in the present epoch.
+    """The current assignment of a member: `assigned`, and `revoking`, which the member must revoke first. A
+    member that has missed the last answer sends `previous_epoch`. A partition that is not in `since`, as in
+    records from before Kafka 4.3, counts as assigned in the present epoch.
     """
 
     epoch: int = 0
@@ -145,7 +147,7 @@ class Current(NamedTuple):
     since: AssignmentEpochs = NO_EPOCHS
 
     def assigned_in(self, topic: bytes, number: int) -> int | None:
-        """Return the epoch in which a partition was assigned; None for a partition of another member."""
+        """Return the epoch in which a partition was assigned; None if it is not this member's."""
         held = self.assigned.get(topic, _NONE), self.revoking.get(topic, _NONE)
         if not any(number in numbers for numbers in held):
             return None
@@ -153,7 +155,7 @@ class Current(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The topics that matched a regular expression at a time, in ms since the epoch."""
+    """The topics that a regular expression matched at a time, in ms since the epoch."""
 
     topics: frozenset[str]
     version: int
@@ -173,7 +175,7 @@ _NONE: frozenset[int] = frozenset()
 
 
 def consumer_key(group: str, key: RecordKey) -> bytes:
-    """Encode a key. Raises InvalidArgumentError for a group, a member or an expression that is too long."""
+    """Encode a key. Raises InvalidArgumentError if the group, the member or the expression is too long."""
     body = structs(f"{_MESSAGES[key.kind]}Key")(group_id=group)
     if key.kind in NAMED:
         setattr(body, NAMED[key.kind], key.name)
@@ -181,7 +183,9 @@ def consumer_key(group: str, key: RecordKey) -> bytes:
 
 
 def consumer_value(value: Value) -> bytes:
-    """Encode a value. Raises InvalidArgumentError; TypeError for PartitionMetadata, which is only deleted."""
+    """Encode a value. Raises InvalidArgumentError; TypeError for PartitionMetadata, which can only be
+    deleted.
+    """
     return encode_value(_body(value), VALUE_VERSION)
 
 
@@ -218,7 +222,7 @@ def _subscription(value: ConsumerMemberValue) -> Any:
         subscribed_topic_regex=value.topic_regex,
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         server_assignor=value.server_assignor,
-        # Without the null that Kafka writes too, it would read the default: a classic member.
+        # Kafka writes this null too: without it the field's default would be read, a classic member.
         classic_member_metadata=None if value.classic is None else _classic(kind, value.classic),
     )
 
@@ -260,15 +264,13 @@ def _partitions(kind: Any, assignment: Assignment) -> list[Any]:
 
 
 def parse_consumer_key(kind: GroupRecordType, data: bytes) -> ConsumerKey:
-    """Return the key of a record of this kind. Raises ValueError for bytes that are no key."""
+    """Return the key of a record of this type. Raises ValueError if the bytes are no key."""
     key = decode_key(f"{_MESSAGES[kind]}Key", data)
     return ConsumerKey(key.group_id, RecordKey(kind, getattr(key, NAMED[kind]) if kind in NAMED else ""))
 
 
 def parse_consumer_value(kind: GroupRecordType, data: bytes) -> Value:
-    """Return a record's value. Raises UnsupportedVersionError; ValueError for bytes that are not such a
-    value.
-    """
+    """Return a record's value. Raises UnsupportedVersionError; ValueError if the bytes are no such value."""
     if kind is GroupRecordType.PARTITION_METADATA:
         return PartitionMetadata()
     return _PARSERS[kind](decode_value(f"{_MESSAGES[kind]}Value", data))
@@ -285,7 +287,7 @@ def _parse_subscription(body: Any) -> ConsumerMemberValue:
         body.subscribed_topic_regex,
         body.rebalance_timeout_ms,
         body.server_assignor,
-        # Members of the consumer protocol had no null before: then this is the default.
+        # Older records of the consumer protocol lack the null, and decode to the default.
         None if held in (None, type(body).ClassicMemberMetadata()) else _parse_classic(held),
     )
 
@@ -311,8 +313,8 @@ def _parse_epochs(rows: list[Any]) -> AssignmentEpochs:
     since: dict[bytes, dict[int, int]] = {}
     for row in rows:
         if row.assignment_epochs:
-            given = zip(row.partitions, row.assignment_epochs, strict=True)
-            since.setdefault(row.topic_id, {}).update(given)
+            pairs = zip(row.partitions, row.assignment_epochs, strict=True)
+            since.setdefault(row.topic_id, {}).update(pairs)
     return since
 
 

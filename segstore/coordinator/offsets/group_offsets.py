@@ -1,10 +1,9 @@
 """`GroupOffsets`: the committed offsets of all groups, and their memberships, in memory and in the log. A
 shared part of a store.
 
-On disk: owns the topic `__consumer_offsets` (see `topic` and `schema`). A commit is one record batch,
-appended at once: a crash keeps all of it or nothing.
-Threads: any. Each partition of the topic has a lock, under which it is read and written. Memory changes
-after the log did.
+On disk: owns the topic `__consumer_offsets` (its modules are `topic` and `schema`). A commit is one record
+batch, appended at once: a crash keeps all of it or nothing.
+Threads: any. Each partition of the topic has a lock for its reads and writes. Memory changes after the log.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ from segstore.storage.store.store import Store
 
 # --- cleanup -----------------------------------------------------------------------------------
 
-# Expiry of offsets: of groups that have long been empty, and of topics that were deleted. On disk: tombstones
-# in `__consumer_offsets`. Threads: any; the store's scheduler calls it from time to time.
+# Expiry of committed offsets, of groups that have long been empty, and of deleted topics. On disk: tombstones
+# in `__consumer_offsets`. Threads: any; the store's scheduler calls `expire` at regular intervals.
 
 _MINUTE_MS = 60_000
 
@@ -57,11 +56,11 @@ class OffsetsCleanup(ShareRecords):
         super().__init__(store)
         self._opened_ms, self._closed = self._clock(), False
         self.empty_since: EmptySince = self._empty_since
-        """Says since when a group has no members; the group coordinator puts its own function here."""
+        """Returns since when a group is empty; the group coordinator replaces this function."""
         self.swept: Callable[[], None] = lambda: None
-        """Is called behind each expiry; the group coordinator puts its own function here."""
+        """Called after each expiry; the group coordinator replaces this function."""
         interval = self._config.offsets_retention_check_interval_ms / 1000
-        me = weakref.ref(self)  # the scheduler must not keep a store that nobody has any more
+        me = weakref.ref(self)  # the scheduler must not keep an unused store alive
 
         def expire() -> None:
             cleanup = me()
@@ -79,19 +78,19 @@ class OffsetsCleanup(ShareRecords):
     ) -> dict[str, set[TopicPartition]]:
         """Delete the offsets that are older than `offsets.retention.minutes`; return them by group.
 
-        A group without offsets and members is deleted too. `is_empty(group)` says since when the group has
-        no members (ms since the epoch, -1: not known), None where it has some; by default `empty_since`.
-        Raises StorageError.
+        A group without offsets and members is deleted too. `is_empty(group)` returns since when the group has
+        no members (ms since the epoch, -1: not known), or None if it has members; the default is
+        `empty_since`. Raises StorageError.
         """
         now = self._clock() if now_ms is None else now_ms
-        tell = is_empty or self.empty_since
+        find_since = is_empty or self.empty_since
         gone: dict[str, set[TopicPartition]] = {}
         for partition in self._topic.ids:
-            seen = self._held(partition, partial(self._seen, partition))
+            seen = self._look_up(partition, partial(self._seen, partition))
             # Without the lock: the coordinator holds a lock of its own while it asks for offsets.
-            since = {name: tell(name) for name in seen}
+            since = {name: find_since(name) for name in seen}
             for name, before in seen.items():
-                old = self._held(partition, partial(self._expire_group, name, since[name], now, *before))
+                old = self._look_up(partition, partial(self._expire_group, name, since[name], now, *before))
                 gone |= {name: old} if old else {}
         self.swept()
         return gone
@@ -99,12 +98,19 @@ class OffsetsCleanup(ShareRecords):
     def _seen(
         self, partition: int, state: OffsetsState
     ) -> dict[str, tuple[GroupRecord | None, set[StoredCommit]]]:
-        found = {name: held for name, held in state.groups.items() if self._may_expire(name, partition)}
-        return {name: (held.record, set(held.offsets.values())) for name, held in found.items()}
+        found = {
+            name: group_state
+            for name, group_state in state.groups.items()
+            if self._may_expire(name, partition)
+        }
+        return {
+            name: (group_state.record, set(group_state.offsets.values()))
+            for name, group_state in found.items()
+        }
 
     def _may_expire(self, group: str, partition: int) -> bool:
-        """Return whether the group belongs in this partition; in a copy of a broker's directory that may not
-        be known.
+        """Return whether this is the group's partition; in a copy of a broker's directory a record may be in
+        another one.
         """
         return self._topic.partition_for(group) == partition
 
@@ -117,17 +123,25 @@ class OffsetsCleanup(ShareRecords):
         seen: set[StoredCommit],
         state: OffsetsState,
     ) -> set[TopicPartition]:
-        """Delete the group's old offsets; those that were committed after `seen` stay."""
-        held = state.groups.get(group)
-        if held is None or held.refused or held.foreign or held.record is not record:
+        """Delete the group's old offsets, except offsets committed after `seen` was read."""
+        group_state = state.groups.get(group)
+        if (
+            group_state is None
+            or group_state.refused
+            or group_state.foreign
+            or group_state.record is not record
+        ):
             return set()
         retention = self._config.offsets_retention_minutes * _MINUTE_MS
         pending = state.pending_of(group)
-        old = {tp for tp in expired(held, since, now, retention) if held.offsets[tp] in seen} - pending
-        old |= held.offsets.keys() - self._topic.held(held.offsets).keys()  # of topics that are gone
-        nothing_left = len(old) == len(held.offsets) and not pending
-        kept = record is not None or bool(held.consumer)
-        whole = nothing_left and since is not None and kept and not held.has_consumers
+        old = {
+            tp for tp in expired(group_state, since, now, retention) if group_state.offsets[tp] in seen
+        } - pending
+        # offsets of deleted topics
+        old |= group_state.offsets.keys() - self._topic.held(group_state.offsets).keys()
+        nothing_left = len(old) == len(group_state.offsets) and not pending
+        kept = record is not None or bool(group_state.consumer)
+        whole = nothing_left and since is not None and kept and not group_state.has_consumers
         if old or whole:
             self._writing(group, lambda state, writer: self._drop(state, writer, group, old, whole))
         return old
@@ -137,14 +151,14 @@ class OffsetsCleanup(ShareRecords):
             self.expire()
 
     def _empty_since(self, group: str) -> int | None:
-        """Answer without a coordinator: members of a classic group ended with the last process, at the
-        latest; those of a consumer group may come back.
+        """Return since when a group is empty, without a coordinator: members of a classic group ended with
+        the last process at the latest; members of a consumer group may come back.
         """
-        held = self._held(
+        group_state = self._look_up(
             self._topic.partition_for(group), lambda state: state.groups.get(group, GroupState())
         )
-        record = held.record
-        if held.has_consumers:
+        record = group_state.record
+        if group_state.has_consumers:
             return None
         if record is None:
             return -1
@@ -157,12 +171,12 @@ class OffsetsCleanup(ShareRecords):
                 self._partitions.clear()
             return
         for partition in self._topic.ids:
-            self._held(partition, partial(self._forget_topic, partition, topic))
+            self._look_up(partition, partial(self._forget_topic, partition, topic))
 
     def _forget_topic(self, partition: int, topic: str, state: OffsetsState) -> None:
         for group in sorted(state.names()):
-            held = state.groups.get(group, GroupState()).offsets
-            gone = {tp for tp in {*held, *state.pending_of(group)} if tp.topic == topic}
+            own = state.groups.get(group, GroupState()).offsets
+            gone = {tp for tp in {*own, *state.pending_of(group)} if tp.topic == topic}
             if gone and self._topic.partition_for(group) == partition:
                 self._writing(group, partial(self._drop_from, group, gone), checked=False)
 
@@ -183,22 +197,26 @@ NO_IDS: Mapping[str, str] = {}
 
 
 class GroupOffsets(OffsetsCleanup):
-    """Get the one of a store with `shared(store, GroupOffsets)`."""
+    """The committed offsets and memberships of a store's groups. `shared(store, GroupOffsets)` returns the
+    store's object.
+    """
 
     # --- offsets ------------------------------------------------------------------------------
 
     def commit(self, group: str, offsets: Offsets, topic_ids: Mapping[str, str] = NO_IDS) -> None:
-        """Commit all of `offsets`, or none; they are durable as the topic's `flush.messages` says. A commit
-        for a topic that has another id by now than `topic_ids` gives its name counts for nothing.
+        """Commit all of `offsets`, or none; their durability depends on the topic's `flush.messages`.
+        `topic_ids` maps topic names to ids: a commit is ignored if the topic was made anew with another id.
 
         Raises InvalidGroupIdError, InvalidArgumentError, InvalidTypeError, OffsetMetadataTooLargeError,
-        UnknownTopicOrPartitionError, RecordTooLargeError (one batch can't hold them),
-        UnsupportedVersionError, StorageError; then nothing was committed.
+        UnknownTopicOrPartitionError, RecordTooLargeError (one batch can't hold the offsets),
+        UnsupportedVersionError, StorageError; after these nothing was committed.
         """
         self._commit(group, offsets, PLAIN, topic_ids)
 
     def refused(self, offsets: Offsets) -> dict[TopicPartition, SegstoreError]:
-        """Return which of these offsets can't be committed, and why: `commit` would refuse all for them."""
+        """Return the offsets that can't be committed, each with its error; `commit` refuses all offsets if
+        one can't be committed.
+        """
         found: dict[TopicPartition, SegstoreError] = {}
         most = self._config.offset_metadata_max_bytes
         for at, offset in offsets.items():
@@ -216,10 +234,10 @@ class GroupOffsets(OffsetsCleanup):
         producer_epoch: int,
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
-        """Commit as `commit` does, within the producer's transaction: the offsets count when `complete`
-        says so.
+        """Commit offsets within the producer's transaction; they count once `complete` is called with its
+        outcome.
 
-        Raises InvalidProducerEpochError too.
+        Raises the errors of `commit`, and InvalidProducerEpochError.
         """
         self._commit(group, offsets, Template(TRANSACTIONAL_FLAG, producer_id, producer_epoch, 0), topic_ids)
 
@@ -247,20 +265,20 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
     def complete(self, producer_id: int, committed: bool, partitions: Collection[int]) -> None:
-        """Let the offsets of the producer's transaction count from now on, or never: it has ended in these
-        partitions of the topic, and its markers are written.
+        """Apply the end of the producer's transaction to its pending offsets in these partitions of the
+        topic, after its markers were written: committed offsets count, others are dropped.
         """
         with self._lock:
-            read = [held for number, held in self._partitions.items() if number in partitions]
-        for held in read:
-            while not _ended(held, producer_id, committed):
-                """A write is late, after which memory would lack the end of the transaction."""
+            loaded = [cached for number, cached in self._partitions.items() if number in partitions]
+        for cached in loaded:
+            while not _ended(cached, producer_id, committed):
+                """The lock is held by a late write; without this loop memory would miss the end."""
 
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of those partitions that have one, by default of all; a negative one
-        counts as none.
+        """Return the committed offsets of these partitions, by default of all; negative offsets count as
+        none.
 
         Raises InvalidGroupIdError, UnsupportedVersionError, CorruptRecordError.
         """
@@ -269,29 +287,33 @@ class GroupOffsets(OffsetsCleanup):
     def as_sent(
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the same offsets, and the negative ones. Raises what `fetch` raises."""
+        """Return the committed offsets like `fetch`, but with negative offsets. Raises the errors
+        of `fetch`.
+        """
 
         def look(state: OffsetsState) -> dict[TopicPartition, OffsetAndMetadata]:
-            held = state.usable(group).offsets
-            wanted = held if partitions is None else {tp: held[tp] for tp in partitions if tp in held}
+            own = state.usable(group).offsets
+            wanted = own if partitions is None else {tp: own[tp] for tp in partitions if tp in own}
             return self._topic.held(wanted)
 
-        return self._held(self.partition_for(group), look)
+        return self._look_up(self.partition_for(group), look)
 
     def pending(self, group: str) -> set[TopicPartition]:
-        """Return the partitions for which open transactions are about to commit (Kafka: unstable offsets)."""
-        return self._held(self.partition_for(group), lambda state: state.pending_of(group))
+        """Return the partitions for which open transactions have committed offsets (Kafka:
+        unstable offsets).
+        """
+        return self._look_up(self.partition_for(group), lambda state: state.pending_of(group))
 
     def delete(self, group: str, partitions: Collection[TopicPartition] | None = None) -> set[TopicPartition]:
-        """Delete those offsets, by default all and the group itself; return the partitions that had one.
-        Raises what `commit` raises.
+        """Delete the offsets of these partitions, by default all offsets and the group itself; return the
+        partitions that had an offset. Raises the errors of `commit`.
         """
         if self.partition_for(group) not in self._topic.ids:
             return set()
 
         def write(state: OffsetsState, writer: OffsetsWriter) -> set[TopicPartition]:
-            held, pending = state.usable(group), state.pending_of(group)
-            there = set(held.offsets) | pending
+            group_state, pending = state.usable(group), state.pending_of(group)
+            there = set(group_state.offsets) | pending
             gone = there if partitions is None else there & set(partitions)
             self._drop(state, writer, group, gone, whole=partitions is None)
             return gone
@@ -301,49 +323,49 @@ class GroupOffsets(OffsetsCleanup):
     # --- groups -------------------------------------------------------------------------------
 
     def groups(self) -> set[str]:
-        """Return all groups that have offsets, also pending ones, or a membership in the log."""
+        """Return all groups that have offsets, also pending offsets, or membership records in the log."""
         found: set[str] = set()
         for partition in self._topic.ids:
-            found |= self._held(partition, OffsetsState.names)
+            found |= self._look_up(partition, OffsetsState.names)
         return found
 
     def group(self, group_id: str) -> GroupRecord | None:
-        """Return the membership of a classic group that was written last. Raises UnsupportedVersionError."""
-        return self._held(self.partition_for(group_id), lambda state: state.known(group_id).record)
+        """Return the last membership record of a classic group. Raises UnsupportedVersionError."""
+        return self._look_up(self.partition_for(group_id), lambda state: state.known(group_id).record)
 
     def consumer(self, group_id: str) -> dict[RecordKey, Value]:
-        """Return the records of a consumer group (KIP-848); none where it is no such group. Raises
+        """Return the records of a consumer group (KIP-848); an empty dict for a group of another type. Raises
         UnsupportedVersionError.
         """
-        return self._held(self.partition_for(group_id), lambda state: dict(state.known(group_id).consumer))
+        return self._look_up(self.partition_for(group_id), lambda state: dict(state.known(group_id).consumer))
 
     def write_consumer(self, group_id: str, changes: Iterable[Change], *, ends_classic: bool = False) -> None:
-        """Write records of a consumer group, all or none; with `ends_classic` it takes the place of a classic
-        group. Raises what `commit` raises.
+        """Write records of a consumer group, all or none; with `ends_classic` the group replaces a classic
+        group. Raises the errors of `commit`.
         """
-        group, told = check_group(group_id), list(changes)
+        group, records = check_group(group_id), list(changes)
 
         def write(state: OffsetsState, writer: OffsetsWriter) -> None:
-            keys = [consumer_key(group, key) for key, _ in told]
-            values = [None if value is None else consumer_value(value) for _, value in told]
+            keys = [consumer_key(group, key) for key, _ in records]
+            values = [None if value is None else consumer_value(value) for _, value in records]
             classic = [group_key(group)] * ends_classic
             writer.write(classic + keys, [None] * len(classic) + values)
             if ends_classic:
                 state.put_group(group, None)
-            for key, value in told:
+            for key, value in records:
                 state.put_consumer(group, key, value)
 
         self._writing(group, write)
 
     def end_consumer(self, group_id: str) -> None:
-        """Delete the records of a consumer group, which has no members; its offsets stay. Raises what
-        `commit` raises.
+        """Delete the records of a consumer group without members; its offsets stay. Raises the errors of
+        `commit`.
         """
         self.write_consumer(group_id, [(key, None) for key in self.consumer(group_id)])
 
     def write_group(self, record: GroupRecord, *, ends_consumer: bool = False) -> None:
-        """Write a membership; with `ends_consumer` it takes the place of a consumer group, as one step.
-        Raises what `commit` raises.
+        """Write a classic group's membership; with `ends_consumer` the group replaces a consumer group, in
+        one batch. Raises the errors of `commit`.
         """
         group = check_group(record.group_id)
 
@@ -358,18 +380,18 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
 
-def _ended(held: CachedPartition, producer_id: int, committed: bool) -> bool:
-    """Apply the end of a producer's transaction; return whether the partition could be locked for it."""
-    with suppress(OffsetNotAvailableError), held.lock:
-        # A partition that was not read yet will be read with its marker.
-        if held.state is not None:
-            held.state.end(producer_id, committed)
+def _ended(cached: CachedPartition, producer_id: int, committed: bool) -> bool:
+    """Apply the end of a producer's transaction; return False if the partition could not be locked."""
+    with suppress(OffsetNotAvailableError), cached.lock:
+        # A partition that is loaded later is loaded with its marker.
+        if cached.state is not None:
+            cached.state.end(producer_id, committed)
         return True
     return False
 
 
 def forget_topic(store: Store, topic: str) -> None:
-    """Delete the offsets of a deleted topic: a later topic of its name begins without them."""
+    """Delete the offsets of a deleted topic, so that a later topic of this name begins without them."""
     part = existing(store, GroupOffsets) if topic == TOPIC else shared(store, GroupOffsets)
     try:
         if part is not None:

@@ -2,8 +2,8 @@
 
 On disk: OffsetCommitKey v1 (v0 is read), OffsetCommitValue v4, which has the topic's id, or v3 for a topic
 without one (v0 to v4 are read; Kafka reads v4 since KIP-915), GroupMetadataKey v2, GroupMetadataValue v3 (v0
-to v4 are read); a null value is a tombstone. The first int16 of a key says which it is: 0 and 1 an offset, 2
-a group; those above are of the newer group protocols (KIP-848, see `consumer_schema`; KIP-932, see
+to v4 are read); a null value is a tombstone. The first int16 of a key is its type: 0 and 1 for an offset, 2
+for a group, larger numbers for the newer group protocols (KIP-848, in `consumer_schema`; KIP-932, in
 `share_schema`; KIP-1071).
 Threads: any; values and functions without state.
 """
@@ -50,7 +50,7 @@ class GroupKey(NamedTuple):
 
 
 class ForeignKey(NamedTuple):
-    """The key of a record of a group protocol that is not known here: only the group is."""
+    """The key of a record of an unknown group protocol; only its group is decoded."""
 
     group: str
     kind: int
@@ -60,8 +60,8 @@ Key = OffsetKey | GroupKey | ConsumerKey | ShareGroupKey | ForeignKey
 
 
 class OffsetCommitValue(NamedTuple):
-    """A committed offset, its time, and when it expires by itself (-1: by the retention); ms since the
-    epoch. `topic_id`: the id that the topic had then, "" where it is not known.
+    """A committed offset with its commit time and its own expiry time (-1: the retention decides); ms since
+    the epoch. `topic_id` is the topic's id at the commit, "" if it is not known.
     """
 
     offset: OffsetAndMetadata
@@ -72,7 +72,7 @@ class OffsetCommitValue(NamedTuple):
 
 @dataclass(frozen=True)
 class MemberRecord:
-    """A member as it is written; times in ms, `subscription` and `assignment` in the bytes of
+    """A member in the record of a classic group; times in ms, `subscription` and `assignment` in the bytes of
     `consumer_protocol`.
     """
 
@@ -88,7 +88,9 @@ class MemberRecord:
 
 @dataclass(frozen=True)
 class GroupRecord:
-    """A group as it is written; `state_timestamp_ms` is when it came into its state (-1: not known)."""
+    """The record of a classic group; `state_timestamp_ms` is when the group entered its state (-1: not
+    known).
+    """
 
     group_id: str
     protocol_type: str | None
@@ -100,13 +102,13 @@ class GroupRecord:
 
 
 def offset_key(group: str, partition: TopicPartition) -> bytes:
-    """Raises InvalidArgumentError for names that are too long."""
+    """Encode the key of a committed offset. Raises InvalidArgumentError if a name is too long."""
     kind = structs("OffsetCommitKey")
     return encode_key(kind(group=group, topic=partition.topic, partition=partition.partition))
 
 
 def offset_value(commit: OffsetCommitValue) -> bytes:
-    """Encode a commit without `expires`, which no new commit has."""
+    """Encode a commit without `expires`, which new commits don't set."""
     (offset, metadata, epoch), topic_id = commit.offset, commit.topic_id
     body = structs("OffsetCommitValue")(
         offset=offset, leader_epoch=epoch, metadata=metadata, commit_timestamp=commit.timestamp
@@ -117,12 +119,12 @@ def offset_value(commit: OffsetCommitValue) -> bytes:
 
 
 def group_key(group: str) -> bytes:
-    """Raises InvalidArgumentError for a name that is too long."""
+    """Encode the key of a group's membership. Raises InvalidArgumentError if the name is too long."""
     return encode_key(structs("GroupMetadataKey")(group=group))
 
 
 def group_value(record: GroupRecord) -> bytes:
-    """Raises InvalidArgumentError for strings that are too long."""
+    """Encode a group's membership. Raises InvalidArgumentError if a string is too long."""
     kind = structs("GroupMetadataValue")
     body = kind(
         protocol_type=record.protocol_type or "",
@@ -149,7 +151,7 @@ def _member(kind: Any, member: MemberRecord) -> Any:
 
 
 def parse_key(data: bytes) -> Key:
-    """Return the key of a record. Raises ValueError for bytes that are not a key of this topic."""
+    """Return the key of a record. Raises ValueError if the bytes are no key of this topic."""
     kind = kind_of(data, "a group")
     if kind in (0, 1):
         key = decode_key("OffsetCommitKey", data)
@@ -163,7 +165,7 @@ def parse_key(data: bytes) -> Key:
 
 
 def parse_offset(data: bytes) -> OffsetCommitValue:
-    """Return the commit of a record. Raises UnsupportedVersionError; ValueError for bytes that are not such a
+    """Return the commit of a record. Raises UnsupportedVersionError; ValueError if the bytes are no such
     value.
     """
     body = decode_value("OffsetCommitValue", data)
@@ -174,7 +176,7 @@ def parse_offset(data: bytes) -> OffsetCommitValue:
 
 
 def parse_group(group: str, data: bytes) -> GroupRecord:
-    """Return the group of a record. Raises UnsupportedVersionError; ValueError for bytes that are not such a
+    """Return the group of a record. Raises UnsupportedVersionError; ValueError if the bytes are no such
     value.
     """
     body = decode_value("GroupMetadataValue", data)
@@ -189,16 +191,16 @@ def parse_group(group: str, data: bytes) -> GroupRecord:
     )
 
 
-def _parse_member(held: Any) -> MemberRecord:
-    # Version 0 had one timeout for session and rebalance.
-    rebalance = held.session_timeout if held.rebalance_timeout == -1 else held.rebalance_timeout
+def _parse_member(row: Any) -> MemberRecord:
+    # Version 0 has one timeout for both session and rebalance.
+    rebalance = row.session_timeout if row.rebalance_timeout == -1 else row.rebalance_timeout
     return MemberRecord(
-        held.member_id,
-        held.group_instance_id,
-        held.client_id,
-        held.client_host,
+        row.member_id,
+        row.group_instance_id,
+        row.client_id,
+        row.client_host,
         rebalance,
-        held.session_timeout,
-        held.subscription,
-        held.assignment,
+        row.session_timeout,
+        row.subscription,
+        row.assignment,
     )

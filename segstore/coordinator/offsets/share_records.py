@@ -23,33 +23,36 @@ class ShareRecords(OffsetsCache):
     """The part of `GroupOffsets` for share groups."""
 
     def share(self, group_id: str) -> dict[ShareRecordKey, ShareValue]:
-        """Return the records of a share group; none if it is no such group. Raises
+        """Return the records of a share group; an empty dict for a group of another type. Raises
         UnsupportedVersionError.
         """
-        return self._held(self.partition_for(group_id), lambda state: dict(state.known(group_id).share))
+        return self._look_up(self.partition_for(group_id), lambda state: dict(state.known(group_id).share))
 
     def share_groups(self) -> list[str]:
         """Return the ids of all share groups in the log. Raises OffsetNotAvailableError."""
         found: list[str] = []
         for partition in self._topic.ids:
-            found += self._held(
-                partition, lambda state: [name for name, held in state.groups.items() if held.share]
+            found += self._look_up(
+                partition,
+                lambda state: [name for name, group_state in state.groups.items() if group_state.share],
             )
         return sorted(found)
 
     def has(self, group_id: str) -> bool:
-        """Return whether the log has anything of a group, of whatever kind."""
-        return self._held(self.partition_for(group_id), lambda state: group_id in state.names())
+        """Return whether the log has any record of a group, of any type."""
+        return self._look_up(self.partition_for(group_id), lambda state: group_id in state.names())
 
     def write_share(self, group_id: str, changes: Iterable[ShareChange]) -> None:
-        """Write records of a share group as one batch, all or none. Raises what `commit` raises."""
-        group, told = check_group(group_id), list(changes)
+        """Write records of a share group as one batch, all or none. Raises the errors of
+        `GroupOffsets.commit`.
+        """
+        group, records = check_group(group_id), list(changes)
 
         def write(state: OffsetsState, writer: OffsetsWriter) -> None:
-            keys = [share_key(group, key) for key, _ in told]
-            values = [None if value is None else share_value(key.kind, value) for key, value in told]
+            keys = [share_key(group, key) for key, _ in records]
+            values = [None if value is None else share_value(key.kind, value) for key, value in records]
             writer.write(keys, values)
-            for key, value in told:
+            for key, value in records:
                 state.put_share(group, key, value)
 
         self._writing(group, write)

@@ -25,7 +25,7 @@ from segstore.protocol.record_codec import decode_key, decode_value, encode_key,
 
 
 class ShareKind(IntEnum):
-    """The kind of a record: the version of its key."""
+    """The type of a share group's record, which is the version of its key."""
 
     MEMBER = 10
     EPOCH = 11
@@ -49,7 +49,7 @@ _MESSAGES: Mapping[ShareKind, str] = {
 
 
 class ShareRecordKey(NamedTuple):
-    """Which record of a group; `member_id` is "" for kinds of which a group has one record."""
+    """The key of a record within its group; `member_id` is "" for types with one record per group."""
 
     kind: ShareKind
     member_id: str = ""
@@ -66,7 +66,7 @@ class ShareGroupKey(NamedTuple):
 
 
 class ShareSubscription(NamedTuple):
-    """A member's account of itself."""
+    """The subscription of a share group's member."""
 
     rack_id: str | None = None
     client_id: str = ""
@@ -75,8 +75,8 @@ class ShareSubscription(NamedTuple):
 
 
 class ShareTargetEpoch(NamedTuple):
-    """The group epoch for which the targets were worked out, and when: ms since the epoch, 0 for a group
-    without members.
+    """The group epoch for which the target assignments were computed, and the time of that, in ms since the
+    epoch, 0 for a group without members.
     """
 
     epoch: int
@@ -84,9 +84,7 @@ class ShareTargetEpoch(NamedTuple):
 
 
 class ShareCurrent(NamedTuple):
-    """The partitions of a member. `previous_epoch` is the epoch of a member that did not get the last
-    answer.
-    """
+    """The current assignment of a member. A member that has missed the last answer sends `previous_epoch`."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -94,25 +92,25 @@ class ShareCurrent(NamedTuple):
 
 
 class TopicPartitionsInfo(NamedTuple):
-    """A topic of which a share group has, or gets, the state of some partitions."""
+    """A topic, with the partitions for which a share group has, or is creating, a state."""
 
     name: str
     partitions: frozenset[int] = frozenset()
 
 
 TopicsInfo = Mapping[bytes, TopicPartitionsInfo]
-"""By topic id (16 bytes)."""
+"""Topics with their partitions, by topic id (16 bytes)."""
 NO_TOPICS: TopicsInfo = {}
 
 
 class ShareStateTopics(NamedTuple):
-    """The partitions whose durable state is being made, is there, and is being deleted; of a topic that is
-    being deleted all partitions are.
+    """The partitions whose durable state is being created, exists, or is being deleted; deletion is by whole
+    topics.
     """
 
     initializing: TopicsInfo = NO_TOPICS
     initialized: TopicsInfo = NO_TOPICS
-    deleting: Mapping[bytes, str] = {}  # nothing changes it
+    deleting: Mapping[bytes, str] = {}  # never changed
 
 
 ShareValue = (
@@ -126,7 +124,7 @@ ShareChange = tuple[ShareRecordKey, "ShareValue | None"]
 
 
 def share_key(group: str, key: ShareRecordKey) -> bytes:
-    """Encode a key. Raises InvalidArgumentError for a group or a member that is too long."""
+    """Encode a key. Raises InvalidArgumentError if the group or the member is too long."""
     body = structs(f"{_MESSAGES[key.kind]}Key")(group_id=group)
     if key.kind in _OF_MEMBERS:
         body.member_id = key.member_id
@@ -167,7 +165,7 @@ def _body(kind: Any, value: ShareValue) -> Any:
 
 
 def _partitions(kind: Any, assignment: Assignment) -> list[Any]:
-    return [kind(topic_id=topic_id, partitions=sorted(held)) for topic_id, held in assignment.items()]
+    return [kind(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in assignment.items()]
 
 
 def _topics(kind: Any, topics: TopicsInfo) -> list[Any]:
@@ -181,15 +179,13 @@ def _topics(kind: Any, topics: TopicsInfo) -> list[Any]:
 
 
 def parse_share_key(kind: ShareKind, data: bytes) -> ShareGroupKey:
-    """Return the key of a record of this kind. Raises ValueError for bytes that are no key."""
+    """Return the key of a record of this type. Raises ValueError if the bytes are no key."""
     key = decode_key(f"{_MESSAGES[kind]}Key", data)
     return ShareGroupKey(key.group_id, ShareRecordKey(kind, key.member_id if kind in _OF_MEMBERS else ""))
 
 
 def parse_share_value(kind: ShareKind, data: bytes) -> ShareValue:
-    """Return a record's value. Raises UnsupportedVersionError; ValueError for bytes that are not such a
-    value.
-    """
+    """Return a record's value. Raises UnsupportedVersionError; ValueError if the bytes are no such value."""
     return _PARSERS[kind](decode_value(f"{_MESSAGES[kind]}Value", data))
 
 

@@ -1,9 +1,9 @@
-"""The state of one partition of `__consumer_offsets` in memory: how it is loaded, changed, and which
-offsets expire.
+"""The state of one partition of `__consumer_offsets` in memory: its load, its changes, and the expiry of
+offsets.
 
-A record counts by its place in the log: the last record of a key counts, whenever its transaction was
-committed, as for compaction. Commits of an open transaction wait in `pending`, by producer id.
-On disk: only reads. Threads: under the lock of the partition, see `group_offsets`.
+The last record of a key in the log counts, whenever its transaction was committed, as in compaction. Commits
+of an open transaction wait in `pending`, by producer id.
+On disk: only reads. Threads: under the lock of the partition, which `cache` owns.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from segstore.storage.store.partition_log import PartitionLog
 
 
 class StoredCommit(NamedTuple):
-    """A commit, and the offset of its record."""
+    """A commit, with the offset of its record."""
 
     commit: OffsetCommitValue
     at: int
@@ -54,8 +54,8 @@ class StoredCommit(NamedTuple):
 
 class GroupState:
     """A group's offsets and membership: `record` of a classic group, `consumer` of a consumer group
-    (KIP-848), `share` of a share group (KIP-932). `refused`: by key, why a record of the group can't be used;
-    `foreign`: by key, the types of its records of a group protocol that is not known here.
+    (KIP-848), `share` of a share group (KIP-932). `refused` maps keys of unusable records to the reason;
+    `foreign` maps keys of an unknown group protocol to their record types.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class GroupState:
 
     @property
     def has_consumers(self) -> bool:
-        """Return whether members of a consumer group are in the log."""
+        """Return whether the log has members of a consumer group."""
         return any(key.kind is GroupRecordType.MEMBER for key in self.consumer)
 
 
@@ -81,43 +81,43 @@ _NOTHING = GroupState()
 
 
 class OffsetsState:
-    """The groups by id; a group without offsets and records is not among them."""
+    """The groups of a partition by id, without groups that have neither offsets nor records."""
 
     def __init__(self) -> None:
         self.groups: dict[str, GroupState] = {}
         self.pending: dict[int, dict[tuple[str, TopicPartition], StoredCommit]] = {}
 
     def names(self) -> set[str]:
-        """Return all groups, also those that have only pending offsets."""
+        """Return all groups, also groups that have only pending offsets."""
         return self.groups.keys() | {name for keys in self.pending.values() for name, _ in keys}
 
     def usable(self, group: str) -> GroupState:
-        """Return the group's state. Raises UnsupportedVersionError where a record of the group has a newer
+        """Return the group's state. Raises UnsupportedVersionError if a record of the group has a newer
         version.
         """
-        held = self.groups.get(group, _NOTHING)
-        if held.refused:
-            raise UnsupportedVersionError(f"group {group!r}: {next(iter(held.refused.values()))}")
-        return held
+        group_state = self.groups.get(group, _NOTHING)
+        if group_state.refused:
+            raise UnsupportedVersionError(f"group {group!r}: {next(iter(group_state.refused.values()))}")
+        return group_state
 
     def known(self, group: str) -> GroupState:
-        """Return what `usable` returns. Raises UnsupportedVersionError also for a group of a protocol that is
-        not known here.
+        """Return the group's state. Raises UnsupportedVersionError if a record of the group has a newer
+        version, or is of an unknown group protocol.
         """
-        held = self.usable(group)
-        if held.foreign:
-            kinds = sorted(set(held.foreign.values()))
+        group_state = self.usable(group)
+        if group_state.foreign:
+            kinds = sorted(set(group_state.foreign.values()))
             raise UnsupportedVersionError(
                 f"group {group!r} is of a newer group protocol (record types {kinds}): only its offsets can "
                 "be read"
             )
-        return held
+        return group_state
 
     def pending_of(self, group: str) -> set[TopicPartition]:
-        """Return the partitions for which open transactions are about to commit."""
+        """Return the partitions for which open transactions have committed offsets."""
         return {tp for keys in list(self.pending.values()) for name, tp in keys if name == group}
 
-    # --- what records do ---------------------------------------------------------------------
+    # --- records -----------------------------------------------------------------------------
 
     def put_offset(self, group: str, partition: TopicPartition, commit: OffsetCommitValue, at: int) -> None:
         """Apply a commit whose record is at offset `at`."""
@@ -129,9 +129,9 @@ class OffsetsState:
 
     def drop_offset(self, group: str, partition: TopicPartition, at: int) -> None:
         """Apply a tombstone of an offset."""
-        held = self.groups.get(group)
-        if held is not None:
-            held.offsets.pop(partition, None)
+        group_state = self.groups.get(group)
+        if group_state is not None:
+            group_state.offsets.pop(partition, None)
             self._forget_empty(group)
         self._overtake(group, partition, at)
 
@@ -142,14 +142,14 @@ class OffsetsState:
         self.pending.setdefault(producer_id, {})[group, partition] = StoredCommit(commit, at)
 
     def put_group(self, group: str, record: GroupRecord | None) -> None:
-        """Apply a membership; None is its tombstone."""
+        """Apply a membership, or its tombstone if None."""
         if record is None and group not in self.groups:
             return
         self.groups.setdefault(group, GroupState()).record = record
         self._forget_empty(group)
 
     def put_consumer(self, group: str, key: RecordKey, value: Value | None) -> None:
-        """Apply a record of a consumer group; None is its tombstone."""
+        """Apply a record of a consumer group, or its tombstone if None."""
         if value is not None:
             self.groups.setdefault(group, GroupState()).consumer[key] = value
         elif group in self.groups:
@@ -157,7 +157,7 @@ class OffsetsState:
             self._forget_empty(group)
 
     def put_share(self, group: str, key: ShareRecordKey, value: ShareValue | None) -> None:
-        """Apply a record of a share group; None is its tombstone."""
+        """Apply a record of a share group, or its tombstone if None."""
         if value is not None:
             self.groups.setdefault(group, GroupState()).share[key] = value
         elif group in self.groups:
@@ -165,26 +165,26 @@ class OffsetsState:
             self._forget_empty(group)
 
     def put_foreign(self, group: str, key: bytes, kind: int) -> None:
-        """Apply a record of a newer group protocol."""
+        """Apply a record of an unknown group protocol."""
         self.groups.setdefault(group, GroupState()).foreign[key] = kind
 
     def refuse(self, group: str, key: bytes, reason: str) -> None:
-        """Note a record that is not understood."""
+        """Mark a group as unusable because of a record of a newer version."""
         self.groups.setdefault(group, GroupState()).refused[key] = reason
 
     def end(self, producer_id: int, committed: bool) -> None:
         """Apply the end of a producer's transaction."""
-        for (group, partition), held in self.pending.pop(producer_id, {}).items():
+        for (group, partition), stored in self.pending.pop(producer_id, {}).items():
             if committed:
-                self.put_offset(group, partition, held.commit, held.at)
+                self.put_offset(group, partition, stored.commit, stored.at)
 
     def _overtake(self, group: str, partition: TopicPartition, at: int) -> None:
-        """Drop the pending commits of a key that lie before a newer record of it: they can't count any
-        more.
+        """Drop the pending commits of a key that lie before a newer record of the key, because they can't
+        count any more.
         """
         for producer_id, keys in list(self.pending.items()):
-            held = keys.get((group, partition))
-            if held is not None and held.at < at:
+            stored = keys.get((group, partition))
+            if stored is not None and stored.at < at:
                 del keys[group, partition]
                 if not keys:
                     del self.pending[producer_id]
@@ -196,25 +196,32 @@ class OffsetsState:
 
 # --- expiry ------------------------------------------------------------------------------------
 
-# Which committed offsets have outlived their group (KIP-211; Kafka: OffsetExpirationConditionImpl,
+# Expiry of committed offsets that nobody uses any more (KIP-211; Kafka: OffsetExpirationConditionImpl,
 # ClassicGroup.offsetExpirationCondition).
 
 EmptySince = Callable[[str], "int | None"]
-"""Returns since when a group has no members (ms since the epoch, -1: not known); None where it has some."""
+"""Returns since when a group has no members (ms since the epoch, -1: not known), or None if it
+has members.
+"""
 
 
-def expired(held: GroupState, since: int | None, now_ms: int, retention_ms: int) -> list[TopicPartition]:
-    """Return the offsets whose retention is over. It counts from when the group became empty; for a group
-    that never had members, and for topics to which no member subscribes, from each commit.
+def expired(
+    group_state: GroupState, since: int | None, now_ms: int, retention_ms: int
+) -> list[TopicPartition]:
+    """Return the partitions whose committed offsets have outlived the retention. It counts from the time when
+    the group became empty; if the group never had members, or no member subscribes to the topic, it counts
+    from the commit.
     """
-    record = held.record
+    record = group_state.record
     if since is not None:
         base = since if record is not None and record.protocol_type else -1
-        return [tp for tp, own in held.offsets.items() if _over(own.commit, base, now_ms, retention_ms)]
-    wanted = consumed(held.consumer) if held.has_consumers else _subscribed(record)
+        return [
+            tp for tp, own in group_state.offsets.items() if _over(own.commit, base, now_ms, retention_ms)
+        ]
+    wanted = consumed(group_state.consumer) if group_state.has_consumers else _subscribed(record)
     if wanted is None:
         return []
-    unwanted = {tp: own for tp, own in held.offsets.items() if tp.topic not in wanted}
+    unwanted = {tp: own for tp, own in group_state.offsets.items() if tp.topic not in wanted}
     return [tp for tp, own in unwanted.items() if _over(own.commit, -1, now_ms, retention_ms)]
 
 
@@ -225,7 +232,7 @@ def _over(commit: OffsetCommitValue, base: int, now_ms: int, retention_ms: int) 
 
 
 def consumed(records: Mapping[RecordKey, Value]) -> set[str]:
-    """Return the topics to which the members of a consumer group subscribe (ModernGroup:
+    """Return the topics that any member of a consumer group subscribes to (ModernGroup:
     isSubscribedToTopic).
     """
     found: set[str] = set()
@@ -238,7 +245,7 @@ def consumed(records: Mapping[RecordKey, Value]) -> set[str]:
 
 
 def _subscribed(record: GroupRecord | None) -> set[str] | None:
-    """Return the topics of all members; None where they are not known."""
+    """Return the topics that any member subscribes to; None if they are not known."""
     if record is None or record.protocol_type != PROTOCOL_TYPE or not record.members:
         return None
     try:
@@ -249,12 +256,12 @@ def _subscribed(record: GroupRecord | None) -> set[str] | None:
 
 # --- load --------------------------------------------------------------------------------------
 
-# Loading a partition of `__consumer_offsets`, a broker's too. On disk: only reads. Threads: any.
+# Loading a partition of `__consumer_offsets`, also a broker's. On disk: only reads. Threads: any.
 
 
 def load(source: PartitionLog) -> OffsetsState:
-    """Return the state that the log gives up to its present end; log one warning where records are skipped.
-    Raises CorruptRecordError, StorageError.
+    """Return the state from the log up to its present end; log one warning if records are skipped. Raises
+    CorruptRecordError, StorageError.
     """
     state, unreadable = understand(source)
     warn(source, "a group's", unreadable)
@@ -262,8 +269,8 @@ def load(source: PartitionLog) -> OffsetsState:
 
 
 def understand(source: PartitionLog) -> tuple[OffsetsState, list[UnreadableRecord]]:
-    """Return the state, and those records that can't be read although they are the last of their keys.
-    Raises CorruptRecordError, StorageError.
+    """Return the state, and the unreadable records that are the last of their keys. Raises
+    CorruptRecordError, StorageError.
     """
     state = OffsetsState()
     return state, load_last(source, partial(replay, state), _judge, transactional=True)
@@ -276,7 +283,9 @@ def _judge(data: bytes, record: LastRecord, producer_id: int | None = None) -> U
 def replay(
     state: OffsetsState, data: bytes, record: LastRecord, producer_id: int | None = None
 ) -> UnreadableRecord | None:
-    """Apply a record; return why it can't be read, if so. `producer_id`: whose open transaction has it."""
+    """Apply a record; return an UnreadableRecord if it can't be decoded. `producer_id` is set if the record
+    belongs to an open transaction.
+    """
     try:
         key = parse_key(data)
         try:
@@ -295,8 +304,8 @@ def _put(state: OffsetsState, data: bytes, key: Key, record: LastRecord, produce
         parsed = None if value is None else parse_consumer_value(key.record.kind, value)
         state.put_consumer(*key, parsed)
     elif isinstance(key, ShareGroupKey):
-        held = None if value is None else parse_share_value(key.record.kind, value)
-        state.put_share(*key, held)
+        share_value = None if value is None else parse_share_value(key.record.kind, value)
+        state.put_share(*key, share_value)
     elif isinstance(key, ForeignKey):
         if value is not None:
             state.put_foreign(key.group, data, key.kind)

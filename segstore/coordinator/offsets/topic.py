@@ -1,10 +1,10 @@
-"""The topic `__consumer_offsets`: how it is created, checked, written, and read in a process that does not
+"""The topic `__consumer_offsets`: its creation, checks and writes, and `ReadOffsets` for processes that don't
 write.
 
 On disk: the topic, compacted, created with Kafka's settings when the first offset is committed; a broker's
-topic becomes ours with the first write. A group's records lie in the partition that Java's hash of its id
-chooses (Kafka: GroupMetadataManager.partitionFor).
-Threads: any; each call asks the store which partitions exist.
+topic becomes this store's own with the first write. The partition of a group's records is chosen by Java's
+hash of the group id (Kafka: GroupMetadataManager.partitionFor).
+Threads: any; each call asks the store for the partitions that exist.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ TOPIC = CONSUMER_OFFSETS
 
 
 class OffsetsTopic:
-    """The topic in one open store."""
+    """The topic `__consumer_offsets` of one open store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @property
     def info(self) -> TopicInfo | None:
-        """Return the topic; None where nothing was ever committed."""
+        """Return the topic; None if it was not created yet."""
         return self._store.engine.topics.get(TOPIC)
 
     @property
@@ -61,17 +61,18 @@ class OffsetsTopic:
         return () if info is None else info.partition_ids
 
     def partition_for(self, group: str) -> int:
-        """Return the partition that has, or will have, the group's records."""
+        """Return the partition for the group's records, also before the topic exists."""
         return partition_among(group, self.ids, self._count)
 
     def log(self, partition: int) -> PartitionLog | None:
-        """Return a partition's log to read; None where it does not exist."""
+        """Return a partition's log for reading; None if the partition does not exist."""
         return self._store.partition(TOPIC, partition) if partition in self.ids else None
 
     def writable(self, group: str) -> PartitionLog:
-        """Return the group's log to write; the topic is created where it is missing.
+        """Return the log of the group's partition for writing; a missing topic is created.
 
-        Raises UnknownTopicOrPartitionError where a copy does not have that partition; StorageError.
+        Raises UnknownTopicOrPartitionError if a copy of a broker's directory lacks that partition;
+        StorageError.
         """
         info = self.info
         if info is None:
@@ -89,27 +90,27 @@ class OffsetsTopic:
         return {**MADE_WITH[TOPIC], "segment.bytes": config.offsets_topic_segment_bytes}
 
     def topic_id(self, topic: str) -> str:
-        """Return the id of the topic that has the name now; "" where there is no such topic, or it has no
-        id.
-        """
+        """Return the present id of a topic; "" if there is no such topic, or it has no id."""
         info = self._store.engine.topics.get(topic)
         return "" if info is None else info.topic_id
 
     def held(self, offsets: Mapping[TopicPartition, StoredCommit]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the commits for topics that exist now; commits for deleted topics of the same names are
-        left out, whose tombstones may be missing because the deletion was cut short.
+        """Return the commits for topics that exist now. Commits for a deleted topic of the same name are left
+        out; their tombstones are missing if the deletion was interrupted.
         """
         return {tp: own.commit.offset for tp, own in offsets.items() if self._is_of(tp.topic, own.commit)}
 
     def _is_of(self, topic: str, commit: OffsetCommitValue) -> bool:
-        """Return whether the commit is for the topic of this name; yes where one of the ids is not known, as
-        of a topic that can't be read now.
+        """Return whether the commit is for the present topic of this name; True if either topic id is
+        unknown, for example because the topic can't be read now.
         """
         info = self._store.engine.topics.get(topic)
         return not commit.topic_id or (info is not None and info.topic_id in ("", commit.topic_id))
 
     def check_topic(self, topic: str, partition: int) -> None:
-        """Raise UnknownTopicOrPartitionError, which says what exists, unless the partition does."""
+        """Raise UnknownTopicOrPartitionError, which lists the existing partitions, unless the partition
+        exists.
+        """
         info = self._store.engine.topics.get(topic)
         if info is None or partition not in info.partition_ids:
             there = f"partitions {list(info.partition_ids)}" if info else "no such topic"
@@ -118,8 +119,8 @@ class OffsetsTopic:
 
 # --- write -------------------------------------------------------------------------------------
 
-# Checks of what may be committed, and how it is written: in one record batch. Threads: any; a `Writer`
-# belongs to one, which holds the partition's lock.
+# Checks of commits, and their write as one record batch. Threads: any; an `OffsetsWriter` belongs to one
+# thread, which holds the partition's lock.
 
 _NUMBERS = 36  # bytes of a record's varints and attributes, at most
 
@@ -132,16 +133,16 @@ class OffsetsWriter:
         self._acks = Acks(timeout_ms=config.offsets_commit_timeout_ms)
 
     def partition_for_write(self) -> Partition:
-        """Return the partition. Raises OffsetNotAvailableError while no replica leads: nobody waits for one
-        with the partition's lock.
+        """Return the partition. Raises OffsetNotAvailableError while no replica leads, because the caller
+        must not wait under the partition's lock.
         """
         return self._log.partition_led()
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None], template: Template = PLAIN) -> int:
         """Append all records as one batch; return the first offset. Raises RecordTooLargeError, StorageError,
-        OffsetNotAvailableError, NotEnoughReplicasError; then nothing was written. Raises RequestTimedOutError
-        after offsets.commit.timeout.ms, NotLeaderOrFollowerError, NotEnoughReplicasAfterAppendError: whether
-        the records will be committed is not known.
+        OffsetNotAvailableError, NotEnoughReplicasError, after which nothing was written; RequestTimedOutError
+        after offsets.commit.timeout.ms, NotLeaderOrFollowerError, NotEnoughReplicasAfterAppendError, after
+        which the records may still be committed.
         """
         size = HEADER_SIZE + sum(map(len, keys)) + sum(len(value or b"") + _NUMBERS for value in values)
         limit = self.partition_for_write().validator.largest_batch
@@ -172,10 +173,10 @@ def check_group(group: Any) -> str:
 def check_offsets(
     offsets: Mapping[TopicPartition, OffsetAndMetadata], check_topic: Callable[[str, int], None], most: int
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return what is to be committed, ordered by partition. `most`: the most bytes of a note.
+    """Return the offsets to commit, ordered by partition. `most` is the limit of a note in bytes.
 
-    Raises InvalidTypeError, InvalidArgumentError, OffsetMetadataTooLargeError, and what `check_topic`
-    raises.
+    Raises InvalidTypeError, InvalidArgumentError, OffsetMetadataTooLargeError, and the errors of
+    `check_topic`.
     """
     if not isinstance(offsets, Mapping):
         raise InvalidTypeError(f"offsets must map TopicPartition to OffsetAndMetadata, not {offsets!r:.80}")
@@ -188,12 +189,12 @@ def check_offsets(
 def positions(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets without the negative ones, which Kafka's clients take for no offset."""
+    """Return the offsets without negative ones, which Kafka's clients read as no offset."""
     return {tp: at for tp, at in offsets.items() if at.offset >= 0}
 
 
 def check_partition(key: Any) -> TopicPartition:
-    """Accept a TopicPartition, kafka-python's, or a plain tuple. Raises InvalidTypeError,
+    """Return a TopicPartition from one of kafka-python's, or from a plain tuple. Raises InvalidTypeError,
     InvalidArgumentError.
     """
     if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str)):
@@ -206,11 +207,11 @@ def _offset(key: Any, value: Any, most: int) -> OffsetAndMetadata:
         raise InvalidTypeError(
             f"{value!r:.80} for {key} is no OffsetAndMetadata(offset, metadata, leader_epoch)"
         )
-    given = OffsetAndMetadata(*value)
+    parsed = OffsetAndMetadata(*value)
     # Kafka takes any offset, and kafkajs commits -2 for the log start offset, -1 for its end.
-    offset = arguments.whole("offset", given.offset, INT64_MIN)
-    epoch = arguments.whole("leader_epoch", given.leader_epoch, UNKNOWN_EPOCH, INT32_MAX)
-    note = "" if given.metadata is None else given.metadata
+    offset = arguments.whole("offset", parsed.offset, INT64_MIN)
+    epoch = arguments.whole("leader_epoch", parsed.leader_epoch, UNKNOWN_EPOCH, INT32_MAX)
+    note = "" if parsed.metadata is None else parsed.metadata
     if not isinstance(note, str):
         raise InvalidTypeError(f"metadata of {key} must be a str, not {type(note).__name__}")
     try:
@@ -231,8 +232,8 @@ def _offset(key: Any, value: Any, most: int) -> OffsetAndMetadata:
 
 
 class ReadOffsets:
-    """Answers as `GroupOffsets` does, as of the moment when it was made. All partitions are read, wherever
-    a group's records should lie.
+    """A snapshot of the committed offsets, with the methods of `GroupOffsets` that read. All partitions are
+    searched for a group, because its records may be in an unexpected one.
     """
 
     def __init__(self, store: Store) -> None:
@@ -262,8 +263,8 @@ class ReadOffsets:
 
 
 def _load(store: Store, topic: OffsetsTopic, partition: int) -> OffsetsState:
-    """Load a partition; one that the writer is just creating, or has deleted meanwhile, gives an empty
-    state.
+    """Load a partition; the state is empty if the writer is just creating the partition, or has just deleted
+    it.
     """
     try:
         source = topic.log(partition)

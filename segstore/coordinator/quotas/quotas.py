@@ -1,9 +1,9 @@
 """`Quotas`: byte rates of producers and consumers by user and client id, as kafka-configs has for entity
 types users and clients.
 
-On disk: what the store keeps (`storage.store.kept_files`), in `.segstore/quotas.json` for readers. Threads:
-any. Processes: all clients in the writer's process share their rates; a process that reads along has rates of
-its own, from the limits that were on disk when its last consumer was made.
+On disk: the store's kept files (`storage.store.kept_files`), `.segstore/quotas.json` for readers. Threads:
+any. Processes: all clients in the writer's process share their rates. A process that has the store open for
+reading has rates of its own, from the limits that were on disk when its last consumer was made.
 """
 
 from __future__ import annotations
@@ -20,38 +20,37 @@ from segstore.coordinator.throttle import QuotaThrottle, SharedBucket
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
-from segstore.storage.meta.client_quotas import DEFAULT, RATES, Entity, Limits, read_limits
+from segstore.storage.meta.client_quotas import DEFAULT, QUOTAS, RATES, Entity, Limits
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
 from segstore.weak_values import WeakValues
 
 _Key = tuple[str, str | None, str]
-"""A rate's name, the user who has authenticated, None in the store's own process, and the client id."""
+"""A rate's name, the authenticated user (None in the store's own process), and the client id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByteRates(Settings):
-    """The rates that a client may have; names and ranges are Kafka's (QuotaConfig)."""
+    """The rates of a client; names and ranges are Kafka's (QuotaConfig)."""
 
     producer_byte_rate: int = whole(MAX_LONG, 1, MAX_LONG, "bytes/s", "of batches as they are stored")
     consumer_byte_rate: int = whole(MAX_LONG, 1, MAX_LONG, "bytes/s", "of batches that are read, as stored")
 
 
 class Quotas:
-    """The limits of a store and the throttles that enforce them (Kafka: ClientQuotaManager, KIP-13,
-    KIP-546).
+    """The limits of a store and the throttles that enforce them (Kafka: ClientQuotaManager, KIP-13, KIP-546).
 
-    A client has the first of these rates that is set (KIP-55; Kafka: DefaultQuotaCallback): of its user's
-    client id, of its user's clients by default, of its user, the same of the user DEFAULT, "<default>", of
-    its client id, and of all clients by default. Each rate is looked up by itself. All producers, or
-    consumers, share a rate that are one user's with one client id; where it is the rate of a user, all of
-    the user's; where it is the rate of a client id, all of that id's. Clients in the process that has the
-    store have no user. `quotas(store)` returns the `Quotas` of a store.
+    A client has the first of these rates that is set (KIP-55; Kafka: DefaultQuotaCallback): of its user and
+    client id; of its user with the default client id; of its user; the same three for the user DEFAULT,
+    "<default>"; of its client id; of the default client id. Each rate is looked up by itself. All producers,
+    or all consumers, with the same user and client id share a rate. A rate of a user is shared by all clients
+    of the user, and a rate of a client id by all clients with that id. Clients in the process that has the
+    store open have no user. `quotas(store)` returns the `Quotas` of a store.
     """
 
     def __init__(self, store: Store) -> None:
-        """Raises CorruptCheckpointError where the file is damaged: repair it, or remove it to have no
-        limits.
+        """Read the limits. Raises CorruptCheckpointError if the file is damaged: repair it, or remove it to
+        have no limits.
         """
         side = store.engine
         self._context = store.context
@@ -62,19 +61,19 @@ class Quotas:
             WeakValues[tuple[str, Entity], SharedBucket](),
             WeakValues[_Key, QuotaThrottle](),
         )
-        # Those with less than all of their credit: who closes a client and makes it anew gets none back.
+        # Throttles whose credit is not full: a client that is closed and made anew must not get it back.
         self._used: dict[QuotaThrottle, None] = {}
         self._limits = self._read()
 
     def close(self) -> None:
-        """Do nothing: no resource is held."""
+        """Do nothing: the object holds no resource."""
 
-    # --- for those who administer ---------------------------------------------------------
+    # --- for administrators ---------------------------------------------------------------
 
     def describe(self, client_id: str | None = None) -> dict[str, dict[str, int]]:
-        """Return the rates that were set: from client id or "<default>" to `producer_byte_rate` and
-        `consumer_byte_rate` in bytes a second, as far as they are set; only of `client_id` where it is
-        given.
+        """Return the rates that were set, by client id or "<default>": a dict with `producer_byte_rate` and
+        `consumer_byte_rate`, in bytes a second, if they are set. With `client_id`, only the rates of that
+        client.
         """
         with self._lock:
             of_clients = {each.client_id: rates for each, rates in self._limits.items() if each.user is None}
@@ -82,26 +81,26 @@ class Quotas:
         return found if client_id is None else {client_id: found.get(_checked(client_id), {})}
 
     def limits(self) -> Limits:
-        """Return the rates that were set, of all users and client ids."""
+        """Return the rates that were set, for all users and client ids."""
         with self._lock:
             return {entity: dict(rates) for entity, rates in self._limits.items()}
 
     def effective(self, client_id: str, user: str | None = None) -> dict[str, int]:
-        """Return the rates that hold for a client; a rate without a limit is left out."""
+        """Return the effective rates of a client; a rate without a limit is left out."""
         _checked(client_id)
         bounds = {rate: self._bound((rate, user, client_id)) for rate in RATES}
         return {rate: bound[0] for rate, bound in bounds.items() if bound is not None}
 
     def alter(self, client_id: str, rates: Mapping[str, Any]) -> dict[str, int]:
-        """Set rates of a client, or of "<default>", in bytes a second; None removes one. Return the
-        client's rates. See `alter_entity`.
+        """Set rates of a client, or of "<default>", in bytes a second; None removes a rate. Return the
+        client's rates. Errors and durability are those of `alter_entity`.
         """
         return self.alter_entity(Entity(None, _checked(client_id)), rates)
 
     def alter_entity(self, entity: Entity, rates: Mapping[str, Any]) -> dict[str, int]:
-        """Set rates in bytes a second; None removes one. Return the entity's rates.
+        """Set rates in bytes a second; None removes a rate. Return the entity's rates.
 
-        The change is durable on return, and holds for clients that are at work. Raises ConfigError,
+        The change is durable on return, and holds for running clients. Raises ConfigError,
         InvalidArgumentError, InvalidTypeError, ReadOnlyError, StorageError.
         """
         self._context.check_writable()
@@ -112,12 +111,12 @@ class Quotas:
         if not isinstance(rates, Mapping):
             raise InvalidTypeError(f"rates must be a mapping of names to values, not {type(rates).__name__}")
         _check_entity(entity)
-        given = _judged(rates)
+        checked = _judged(rates)
         with self._lock:
-            merged = {**self._limits.get(entity, {}), **given}
+            merged = {**self._limits.get(entity, {}), **checked}
             kept = {rate: bound for rate, bound in merged.items() if bound is not None}
             limits = {**self._limits, entity: kept}
-            limits = {each: held for each, held in limits.items() if held}
+            limits = {each: bounds for each, bounds in limits.items() if bounds}
             with os_errors():
                 self._writer.kept.set_limits(limits)
             self._limits = limits
@@ -125,9 +124,9 @@ class Quotas:
         return kept
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Return, for clients that have a limit and were at work lately, "Produce.<client id>" or
-        "Fetch.<client id>", with "<user>." before the client id of one that has authenticated, to byte-rate
-        (bytes/s) and throttle-time (ms), by a broker's names.
+        """Return byte-rate (bytes/s) and throttle-time (ms), a broker's names, of recently active clients
+        that have a limit. The keys are "Produce.<client id>" or "Fetch.<client id>", with "<user>." before
+        the client id if the client has authenticated.
         """
         with self._lock:
             throttles = self._live.items()
@@ -141,7 +140,7 @@ class Quotas:
     # --- for clients ----------------------------------------------------------------------
 
     def throttle(self, rate: str, client_id: str, user: str | None = None) -> QuotaThrottle:
-        """Return the throttle that all clients of that id and user share; `rate` is PRODUCER_BYTE_RATE or
+        """Return the throttle that all clients of this id and user share; `rate` is PRODUCER_BYTE_RATE or
         CONSUMER_BYTE_RATE.
         """
         key = rate, user, client_id
@@ -159,7 +158,7 @@ class Quotas:
             return found
 
     def refresh(self) -> None:
-        """Read the limits again, which another process, the writer, may have changed. Raises
+        """Read the limits again, which the writer's process may have changed. Raises
         CorruptCheckpointError.
         """
         with self._lock:
@@ -169,14 +168,14 @@ class Quotas:
     def _read(self) -> Limits:
         with os_errors():
             if self._writer is None:
-                return read_limits(self._context.files, self._context.root)
+                return QUOTAS.read(self._context.files, self._context.root) or {}
             return self._writer.kept.limits()
 
     def _use(self, throttle: QuotaThrottle) -> None:
-        self._used[throttle] = None  # one step, which needs no lock
+        self._used[throttle] = None  # one atomic step, without the lock
 
     def _bound(self, key: _Key) -> tuple[int, Entity] | None:
-        """Return the limit of a client, and who shares it; None where there is none."""
+        """Return the limit of a client, and the entity that shares it; None without a limit."""
         rate, user, client = key
         for entity, sharing in _by_precedence(user, client):
             bound = self._limits.get(entity, {}).get(rate)
@@ -202,7 +201,9 @@ class Quotas:
 
 
 def _by_precedence(user: str | None, client: str) -> Iterator[tuple[Entity, Entity]]:
-    """Return the entities whose limits a client may have, the first of which holds, and who shares each."""
+    """Yield the entities that may limit a client, the most specific first, each with the entity that shares
+    the limit.
+    """
     if user is not None:
         both, alone = Entity(user, client), Entity(user, None)
         for each in (user, DEFAULT):
@@ -231,19 +232,19 @@ def _check_entity(entity: Entity) -> None:
 
 def _judged(rates: Mapping[str, Any]) -> dict[str, int | None]:
     """Return the rates as whole numbers; None stays None. Raises ConfigError."""
-    given = ByteRates.parse({name: MAX_LONG if rate is None else rate for name, rate in rates.items()})
-    return {name: None if rate is None else getattr(given, name) for name, rate in rates.items()}
+    checked = ByteRates.parse({name: MAX_LONG if rate is None else rate for name, rate in rates.items()})
+    return {name: None if rate is None else getattr(checked, name) for name, rate in rates.items()}
 
 
 class _OfReader:
-    """The quotas of a store that is open for reading: all clients of this process share them."""
+    """The quotas of a store that is open for reading; all clients of this process share them."""
 
     def __init__(self) -> None:
         self.lock = Mutex()
         self.quotas: Quotas | None = None
 
     def close(self) -> None:
-        """Do nothing: no resource is held."""
+        """Do nothing: the object holds no resource."""
 
 
 def quotas(store: Store) -> Quotas:

@@ -1,12 +1,12 @@
-"""`CutLogs`: share partitions whose log has lost its end in a crash, while their state was kept (Q48). A
-shared part of a store that was not closed cleanly.
+"""`CutLogs`: cuts the durable states of share partitions whose log has lost its end in a crash (rule Q48 of
+docs/queue-rules.md). A shared part of a store that was not closed cleanly.
 
-A state that names offsets above the end of the log would swallow the records that are appended there anew. So
-the state is cut at the end that the log had when the store was opened, before anything is appended: by a
-snapshot with the next state epoch, since an update can't lower a start. The group's epoch is raised to it
+If a state had offsets above the end of the log, records that are appended there later would be skipped. So
+the state is cut at the end that the log had when the store was opened, before the first append. The cut is a
+snapshot with the next state epoch, because an update can't lower a start. The group's epoch is raised to it
 first, because a broker initialises share partitions with the epoch of their group.
-On disk: appends to `__share_group_state` and `__consumer_offsets`. Threads: any; a share partition is cut by
-one at a time.
+On disk: appends to `__share_group_state` and `__consumer_offsets`. Threads: any; share partitions are cut one
+at a time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ log = Logger("segstore")
 
 
 class CutLogs:
-    """The one of a store is made before anything is appended: it has the ends of the logs that were
-    recovered. `raise_group` raises the epoch of a share group; its owner puts its own function here.
+    """Cuts states above the ends of recovered logs. The object must be made before the first append, because
+    it reads these ends. `raise_group` raises the epoch of a share group; the owner sets this function.
     """
 
     def __init__(self, store: Store) -> None:
@@ -37,15 +37,16 @@ class CutLogs:
         self._lock = Mutex()
         self._ends: dict[tuple[str, int], int] = {}
         for topic, number in store.writer().opened():
-            with suppress(SegstoreError):  # a partition that can't be read is not fetched either
+            # a damaged partition can't be fetched from, so its state needs no cut
+            with suppress(SegstoreError):
                 source = store.partition(topic, number)
-                if not source.has_replicas:  # replicas keep all that was shown to consumers
+                if not source.has_replicas:  # a replicated log keeps all records that consumers have seen
                     topic_id = store.engine.topics[topic].topic_id
                     self._ends[topic_id, number] = source.log_end_offset
         self._done: set[ShareKey] = set()
 
     def close(self) -> None:
-        """Do nothing: no resource is held."""
+        """Do nothing: the object holds no resource."""
 
     def cut_all(self) -> None:
         """Cut all share partitions; errors are logged."""
@@ -62,8 +63,8 @@ class CutLogs:
             log.exception("share partition %s is cut at the end of its log later", key)
 
     def cut(self, key: ShareKey) -> None:
-        """Cut a share partition, unless that was done. Raises StorageError, and the errors of writes of its
-        state, and of its group.
+        """Cut a share partition's state, unless that was done. Raises StorageError, and the errors of a write
+        of its state or its group.
         """
         end = self._ends.get(key[1:])
         if end is None or key in self._done:
@@ -84,7 +85,9 @@ class CutLogs:
         self._states.raise_epoch(key, state.state_epoch + 1, kept)
 
     def _raise_group(self, group: str, epoch: int) -> None:
-        """Raise a group's epoch; a state without a group, which a broken deletion leaves, needs none."""
+        """Raise a group's epoch; a state without a group, which an interrupted deletion leaves, needs no
+        raise.
+        """
         try:
             self.raise_group(group, epoch)
         except GroupNotFoundError:

@@ -1,13 +1,13 @@
 """`DeadLetterQueue`: copies records that a share group can't process to the group's dead letter topic
 (KIP-1191; Kafka: ShareGroupDLQStateManager, ShareGroupDLQRecordFetcher).
 
-On disk: appends to the dead letter topic, and makes it if that is allowed. A record is ARCHIVING durably
-before its dead letter is appended, and ARCHIVED after that: a crash between the two copies it again, with the
-same headers.
-Threads: `add` is called by any; the store's scheduler copies, share partition by share partition, each in the
-order in which its records became dead letters. If a disk is full, or replicas do not answer, the dead letters
-of a share partition wait for the next try. After any other failure, which is logged and counted, the records
-are archived all the same (Q70, Q71).
+On disk: appends to the dead letter topic, and creates it if that is allowed. A record's state ARCHIVING is
+durable before its dead letter is appended, and ARCHIVED is written after that: after a crash in between the
+record is copied again, with the same headers.
+Threads: any thread calls `add`; the store's scheduler copies, one share partition after the other, and within
+one in the order in which records became dead letters. If a disk is full, or replicas do not answer, a share
+partition's dead letters wait for the next try. After any other failure, which is logged and counted, the
+records are archived without a dead letter (rules Q70, Q71 of docs/queue-rules.md).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FIRST_RETRY, LONGEST_RETRY = 1.0, 30.0  # seconds
 ENABLE, STAMPED = "errors.deadletterqueue.group.enable", "message.timestamp.type"
 READ_BYTES = 1 << 20
 _NUMBERS = 36
-"""Bytes of a record's varints and attributes, at most."""
+"""The largest size of a record's varints and attributes, in bytes."""
 MESSAGES = {
     Cause.REJECTED: b"Offset rejected by client.",
     Cause.LIMIT_EXCEEDED: b"Offset delivery count exceeded the threshold.",
@@ -62,13 +62,13 @@ class _Letter(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the most bytes that the record takes in a batch."""
+        """Return an upper bound of the record's size in a batch, in bytes."""
         named = sum(len(name) + len(text) + 10 for name, text in self.headers)
         return _NUMBERS + len(self.key or b"") + len(self.value or b"") + named
 
 
 class DeadLetterQueue:
-    """The dead letters of a store. `settle` does what the share partitions ask for after each copy."""
+    """The dead letters of a store. `settle` carries out the outcomes of share partitions after each copy."""
 
     def __init__(self, store: Store, settings: GroupSettings, metrics: ShareMetrics) -> None:
         self._store, self._settings, self._metrics = store, settings, metrics
@@ -79,21 +79,21 @@ class DeadLetterQueue:
         self.settle: Callable[[ShareTurn], Failures] = lambda turn: {}
 
     def add(self, leader: ShareLeader, letters: Sequence[DeadLetter]) -> None:
-        """Have dead letters copied; this waits for nothing."""
+        """Queue dead letters to be copied, and return at once."""
         leader.letters.extend(letters)
         with self._lock:
             self._waiting[leader] = None
         self._plan(0.0)
 
     def close(self) -> None:
-        """Copy what can be copied at once; what waits for a disk is found again by the next load."""
+        """Copy the dead letters that can be copied at once; after the next open a load finds the others."""
         self.copy()
         self._closed = True
 
     # --- the scheduler ---------------------------------------------------------------------------
 
     def _plan(self, seconds: float) -> None:
-        me = weakref.ref(self)  # the scheduler must not keep a store that nobody has any more
+        me = weakref.ref(self)  # the scheduler must not keep an unused store alive
 
         def run() -> None:
             queue = me()
@@ -103,7 +103,9 @@ class DeadLetterQueue:
         self._store.context.scheduler.after(seconds, run)
 
     def copy(self) -> None:
-        """Copy the dead letters of all share partitions that have some; a part of these may wait on."""
+        """Copy the waiting dead letters of all share partitions; after a failure they wait for
+        the next try.
+        """
         with self._copying:
             failed = [leader for leader in self._taken() if not self._is_copied(leader)]
         if not failed:
@@ -122,7 +124,7 @@ class DeadLetterQueue:
             yield leader
 
     def _is_copied(self, leader: ShareLeader) -> bool:
-        """Copy the dead letters of a share partition; return whether none is left for a later try."""
+        """Copy the dead letters of a share partition; return False if some must wait for a later try."""
         while leader.letters and not leader.is_fenced:
             letters = _neighbours(leader)
             try:
@@ -130,7 +132,7 @@ class DeadLetterQueue:
             except StoreClosedError:
                 return True
             except NotLeaderOrFollowerError:
-                return False  # if it is fenced, the next load finds its records ARCHIVING
+                return False  # a fenced share partition's next load finds these records ARCHIVING
             except SegstoreError as error:
                 if passes(error):
                     log.warning("dead letters of share partition %s wait: %s", leader.key, error)
@@ -139,7 +141,7 @@ class DeadLetterQueue:
         return True
 
     def _failed(self, leader: ShareLeader, letters: Sequence[DeadLetter], reason: str) -> None:
-        """Archive records that can't be copied; they are in their own topic still."""
+        """Archive records that can't be copied; they stay in their own topic."""
         first, last = letters[0].first, letters[-1].last
         log.error(
             "offsets %d-%d of share partition %s get no dead letters: %s", first, last, leader.key, reason
@@ -148,11 +150,11 @@ class DeadLetterQueue:
         self._archive(leader, first, last)
 
     def _archive(self, leader: ShareLeader, first: int, last: int) -> None:
-        """Let offsets be archived, and forget their dead letters, which are the next ones."""
+        """Archive offsets, and drop their dead letters, which are the next ones in the queue."""
         turn = ShareTurn()
         leader.change(turn, lambda core: core.dead_lettered(first, last))
         letters = leader.letters
-        while letters and first <= letters[0].first <= last:  # later ones may have lower offsets
+        while letters and first <= letters[0].first <= last:  # the queue is not in the order of offsets
             letter = letters.popleft()
             if letter.last > last:
                 letters.appendleft(letter._replace(first=last + 1))
@@ -164,8 +166,8 @@ class DeadLetterQueue:
     # --- copies ----------------------------------------------------------------------------------
 
     def _send(self, leader: ShareLeader, letters: Sequence[DeadLetter]) -> None:
-        """Append the dead letters of neighbouring offsets, as many at a time as one batch of the topic can
-        have. Raises ConfigError if the group has no topic for them, and the errors of the append.
+        """Append the dead letters of adjacent offsets, in as few batches as the topic allows. Raises
+        ConfigError if the group has no dead letter topic, and the errors of the append.
         """
         group = leader.key.group
         rules = self._settings.dead_letters(group)
@@ -203,11 +205,11 @@ class DeadLetterQueue:
     def _make(self, topic: str) -> Any:
         try:
             return self._store._create_topic(topic, 1, {ENABLE: "true", STAMPED: "CreateTime"})
-        except TopicAlreadyExistsError:  # another thread was first
+        except TopicAlreadyExistsError:  # another thread has created the topic
             return self._store.engine.topics[topic]
 
     def _warn_of_loop(self, leader: ShareLeader, topic: str) -> None:
-        """Warn once of a group that gets its own dead letters (Q72)."""
+        """Warn once about a group that consumes its own dead letter topic (rule Q72)."""
         at = leader.key.group, topic
         if leader.topic == topic and at not in self._warned:
             self._warned.add(at)
@@ -215,7 +217,7 @@ class DeadLetterQueue:
 
 
 def _neighbours(leader: ShareLeader) -> list[DeadLetter]:
-    """Return the first dead letters that have neighbouring offsets."""
+    """Return the first dead letters in the queue that have adjacent offsets."""
     found: list[DeadLetter] = []
     for letter in list(leader.letters):
         if found and letter.first != found[-1].last + 1:
@@ -227,7 +229,9 @@ def _neighbours(leader: ShareLeader) -> list[DeadLetter]:
 def _letters(
     leader: ShareLeader, letters: Sequence[DeadLetter], copies: bool, most: int
 ) -> Iterator[_Letter]:
-    """Yield a record for each offset; one that is gone from its log, or too large, has headers only (Q69)."""
+    """Yield a dead letter for each offset. It has only headers if the record is no longer in its log, or is
+    too large (rule Q69).
+    """
     first, last = letters[0].first, letters[-1].last
     copied = _copied(leader.log, first, last) if copies else iter(())
     record = next(copied, None)
@@ -277,7 +281,7 @@ def _headers(leader: ShareLeader, letter: DeadLetter, offset: int) -> Headers:
 
 
 def _batches(letters: Iterator[_Letter], most: int) -> Iterator[list[_Letter]]:
-    """Yield records that fit into one batch together, one at least."""
+    """Yield lists of records that fit into one batch, with at least one record each."""
     batch: list[_Letter] = []
     size = 0
     for letter in letters:

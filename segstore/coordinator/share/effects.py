@@ -1,9 +1,9 @@
-"""`ShareEffects` does what the events of share partitions ask for: writes of durable state, wakes, dead
-letters (Q33, Q34, Q103).
+"""`ShareEffects`: carries out the outcomes of share partitions' events: writes of durable state, wakes of
+fetches, dead letters (rules Q33, Q34, Q103 of docs/queue-rules.md).
 
-On disk: writes through `state_log`. Threads: any; no lock of a share partition is held while a state is
-written, or somebody is woken. An interrupt fences the share partitions whose writes are under way: what has
-become of these is in the log.
+On disk: writes through `state_log`. Threads: any; no lock of a share partition is held during a write of its
+state or a wake. An interrupt fences the share partitions with pending writes: only the log knows their
+outcome.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ from segstore.logger import Logger
 
 log = Logger("segstore")
 Failures = dict[ShareKey, SegstoreError]
-_changed: Callable[[tuple[Any, ...]], Update] = partial(tuple.__new__, Update)  # a call of C
+# constructed in C, which is faster
+_changed: Callable[[tuple[Any, ...]], Update] = partial(tuple.__new__, Update)
 FENCING = (
     FencedLeaderEpochError,
     FencedStateEpochError,
     GroupNotFoundError,
-    InvalidRequestError,  # its state was deleted (Q99)
+    InvalidRequestError,  # the durable state was deleted (rule Q99)
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
 )
-"""Errors of a write after which the share partition must not go on (Q60)."""
+"""Errors of a write after which the share partition must not go on (rule Q60)."""
 
 
 class ShareEffects:
-    """`letters` takes dead letters of a share partition."""
+    """Carries out outcomes. `letters` queues the dead letters of a share partition."""
 
     def __init__(
         self,
@@ -65,9 +66,9 @@ class ShareEffects:
         self._leaders, self._waiters, self._timer, self._letters = leaders, waiters, timer, letters
 
     def settle(self, turn: ShareTurn) -> Failures:
-        """Do all that the outcomes of a turn ask for, and then what follows from it; return the errors of the
-        writes, the first of each share partition. Writes are one call of the log, but for a second one of a
-        share partition. The caller abandons the turn if this is interrupted.
+        """Carry out all outcomes of a turn, and the outcomes that follow from them; return the first write
+        error of each share partition. The writes are one call of the state log, except a second write of the
+        same share partition. If this call is interrupted, the caller abandons the turn.
         """
         found: Failures = {}
         while turn.due:
@@ -90,7 +91,9 @@ class ShareEffects:
     def _write(
         self, turn: ShareTurn, writing: Mapping[ShareKey, tuple[ShareLeader, StateWrite]], failures: Failures
     ) -> None:
-        """Write states, and report to the share partitions; what is due after that is added to the turn."""
+        """Write states, and report the results to the share partitions, whose outcomes are added
+        to the turn.
+        """
         results = self._states.write(dict(zip(writing, starmap(_update, writing.values()), strict=True)))
         for key, (leader, write) in writing.items():
             error = self._end(turn, leader, write.token, results[key])
@@ -100,7 +103,7 @@ class ShareEffects:
     def _end(
         self, turn: ShareTurn, leader: ShareLeader, token: int, error: SegstoreError | None
     ) -> SegstoreError | None:
-        """End a write; return the error for whoever wanted it."""
+        """End a write, and return its error, if any."""
         if error is not None and isinstance(error, FENCING):
             self._leaders.fence([leader.key])
             self._waiters.wake(leader.key.group)
@@ -113,24 +116,24 @@ class ShareEffects:
 
         try:
             leader.change(turn, written)
-        except NotLeaderOrFollowerError as fenced:  # it was loaded anew, perhaps before this write
+        except NotLeaderOrFollowerError as fenced:  # loaded anew, and the load may have missed this write
             return error or fenced
         if error is not None:
             log.warning("the state of share partition %s could not be written: %s", leader.key, error)
-            self._timer.plan(leader)  # locks hold again
+            self._timer.plan(leader)  # the failed write's records are locked again
         return error
 
     def plan(self, leader: ShareLeader) -> None:
-        """Have the locks of a share partition end in time."""
+        """Plan the expiry of a share partition's locks."""
         self._timer.plan(leader)
 
     def expire(self, leaders: Iterable[ShareLeader]) -> None:
-        """End the locks of share partitions that have run out (Q36)."""
+        """End the expired locks of share partitions (rule Q36)."""
         turn = ShareTurn()
         try:
             for leader in leaders:
                 limits, now = self._settings.share_limits(leader.key.group), self._clock()
-                with suppress(NotLeaderOrFollowerError):  # it was fenced since it was planned
+                with suppress(NotLeaderOrFollowerError):  # fenced after its expiry was planned
                     leader.change(turn, partial(_expired, leader, now, limits))
             self.settle(turn)
         finally:

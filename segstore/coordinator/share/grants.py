@@ -1,9 +1,10 @@
-"""Grants: which records of which partitions a fetch of a member acquires (Kafka: DelayedShareFetch,
-ShareFetchUtils, SharePartition.acquire).
+"""Grants: the records that a member's fetch acquires (Kafka: DelayedShareFetch, ShareFetchUtils,
+SharePartition.acquire).
 
-On disk logs are only read. Threads: any. One fetch at a time has a share partition's fetch lock, from the
-choice of the fetch offset to the grant (Q16); the log is read between the two, with no other lock (Q104). A
-fetch that finds the fetch lock taken passes by, and its group is woken once the lock is free.
+On disk: logs are only read. Threads: any. One fetch at a time has a share partition's fetch lock, from the
+choice of the fetch offset to the grant (rule Q16 of docs/queue-rules.md). Between the two the log is read
+without any other lock (rule Q104). A fetch that finds the fetch lock taken skips the share partition, and its
+group is woken once the lock is free.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ COMMITTED = "read_committed"
 
 
 class AcquireTerms(NamedTuple):
-    """The limits of a fetch: at most `max_records` offsets in all its partitions, as `mode` (an AcquireMode)
-    says; `batch_size` offsets come in flight together at least; `max_bytes` of the logs, in whole batches,
-    but one batch in any case. `max_reads` of each log, if nothing is acquired of what was read before.
+    """The limits of a fetch. `max_records`: the number of offsets in all its partitions; in mode
+    BATCH_OPTIMIZED the last batch may exceed it (`mode` is an AcquireMode). `batch_size`: the least number of
+    offsets that come in flight together. `max_bytes`: the bytes of the logs, in whole batches, but at least
+    one batch. `max_reads`: the number of reads of each log; a log is read again if the read before acquired
+    nothing.
     """
 
     max_records: int = 500
@@ -46,10 +49,10 @@ class AcquireTerms(NamedTuple):
 
 
 class AcquiredPartition:
-    """The records of a partition that a fetch has acquired, or the `error` of that partition.
+    """The acquired records of one partition, or the partition's `error`.
 
-    `acquired` has disjoint runs of offsets that rise; `stretch` the whole batches from the first to the last
-    of them, which hold other records too. `token` is for `ShareCoordinator.cancel`.
+    `acquired` has disjoint runs of offsets in order; `stretch` has the whole batches from the first to the
+    last of them, which also contain other records. `token` is for `ShareCoordinator.cancel`.
     """
 
     __slots__ = ("acquired", "error", "leader", "log", "partition", "stretch", "token", "topic", "topic_id")
@@ -68,18 +71,18 @@ class AcquiredPartition:
 
     @property
     def first_offset(self) -> int:
-        """Return the first offset that was acquired."""
+        """Return the first acquired offset."""
         return self.acquired[0].first
 
     @property
     def last_offset(self) -> int:
-        """Return the last offset that was acquired."""
+        """Return the last acquired offset."""
         return self.acquired[-1].last
 
     def reads(self) -> Iterator[Records]:
-        """Yield the records of the stretch from the first acquired offset on, among them records that were
-        not acquired. Raises what `PartitionLog.read` raises: OffsetOutOfRangeError if retention has removed
-        them, CorruptRecordError.
+        """Yield the records of the stretch from the first acquired offset on, including records that were not
+        acquired. Raises the errors of `PartitionLog.read`: OffsetOutOfRangeError if retention has removed
+        records, CorruptRecordError.
         """
         at, stretch = self.first_offset, self.stretch
         assert stretch is not None
@@ -91,7 +94,9 @@ class AcquiredPartition:
 
 
 class _GrantFetch:
-    """A fetch of a share partition's log from `offset` on, which has the fetch lock as long as it lives."""
+    """One fetch of a share partition's log from `offset` on. It owns the fetch lock while the object lives;
+    the log is read up to offset `enough`.
+    """
 
     __slots__ = ("__weakref__", "enough", "leader", "offset")
 
@@ -100,7 +105,7 @@ class _GrantFetch:
 
 
 class ShareFetch:
-    """One fetch of a member, of several partitions."""
+    """One fetch request of a member, for several partitions."""
 
     def __init__(
         self,
@@ -122,7 +127,9 @@ class ShareFetch:
         self._failed: list[AcquiredPartition] = []
 
     def acquire(self, wanted: Sequence[tuple[str, int]]) -> list[AcquiredPartition]:
-        """Return an acquisition of each partition of which something was acquired, or that has an error."""
+        """Acquire records of the `wanted` (topic id, partition) pairs; return the partitions with acquired
+        records or an error.
+        """
         fetches: list[_GrantFetch] = []
         try:
             self._choose_all(wanted, fetches)
@@ -143,7 +150,7 @@ class ShareFetch:
     # --- choose --------------------------------------------------------------------------------
 
     def _choose_all(self, wanted: Sequence[tuple[str, int]], fetches: list[_GrantFetch]) -> None:
-        """Add fetches of the partitions that have something to grant, no more than can be needed."""
+        """Start fetches of the partitions that have records to grant, no more than `max_records` can need."""
         for topic_id, partition in wanted:
             if len(fetches) >= self._left:
                 break
@@ -160,7 +167,7 @@ class ShareFetch:
         leader = self._leaders.get(*key) or self._leaders.lead(key)
         try:
             return self._begin(leader)
-        except NotLeaderOrFollowerError:  # fenced between the two
+        except NotLeaderOrFollowerError:  # fenced after `get` returned it
             return self._begin(self._leaders.lead(key))
 
     def _begin(self, leader: ShareLeader) -> _GrantFetch | None:
@@ -180,7 +187,7 @@ class ShareFetch:
             if leader.is_fetched:
                 leader.is_missed = True
                 return None
-            # All offsets from `next_new` on are new: a grant goes no further than `want` of them.
+            # All offsets from `next_new` on are new: a grant takes at most `want` of them.
             fetch = _GrantFetch(leader, offset, max(offset, core.next_new) + want - 1)
             leader.fetcher = weakref.ref(fetch)
             return fetch
@@ -188,7 +195,7 @@ class ShareFetch:
         return leader.ask(begin)
 
     def _ends(self, source: PartitionLog) -> tuple[int, int]:
-        """Return the log start offset, and the offset up to which the group reads."""
+        """Return the log start offset, and the end offset of the records that the group may read."""
         view = source.view
         if not self._committed:
             return view.start_offset, view.end_offset
@@ -198,14 +205,14 @@ class ShareFetch:
     # --- take ----------------------------------------------------------------------------------
 
     def _take(self, fetch: _GrantFetch, max_bytes: int) -> None:
-        """Read a partition's log, and acquire what can be acquired. Where all that was read is archived, as
-        of aborted transactions, the next records are read.
+        """Read a partition's log, and acquire records. If all records that were read get archived, for
+        example as records of aborted transactions, the next records are read.
         """
-        leader, at, left = fetch.leader, -1, self._terms.max_reads
+        leader, at, reads_left = fetch.leader, -1, self._terms.max_reads
         following: _GrantFetch | None = fetch
         try:
-            while following is not None and following.offset > at and left > 0:
-                at, left = following.offset, left - 1
+            while following is not None and following.offset > at and reads_left > 0:
+                at, reads_left = following.offset, reads_left - 1
                 read = self._read(following, max_bytes)
                 if read is None or self._grant(following, read):
                     return
@@ -229,7 +236,7 @@ class ShareFetch:
                 min_one=not self._found,
                 large=leader.in_large_batches,
             )
-        except OffsetOutOfRangeError:  # Q23: the next fetch finds the log's start
+        except OffsetOutOfRangeError:  # the next fetch begins at the log's start (rule Q23)
             start = source.start_offset
             if start > fetch.offset:
                 leader.change(self._turn, lambda core: core.move_log_start(start))
@@ -239,7 +246,7 @@ class ShareFetch:
         return read
 
     def _grant(self, fetch: _GrantFetch, read: BatchesRead) -> bool:
-        """Acquire records that were read; return whether there were some."""
+        """Acquire records that were read; return whether any were acquired."""
         leader, terms, limits = fetch.leader, self._terms, self._limits
 
         def grant(core: SharePartition) -> tuple[Grant, bool]:
@@ -267,7 +274,7 @@ class ShareFetch:
         return found
 
     def _release(self, fetch: _GrantFetch) -> None:
-        """Free the fetch lock of a fetch that has granted nothing."""
+        """Free the fetch lock of a fetch that has not granted."""
         leader = fetch.leader
         if leader.fetcher is not None and leader.fetcher() is fetch:
             with leader.lock:

@@ -20,15 +20,15 @@ class ShareKey(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        """Return the text whose Java hash chooses the partition of `__share_group_state` (Kafka:
+        """Return the text of the key, whose Java hash chooses the partition of `__share_group_state` (Kafka:
         SharePartitionKey.asCoordinatorKey).
         """
         return f"{self.group}:{self.topic_id}:{self.partition}"
 
 
 def parse_share_key(text: str) -> ShareKey:
-    """Return the key that `str` gives as `text`. A group id may contain colons, so the text is read from its
-    end. Raises InvalidRequestError for a text of another form.
+    """Return the key of a text that `str` of a key has returned. A group id may contain colons, so the text
+    is parsed from its end. Raises InvalidRequestError if the form is wrong.
     """
     parts = text.rsplit(":", 2)
     if len(parts) == 3 and parts[0] and names.is_topic_id(parts[1]) and _is_partition(parts[2]):

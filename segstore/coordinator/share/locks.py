@@ -1,9 +1,9 @@
-"""`LockTimer`: when the acquisition locks of a store's share partitions run out (Kafka:
-AcquisitionLockTimerTask, of which it has one per batch or offset).
+"""`LockTimer`: ends the acquisition locks of a store's share partitions in time (Kafka:
+AcquisitionLockTimerTask, one object per batch or offset).
 
-Nothing is on disk. Threads: any; the store's scheduler rings. A share partition is in the heap once, at the
-time at which its earliest lock ended when it was planned: locks that were ended or renewed since cost one
-look at it (Q37).
+Nothing is on disk. Threads: any; the store's scheduler calls `ring`. A share partition is in the heap once,
+at the end of its earliest lock at the time of planning. If locks were ended or renewed since, the only cost
+is one look at the share partition (rule Q37 of docs/queue-rules.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from segstore.storage.scheduler import Scheduler
 
 
 class LockTimer:
-    """Calls `expire` with the share partitions of which a lock may have run out. `clock`: monotonic ms."""
+    """Calls `expire` with the share partitions that may have an expired lock. `clock` returns
+    monotonic ms.
+    """
 
     def __init__(
         self, scheduler: Scheduler, clock: MonotonicMs, expire: Callable[[Sequence[ShareLeader]], None]
@@ -32,17 +34,17 @@ class LockTimer:
         self._alarm = Alarm(scheduler, clock, self.ring)
 
     def plan(self, leader: ShareLeader) -> None:
-        """Look at a share partition when its earliest lock ends."""
+        """Schedule the expiry of a share partition's earliest lock."""
         due = leader.core.deadline()
         if due is None or due >= leader.planned:
             return
         with self._lock:
             heappush(self._heap, (due, next(self._count), leader))
-            leader.planned = due  # last: after an interrupt before this line the next plan comes as well
+            leader.planned = due  # last: if the line above is interrupted, the next call plans again
         self._alarm.set(due)
 
     def ring(self) -> None:
-        """End the locks that have run out."""
+        """End the expired locks."""
         self._alarm.clear()
         due = self._due(self._clock())
         try:
@@ -67,5 +69,5 @@ class LockTimer:
             return self._heap[0][0] if self._heap else math.inf
 
     def stop(self) -> None:
-        """Never ring again."""
+        """Stop the timer: it never calls `expire` again."""
         self._alarm.stop()

@@ -1,7 +1,7 @@
-"""`ShareMetrics`: what share groups of a store have done, under Kafka's names (Kafka: ShareGroupMetrics,
-SharePartitionMetrics). Of its rates there are the totals.
+"""`ShareMetrics`: counters and gauges of a store's share groups, under Kafka's names (Kafka:
+ShareGroupMetrics, SharePartitionMetrics). Kafka's rates are totals here.
 
-Nothing is on disk. Threads: any; two threads that count at the same moment may count one for both.
+Nothing is on disk. Threads: any; of two counts at the same moment one may be lost.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ OF_PARTITIONS = (
 
 
 class MeasuredSharePartition(Protocol):
-    """A share partition that is led."""
+    """The attributes of a share partition in memory that metrics read."""
 
     core: SharePartition
     topic: str
@@ -85,11 +85,11 @@ class MeasuredSharePartition(Protocol):
 
     @property
     def key(self) -> Any:
-        """Return the ShareKey."""
+        """Return the ShareKey of the share partition."""
 
 
 class ShareMetrics:
-    """Counters of one store. `letters`, `appends` and `failures` are of dead letters, by group."""
+    """The counters of one store. `letters`, `appends` and `failures` count dead letters, by group."""
 
     def __init__(self) -> None:
         self.acknowledgements: Counter[int] = Counter()
@@ -99,7 +99,7 @@ class ShareMetrics:
         self._loads, self._load_ms = 0, 0.0
 
     def loaded(self, ms: float) -> None:
-        """Note how long a share partition took to load."""
+        """Count a load of a share partition, which took `ms`."""
         self._loads += 1
         self._load_ms += ms
 
@@ -113,7 +113,7 @@ class ShareMetrics:
                 counts.update(types)
 
     def families(self, partitions: Iterable[MeasuredSharePartition]) -> list[Family]:
-        """Return all metrics, with those of the share partitions that are led."""
+        """Return all metrics, including those of the share partitions in memory."""
         led = sorted(partitions, key=lambda each: each.key)
         kinds = [
             MetricSample((kind.name.capitalize(),), self.acknowledgements[kind]) for kind in AcknowledgeType

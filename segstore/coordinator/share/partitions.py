@@ -1,10 +1,10 @@
 """`ShareLeaders`: the share partitions that this process leads, in memory (Kafka: SharePartitionCache,
 SharePartition.maybeInitialize).
 
-On disk: reads the durable states, and writes the first start of each share partition, through `state_log`.
-Threads: any. Each share partition has a lock, under which its core is asked; nothing waits under it. A share
-partition that an event has left half changed, by an interrupt or an error of the core, is fenced, and loaded
-again when it is next asked for: as after a crash, only its acquisition locks are lost.
+On disk: reads the durable states, and writes the first start offset of each share partition, through
+`state_log`. Threads: any. Each share partition has a lock for calls of its core; no thread waits for anything
+else under it. A share partition that was left half changed, by an interrupt or an error of the core, is
+fenced, and loaded again by the next request: as after a crash, only its acquisition locks are lost.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ from segstore.weak_values import WeakValues
 
 T = TypeVar("T")
 IDLE_MS = 60_000
-"""After this time without a request a share partition that holds no locks is dropped from memory."""
+"""Time in ms without a request after which a share partition without locks is dropped from memory."""
 log = Logger("segstore")
 
 
 class ShareTurn:
-    """The outcomes that one call has got of share partitions: `due` are to be seen to, `under_way` are being
-    written. A turn that dies before its writes have ended, by an interrupt, leaves share partitions broken.
+    """The outcomes that one call has collected from share partitions: `due` are to be carried out,
+    `under_way` are being written. If a turn is garbage collected before its writes have ended, after an
+    interrupt, its share partitions are fenced.
     """
 
     __slots__ = ("__weakref__", "due", "under_way")
@@ -59,8 +60,8 @@ class ShareTurn:
         self.under_way: list[tuple[ShareLeader, Outcome]] = []
 
     def abandon(self) -> None:
-        """Fence the share partitions whose writes have not ended, or whose dead letters were not taken: what
-        has become of these is in the log.
+        """Fence the share partitions whose writes have not ended, or whose dead letters were not queued: only
+        the log knows their outcome.
         """
         for leader, outcome in (*self.due, *self.under_way):
             if outcome.write is not None or outcome.dead_letters:
@@ -68,13 +69,13 @@ class ShareTurn:
 
 
 class ShareLeader:
-    """A share partition in memory, and its lock. `is_fenced`: another object has, or will have, its place.
+    """A share partition in memory, and its lock. `is_fenced`: another object replaces it, or will.
 
-    `fetcher` refers to the fetch that has the fetch lock, which is free again once that fetch is gone,
-    however it ended; `is_missed`: another fetch has found it taken. `planned` is the time at which the timer
-    looks at the acquisition locks, `used` that of the last request, `writes` has the turns that make the
-    writes under way, by token, `letters` the dead letters that are not copied yet. `timeouts`: how many
-    offsets' locks have run out.
+    `fetcher` refers weakly to the fetch that has the fetch lock, so the lock is free once that fetch object
+    is gone; `is_missed`: another fetch has found the lock taken. `planned` is the time at which the timer
+    next looks at the acquisition locks; `used` is the time of the last request. `writes` maps the tokens of
+    pending writes to their turns; `letters` has the dead letters that are not copied yet. `timeouts` counts
+    the offsets whose locks expired.
     """
 
     __slots__ = (
@@ -99,21 +100,21 @@ class ShareLeader:
         return f"<ShareLeader {self.key}>"
 
     def ask(self, event: Callable[[SharePartition], T]) -> T:
-        """Return the result of `event`, which changes the core, under the lock. Raises
+        """Return the result of `event`, which may change the core, called under the lock. Raises
         NotLeaderOrFollowerError if the share partition is fenced, and the errors of the event.
         """
         with self.lock:
             self._begin()
             try:
                 found = event(self.core)
-            except SegstoreError:  # it says before it changes anything
+            except SegstoreError:  # an event raises this before its first change
                 self._changing = False
                 raise
             self._changing = False
             return found
 
     def change(self, turn: ShareTurn, event: Callable[[SharePartition], Outcome]) -> None:
-        """Add the outcome of `event` to a turn. Raises what `ask` raises."""
+        """Add the outcome of `event` to a turn. Raises the errors of `ask`."""
         with self.lock:
             self._begin()
             try:
@@ -127,24 +128,28 @@ class ShareLeader:
             self._changing = False
 
     def _begin(self) -> None:
-        """Begin an event, unless an earlier one, or its turn, ended in its midst."""
+        """Mark the beginning of an event; raise NotLeaderOrFollowerError if an earlier event or its turn was
+        interrupted.
+        """
         for turn in self.writes.values():
             if turn() is None:
                 self.is_fenced = True
         if self.is_fenced or self._changing:
             self.is_fenced = True
             raise NotLeaderOrFollowerError(f"share partition {self.key} is led anew")
-        self._changing = True  # stays so if the event ends in its midst
+        self._changing = True  # stays True if the event is interrupted
 
     def expire(self, now: float, limits: Limits) -> Outcome:
-        """End the locks that have run out; the caller is within `ask`."""
+        """End the expired locks; called within `ask`."""
         outcome = self.core.expire(now, limits)
         if outcome.write is not None:
             self.timeouts += sum(last - first + 1 for first, last, _, _ in outcome.write.batches)
         return outcome
 
     def free(self) -> bool:
-        """Free the fetch lock, and return whether a fetch has found it taken; the caller has the lock."""
+        """Free the fetch lock, and return whether another fetch has found it taken; the caller
+        holds `lock`.
+        """
         is_missed, self.is_missed, self.fetcher = self.is_missed, False, None
         return is_missed
 
@@ -155,13 +160,15 @@ class ShareLeader:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nothing is lost if this is dropped."""
+        """Return whether the share partition can be dropped without loss."""
         busy = self.writes or self.letters or self.is_fetched
         return not busy and self.core.deadline() is None
 
 
 class ShareLeaders:
-    """The share partitions of a store. `redo` gets the dead letters that a load has found (Q62)."""
+    """The share partitions of a store. `redo` gets the dead letters that a load has found (rule Q62 of
+    docs/queue-rules.md).
+    """
 
     def __init__(
         self,
@@ -185,15 +192,15 @@ class ShareLeaders:
             return list(self._leaders.values())
 
     def get(self, group: str, topic_id: str, partition: int) -> ShareLeader | None:
-        """Return a share partition that is in memory; takes no lock."""
+        """Return a share partition if it is in memory. Takes no lock."""
         found = self._leaders.get((group, topic_id, partition))
         return None if found is None or found.is_fenced else found
 
     def lead(self, key: ShareKey) -> ShareLeader:
-        """Return a share partition, loaded if it was not. Raises UnknownTopicOrPartitionError;
-        IllegalStateError if it is not initialised, or its state contradicts itself (Q61);
+        """Return a share partition, loaded if it is not in memory. Raises UnknownTopicOrPartitionError;
+        IllegalStateError if it is not initialised, or its state contradicts itself (rule Q61);
         OffsetNotAvailableError while another thread loads it; StorageError, CorruptRecordError, and the
-        errors of writes of the state.
+        errors of a write of the state.
         """
         found = self.get(*key)
         if found is not None:
@@ -251,7 +258,9 @@ class ShareLeaders:
         return name
 
     def _begin(self, leader: ShareLeader) -> None:
-        """Find the start by share.auto.offset.reset, and make it durable before the first grant (Q13)."""
+        """Find the start offset by share.auto.offset.reset, and make it durable before the first grant (rule
+        Q13).
+        """
         limits = self._settings.share_limits(leader.key.group)
         offset = self._reset(leader.log, self._settings.share_reset(leader.key.group))
         write = leader.core.begin_at(offset).write
@@ -271,10 +280,10 @@ class ShareLeaders:
         found = source.offset_for_time(since)
         return source.high_watermark if found is None else found
 
-    # --- the end of a share partition ------------------------------------------------------------
+    # --- removal ---------------------------------------------------------------------------------
 
     def fence(self, keys: Iterable[ShareKey]) -> set[str]:
-        """Drop share partitions that must not go on (Q60); return their groups."""
+        """Drop share partitions that must not go on (rule Q60); return their groups."""
         return {key.group for key in keys if self._drop(key)}
 
     def fence_group(self, group: str) -> None:
@@ -282,11 +291,11 @@ class ShareLeaders:
         self.fence([leader.key for leader in self.all() if leader.key.group == group])
 
     def fence_topic(self, topic_id: str) -> set[str]:
-        """Drop the share partitions of a deleted topic (Q46); return their groups."""
+        """Drop the share partitions of a deleted topic (rule Q46); return their groups."""
         return self.fence([leader.key for leader in self.all() if leader.key.topic_id == topic_id])
 
     def drop_idle(self) -> None:
-        """Drop share partitions that nobody has used for IDLE_MS, and that hold no locks (Q106)."""
+        """Drop share partitions without locks that had no request for IDLE_MS (rule Q106)."""
         before = self._clock() - IDLE_MS
         for leader in self.all():
             if leader.used <= before:
@@ -307,7 +316,7 @@ class ShareLeaders:
 
 
 class _Load:
-    """A load of a share partition, for which other threads wait."""
+    """A load of one share partition; other threads wait for its lock."""
 
     def __init__(self, key: ShareKey) -> None:
         def late() -> OffsetNotAvailableError:

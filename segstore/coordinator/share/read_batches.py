@@ -1,7 +1,8 @@
-"""Reads the headers of record batches for a share group's fetch: which offsets the log has, and where they
-lie (Kafka: ReplicaManager.readFromLog, ShareFetchUtils).
+"""Reads the headers of record batches for a share group's fetch, to find the offsets that the log has, and
+their positions (Kafka: ReplicaManager.readFromLog, ShareFetchUtils).
 
-On disk only headers are read, of small batches with their records around. Threads: any, without locks.
+On disk: only headers are read, together with neighbouring records if batches are small. Threads: any, without
+locks.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from segstore.storage.transfer.stretch import StoredBatches, Stretch
 
 _LEAST, _MOST = 4 << 10, 64 << 10
 _OF_ONE = 256
-"""Bytes that are read at once: at least, at most, and for each record that is wanted."""
+"""Size of one read in bytes: the least, the most, and the size for each wanted record."""
 
 
 class BatchesRead(NamedTuple):
-    """Record batches of one segment, in order. `positions` are those of the batches in the file of `stretch`,
-    and one more behind the last; `end` is the offset behind the last batch. `aborted` has the offsets of
-    aborted transactions, for a group that reads committed records only.
+    """Record batches of one segment, in order. `positions` has the positions of the batches in the file of
+    `stretch`, and the end of the last batch; `end` is the offset after the last batch. `aborted` has the
+    offsets of aborted transactions, for a group that reads only committed records.
     """
 
     batches: Sequence[ReadBatch]
@@ -41,11 +42,11 @@ class BatchesRead(NamedTuple):
 
     @property
     def are_large(self) -> bool:
-        """Return whether the headers are better read one by one."""
+        """Return whether the batches are so large that single reads of their headers are faster."""
         return self.positions[-1] - self.positions[0] > LARGE * len(self.batches)
 
     def of(self, first: int, last: int) -> Stretch:
-        """Return the whole batches from the one that has offset `first` to the one that has `last`."""
+        """Return the whole batches from the one with offset `first` to the one with offset `last`."""
         lasts = [batch.last for batch in self.batches]
         begin, end = bisect_left(lasts, first), bisect_left(lasts, last) + 1
         assert self.handle is not None
@@ -66,17 +67,15 @@ def read_batches(
     min_one: bool,
     large: bool,
 ) -> BatchesRead | None:
-    """Return the batches from the one that has `offset` on, `max_bytes` long, and no further than the one
-    that has offset `enough`; None if there are none. With `min_one` there is one batch at least. `large`:
-    batches are known to be large.
+    """Return the batches from the one with `offset` on, up to `max_bytes` and to the batch with offset
+    `enough`; None if there are none. With `min_one` the first batch may be larger than `max_bytes`. `large`:
+    earlier batches were large.
 
     Raises OffsetOutOfRangeError, CorruptRecordError, StorageError, StoreClosedError.
     """
     with os_errors():
-        stretch = source.stretch_at_once(offset, max_bytes, committed) if min_one else None
-        if stretch is None:
-            level = "read_committed" if committed else "read_uncommitted"
-            stretch = source.stretch(offset, max_bytes, isolation_level=level, min_one=min_one)
+        level = "read_committed" if committed else "read_uncommitted"
+        stretch = source.stretch(offset, max_bytes, isolation_level=level, min_one=min_one)
         if not len(stretch):
             return None
         return _headers(context, source, stretch, offset, enough, committed, large)
@@ -121,14 +120,15 @@ def _headers(
 
 
 def _aborted(source: PartitionLog, batches: Sequence[ReadBatch]) -> list[OffsetRange]:
-    """Return the offsets of batches that belong to aborted transactions (Q44)."""
+    """Return the offsets of batches that belong to aborted transactions (rule Q44)."""
     rows = outcomes(source).aborted
-    near = rows[(rows[:, 2] >= batches[0].base) & (rows[:, 1] <= batches[-1].last)].tolist()
+    overlapping = rows[(rows[:, 2] >= batches[0].base) & (rows[:, 1] <= batches[-1].last)].tolist()
     return [
         OffsetRange(each.base, each.last)
         for each in batches
         if not each.is_control
         and any(
-            each.producer_id == producer and first <= each.base <= last for producer, first, last, _ in near
+            each.producer_id == producer and first <= each.base <= last
+            for producer, first, last, _ in overlapping
         )
     ]

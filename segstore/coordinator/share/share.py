@@ -1,9 +1,9 @@
-"""`ShareCoordinator`: a store's share groups deliver records, and take acknowledgements (KIP-932; Kafka:
-SharePartitionManager). A shared part of a store.
+"""`ShareCoordinator`: grants records to the members of a store's share groups, and takes their
+acknowledgements (KIP-932; Kafka: SharePartitionManager). A shared part of a store.
 
-On disk: reads logs; what consumers have done with records is written through `state_log`, dead letters are
-appended by `dead_letters`. Threads: any, none waits for another one's log or disk but in a write of state. No
-method waits for records: `on_available` and the store's publications say when to ask again.
+On disk: reads logs; writes the state of acknowledged records through `state_log`, and dead letters through
+`dead_letters`. Threads: any; a thread waits for another thread's log or disk only in a write of state. No
+method waits for records: `on_available` and the store's publications signal when to ask again.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = ["AcquireTerms", "AcquiredPartition", "ShareCoordinator", "ShareOffset
 DEFAULT_TERMS = AcquireTerms()
 Event = Callable[[SharePartition], Outcome]
 At = tuple[str, int]
-"""A partition: the id of its topic, and its number."""
+"""A partition, as topic id and partition number."""
 
 
 class ShareOffsets(NamedTuple):
-    """The durable state of a share partition as tools show it (Q97): the start offset, -1 if it is not known,
-    the leader epoch, and the lag, -1 if it is not known.
+    """The durable state of a share partition in tools (rule Q97 of docs/queue-rules.md): the start offset, -1
+    if it is not known, the leader epoch, and the lag, -1 if it is not known.
     """
 
     start: int
@@ -52,7 +52,7 @@ class ShareOffsets(NamedTuple):
 
 
 class ShareCoordinator:
-    """Get the one of a store with `shared(store, ShareCoordinator)`."""
+    """The share coordinator of a store; `shared(store, ShareCoordinator)` returns it."""
 
     def __init__(self, store: Store, clock: MonotonicMs = monotonic_ms) -> None:
         self._store, self._context, self._clock = store, store.context, clock
@@ -76,7 +76,7 @@ class ShareCoordinator:
         )
         self._letters.settle = self._effects.settle
         self._closed = False
-        me = weakref.ref(self)  # the scheduler must not keep a store that nobody has any more
+        me = weakref.ref(self)  # the scheduler must not keep an unused store alive
         self._context.scheduler.every(IDLE_MS / 1000, partial(_upkeep, me))
         store.on_topic_deleted(self._topic_deleted)
         store._families.append(self.metrics)
@@ -86,12 +86,12 @@ class ShareCoordinator:
     def acquire(
         self, group: str, member: str, wanted: Sequence[At], terms: AcquireTerms = DEFAULT_TERMS
     ) -> list[AcquiredPartition]:
-        """Let a member acquire records of partitions, in the order in which they are `wanted`. Returns an
-        acquisition of each partition that had something to give, or has an error; waits for nothing.
+        """Acquire records of the `wanted` partitions for a member, in that order. Return the partitions with
+        acquired records or an error, without a wait for records.
 
-        Errors: UnknownTopicOrPartitionError; IllegalStateError if the partition is not initialised for the
-        group; OffsetNotAvailableError, StorageError, CorruptRecordError. Raises StoreClosedError,
-        ForkedError.
+        Errors of a partition: UnknownTopicOrPartitionError; IllegalStateError if the partition is not
+        initialised for the group; OffsetNotAvailableError, StorageError, CorruptRecordError. Raises
+        StoreClosedError, ForkedError.
         """
         self._context.check_writable()
         if terms.max_records <= 0 or terms.max_bytes <= 0:
@@ -103,32 +103,32 @@ class ShareCoordinator:
         return fetch.acquire(wanted)
 
     def cancel(self, acquisition: AcquiredPartition) -> None:
-        """Take back an acquisition whose answer can't be given: its records become available as if they had
-        never been granted (Q94).
+        """Take back an acquisition whose answer can't be sent: its records become available with their
+        earlier delivery count (rule Q94).
         """
         leader = acquisition.leader
         if leader is not None:
             self._change([leader], lambda core: core.ungrant(acquisition.token))
 
     def lock_timeout_ms(self, group: str) -> int:
-        """Return how long a record that is acquired now stays with its consumer."""
+        """Return the duration in ms of a lock that is acquired now."""
         return int(self._settings.share_limits(group).lock_ms)
 
     def on_available(self, group: str, wake: Wake) -> ShareWaiter:
-        """Have `wake` called, by any thread, whenever records of a group become available, or its window
-        moves; records that are appended are published by the store. `wake` must not wait, nor raise.
+        """Register `wake`, which any thread calls when records of a group become available, or its window
+        moves. New appends are signalled by the store's publications instead. `wake` must not wait or raise.
         """
         return self._waiters.add(group, wake)
 
     def may_wait(self, group: str, partitions: Iterable[At]) -> bool:
-        """Return whether `acquire` or `acknowledge` of these partitions may wait for disks or replicas: one
-        is to be loaded, or its state is, or the log is to be searched for aborted transactions. What can't be
-        told is said to wait.
+        """Return whether `acquire` or `acknowledge` of these partitions may wait for disks or replicas: a
+        partition or its state must be loaded, or the log must be searched for aborted transactions. Return
+        True if that is not known.
         """
         try:
             return any(self._may_wait(self._leaders.get(group, *at)) for at in partitions)
         except SegstoreError:
-            return True  # it is met again, and told
+            return True  # the request itself meets the error again, and reports it
 
     def _may_wait(self, leader: ShareLeader | None) -> bool:
         if leader is None or self._states.write_may_wait(leader.key):
@@ -142,13 +142,13 @@ class ShareCoordinator:
     def acknowledge(
         self, group: str, member: str, batches: Mapping[At, Sequence[AckBatch]]
     ) -> dict[At, SegstoreError | None]:
-        """Take a member's acknowledgements, of each partition all or none; return for each None when they are
-        in the log, or the error. Those of all partitions are written together.
+        """Apply a member's acknowledgements, of each partition all or none. Return, for each partition, None
+        once they are in the log, or the error. All partitions are written together.
 
-        Errors: InvalidRecordStateError, InvalidRequestError: nothing was done; UnknownTopicOrPartitionError
-        for a partition of which nothing was acquired since this process began; NotLeaderOrFollowerError if
-        the share partition has begun anew; StorageError and other errors of the log: the member has the
-        records still. Raises StoreClosedError, ForkedError.
+        Errors: InvalidRecordStateError and InvalidRequestError, after which nothing was done;
+        UnknownTopicOrPartitionError if nothing of the partition was acquired since this process began;
+        NotLeaderOrFollowerError if the share partition was loaded anew; StorageError and other errors of the
+        log, after which the member still has the records. Raises StoreClosedError, ForkedError.
         """
         self._context.check_writable()
         limits, now = self._settings.share(group).limits, self._clock()
@@ -175,8 +175,8 @@ class ShareCoordinator:
         return found
 
     def release(self, group: str, member: str, partitions: Iterable[At]) -> None:
-        """Give back all records that a member has acquired of these partitions, because its session has ended
-        (Q35). What could not be written is logged, and given back when its lock runs out.
+        """Release all records that a member has acquired in these partitions, because its session has ended
+        (rule Q35). If a release can't be written, that is logged, and the records' locks expire later.
         """
         self._context.check_writable()
         limits, now = self._settings.share_limits(group), self._clock()
@@ -184,32 +184,32 @@ class ShareCoordinator:
         found = (self._leaders.get(group, *at) for at in partitions)
         self._change([leader for leader in found if leader is not None], event)
 
-    # --- the end of share partitions ---------------------------------------------------------------
+    # --- removal of share partitions ---------------------------------------------------------------
 
     def fence(self, keys: Iterable[ShareKey]) -> None:
-        """Drop share partitions whose state was changed or deleted by somebody else. Their locks are gone,
-        and acknowledgements under way get NotLeaderOrFollowerError.
+        """Drop share partitions whose state was changed or deleted by another request. Their locks are gone,
+        and running acknowledgements get NotLeaderOrFollowerError.
         """
         for group in self._leaders.fence(keys):
             self._waiters.wake(group)
 
     def drop_group(self, group: str) -> None:
-        """Drop the share partitions of a group that has no session left (Q60)."""
+        """Drop the share partitions of a group whose last session has ended (rule Q60)."""
         self._leaders.fence_group(group)
 
     def drop_idle(self) -> None:
-        """Drop share partitions that nobody uses, and that hold no locks; the scheduler does this too."""
+        """Drop unused share partitions without locks; the scheduler calls this regularly."""
         self._leaders.drop_idle()
 
     def _topic_deleted(self, _: Store, topic: str, topic_id: str) -> None:
         for group in self._leaders.fence_topic(topic_id):
             self._waiters.wake(group)
 
-    # --- what others ask -------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------
 
     def offsets(self, group: str, keys: Iterable[ShareKey] | None = None) -> dict[ShareKey, ShareOffsets]:
-        """Return the durable start offsets of share partitions, by default of all that are initialised;
-        -1 for one that is not (Kafka: ReadShareGroupStateSummary).
+        """Return the durable start offsets of share partitions, by default of all initialised ones; -1 for a
+        partition that is not initialised (Kafka: ReadShareGroupStateSummary).
         """
         wanted = self._states.keys_of(group) if keys is None else keys
         return {key: self._offsets(key) for key in wanted}
@@ -224,11 +224,11 @@ class ShareCoordinator:
                 source = self._store.partition(self._leaders.topic_of(key), key.partition)
                 lag = source.high_watermark - state.start - state.complete
             except SegstoreError:
-                lag = -1  # the topic is gone, or can't be read
+                lag = -1  # the topic was deleted, or can't be read
         return ShareOffsets(state.start, state.leader_epoch, lag)
 
     def metrics(self) -> list[Family]:
-        """Return Kafka's metrics, which `Store.metrics` has too."""
+        """Return Kafka's metrics of share groups, which are part of `Store.metrics`."""
         return self._metrics.families(self._leaders.all())
 
     # --- upkeep ------------------------------------------------------------------------------------
@@ -238,19 +238,19 @@ class ShareCoordinator:
             self._effects.expire(leaders)
 
     def _change(self, leaders: Iterable[ShareLeader], event: Event) -> None:
-        """Do an event in share partitions of which nobody waits for the answer."""
+        """Run an event in share partitions; its write errors are only logged."""
         turn = ShareTurn()
         try:
             for leader in leaders:
-                with suppress(NotLeaderOrFollowerError):  # one that was fenced needs the event no more
+                with suppress(NotLeaderOrFollowerError):  # a fenced share partition does not need the event
                     leader.change(turn, event)
             self._effects.settle(turn)
         finally:
             turn.abandon()
 
     def close(self) -> None:
-        """Drop all share partitions, because the store is being closed: locks are forgotten, and waiting
-        fetches are woken. Dead letters that wait for the disk are copied after the next open.
+        """Drop all share partitions, because the store is being closed: locks are lost, and waiting fetches
+        are woken. Dead letters that wait for the disk are copied after the next open.
         """
         self._closed = True
         self._timer.stop()
@@ -270,7 +270,7 @@ def _unknown(group: str, at: At) -> UnknownTopicOrPartitionError:
 
 
 def _upkeep(ref: Callable[[], ShareCoordinator | None]) -> None:
-    """Do the regular work of the scheduler."""
+    """Run the scheduler's regular task."""
     coordinator = ref()
     if coordinator is not None:
         coordinator.drop_idle()

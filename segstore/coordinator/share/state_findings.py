@@ -1,5 +1,5 @@
-"""What is wrong with the records of `__share_group_state` that count: the last snapshot of each share
-partition, and the updates after it.
+"""`doubts`: the faults in the effective records of `__share_group_state`, which are the last snapshot of each
+share partition and the updates after it.
 
 On disk: only reads. Threads: any; functions without state.
 """
@@ -19,18 +19,18 @@ from segstore.storage.scans.scan import reads
 from segstore.storage.store.partition_log import PartitionLog
 
 MOST_DELIVERIES = 25
-"""The highest share.delivery.count.limit that a broker may allow."""
+"""The largest share.delivery.count.limit that a broker allows."""
 
 
 class Doubt(NamedTuple):
-    """A record that can be read, and what is wrong with it."""
+    """A record that can be decoded, and the reason why its content is wrong."""
 
     offset: int
     reason: str
 
 
 def doubts(source: PartitionLog) -> list[Doubt]:
-    """Return what is wrong with the batches of records that count. Records that can't be read are left out.
+    """Return the faults in the batches of effective records. Records that can't be decoded are left out.
     Raises CorruptRecordError, StorageError.
     """
     found: dict[ShareKey, list[Doubt]] = {}
@@ -39,12 +39,14 @@ def doubts(source: PartitionLog) -> list[Doubt]:
             try:
                 _take(found, record.offset, record.key or b"", record.value)
             except (ValueError, UnsupportedVersionError):
-                """`state_table` reports it."""
+                """`state_table` reports this record."""
     return sorted(doubt for some in found.values() for doubt in some)
 
 
 def _take(found: dict[ShareKey, list[Doubt]], at: int, key: bytes, value: bytes | None) -> None:
-    """Take in a record. Raises ValueError, UnsupportedVersionError for one that can't be read."""
+    """Check a record, and collect its faults. Raises ValueError, UnsupportedVersionError if it can't be
+    decoded.
+    """
     kind = kind_of(key, "a share partition")
     if kind > max(StateKind):
         return

@@ -1,10 +1,10 @@
 """`StateLog`: the durable states of all share partitions, in memory and in the log (Kafka: ShareCoordinator).
 A shared part of a store.
 
-On disk: owns the topic `__share_group_state` (see `state_topic` and `state_schema`). A state is a snapshot
-and the updates after it; what lies before the snapshots of all share partitions is pruned.
-Threads: any; see `state_partition`. The store's scheduler prunes, and writes snapshots of share partitions
-that nobody uses.
+On disk: owns the topic `__share_group_state` (its modules are `state_topic` and `state_schema`). A state is a
+snapshot and the updates after it; records before the snapshots of all share partitions are pruned.
+Threads: any, with the locks of `state_partition`. The store's scheduler prunes, and writes snapshots of
+unused share partitions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ log = Logger("segstore")
 
 
 class StateLog:
-    """Get the one of a store with `shared(store, StateLog)`."""
+    """The durable states of a store's share partitions; `shared(store, StateLog)` returns the
+    store's object.
+    """
 
     def __init__(self, store: Store) -> None:
         store.context.check_writable()
@@ -51,7 +53,7 @@ class StateLog:
         self._lock = Mutex()
         self._partitions: dict[int, StatePartition] = {}
         self._closed = False
-        me = weakref.ref(self)  # the scheduler must not keep a store that nobody has any more
+        me = weakref.ref(self)  # the scheduler must not keep an unused store alive
         every = store.context.scheduler.every
         config = self._config
         every(config.share_coordinator_state_topic_prune_interval_ms / 1000, partial(_run, me, "prune"))
@@ -59,13 +61,13 @@ class StateLog:
         every(cold_ms / 1000, partial(_run, me, "snapshot_cold"))
 
     def close(self) -> None:
-        """Stop the work in the background, because the store is being closed."""
+        """Stop the background work, because the store is being closed."""
         self._closed = True
 
     # --- states --------------------------------------------------------------------------------
 
     def partition_for(self, key: ShareKey) -> int:
-        """Return the partition of `__share_group_state` that has the share partition's records."""
+        """Return the partition of `__share_group_state` for the share partition's records."""
         return self._topic.seen().partition_for(key)
 
     def read(self, key: ShareKey) -> Durable | None:
@@ -75,24 +77,24 @@ class StateLog:
         """
 
         def find(table: StateTable) -> Durable | None:
-            held = table.find(key)
-            return None if held is None else held.fold.state
+            state = table.find(key)
+            return None if state is None else state.fold.state
 
         return self._partition(self.partition_for(key)).look(find)
 
     def keys_of(self, group: str) -> list[ShareKey]:
-        """Return all share partitions of a group that have a state, in order. Raises what `read` raises."""
+        """Return all share partitions of a group that have a state, in order. Raises the errors of `read`."""
         return self._keys(lambda key: key.group == group)
 
     def all_keys(self) -> list[ShareKey]:
-        """Return all share partitions that have a state, in order. Raises what `read` raises."""
+        """Return all share partitions that have a state, in order. Raises the errors of `read`."""
         return self._keys(lambda _: True)
 
     def initialise(self, states: Mapping[ShareKey, tuple[int, int]]) -> None:
-        """Begin share partitions anew, with (state epoch, start offset) each; -1 is a start that is to be
-        found yet (Kafka: InitializeShareGroupState). The topic is created if it is missing.
+        """Begin share partitions anew, each with (state epoch, start offset); -1 stands for an unknown start
+        offset (Kafka: InitializeShareGroupState). The topic is created if it is missing.
 
-        Raises FencedStateEpochError if a higher state epoch is known, UnknownTopicOrPartitionError,
+        Raises FencedStateEpochError if a larger state epoch is known, UnknownTopicOrPartitionError,
         InvalidRequestError, StorageError, OffsetNotAvailableError, and the errors of replicas; share
         partitions without an error are begun.
         """
@@ -101,14 +103,15 @@ class StateLog:
         self._raising([InitialiseRequest(key, *state) for key, state in states.items()])
 
     def write(self, writes: Mapping[ShareKey, Update]) -> dict[ShareKey, SegstoreError | None]:
-        """Change states; return for each share partition None, when the change is in the log, or the error
-        (Kafka: WriteShareGroupState). Changes of one partition of the topic are one append, and so are those
-        of threads that come together.
+        """Change states; return, for each share partition, None once the change is in the log, or the error
+        (Kafka: WriteShareGroupState). Changes of one partition of the topic are one append, together with
+        those of other threads at the same time.
 
-        Errors: InvalidRequestError if it is not initialised, or a number is wrong; FencedStateEpochError,
-        FencedLeaderEpochError for an epoch below the known one; UnknownTopicOrPartitionError. Nothing was
-        written then, nor after OffsetNotAvailableError unless it speaks of an interrupt, and
-        NotEnoughReplicasError. After any other error the change may be in the log: the next call finds out.
+        Errors: InvalidRequestError if the share partition is not initialised, or a number is invalid;
+        FencedStateEpochError, FencedLeaderEpochError for an epoch below the known one;
+        UnknownTopicOrPartitionError; NotEnoughReplicasError. Nothing was written after any of these, or after
+        OffsetNotAvailableError unless its text names an interrupt. After any other error the change may be in
+        the log: the next call finds out.
         """
         requests = list(starmap(UpdateRequest, writes.items()))
         self._write(requests)
@@ -116,72 +119,73 @@ class StateLog:
 
     def write_may_wait(self, key: ShareKey) -> bool:
         """Return whether `write` of a state may wait for disks, replicas or other threads."""
-        held = self._partitions.get(self.partition_for(key))
-        return held is None or held.may_wait
+        state_partition = self._partitions.get(self.partition_for(key))
+        return state_partition is None or state_partition.may_wait
 
     def raise_epoch(self, key: ShareKey, state_epoch: int, durable: Durable) -> None:
-        """Replace a state by `durable` with this state epoch; its start may be lower than before. Raises what
-        `initialise` raises.
+        """Replace a state by `durable` with this state epoch; its start may be lower than before. Raises the
+        errors of `initialise`.
         """
         self._raising([RaiseRequest(key, state_epoch, durable)])
 
     def delete(self, keys: Iterable[ShareKey]) -> None:
-        """Delete states; those that are not there are left alone (Kafka: DeleteShareGroupState). Raises what
-        `initialise` raises, but for FencedStateEpochError and UnknownTopicOrPartitionError.
+        """Delete states; missing states are ignored (Kafka: DeleteShareGroupState). Raises the errors of
+        `initialise`, except FencedStateEpochError and UnknownTopicOrPartitionError.
         """
         self._raising([TombstoneRequest(key) for key in keys])
 
     def topic_deleted(self, topic_id: str) -> None:
-        """Delete the states of all share partitions of a deleted topic. Raises what `delete` raises."""
+        """Delete the states of all share partitions of a deleted topic. Raises the errors of `delete`."""
         self.delete(self._keys(lambda key: key.topic_id == topic_id))
 
     def forget(self) -> None:
-        """Forget what was read, because `__share_group_state` itself was deleted."""
+        """Drop all states from memory, because `__share_group_state` itself was deleted."""
         with self._lock:
             self._partitions.clear()
 
     # --- background ----------------------------------------------------------------------------
 
     def prune(self) -> None:
-        """Delete the records before the latest snapshots of all share partitions, of those partitions of the
-        topic that were read. Raises StorageError, OffsetNotAvailableError.
+        """Delete the records before the latest snapshots of all share partitions, in the loaded partitions of
+        the topic. Raises StorageError, OffsetNotAvailableError.
         """
-        for held in self._read():
-            self._prune(held)
+        for state_partition in self._read():
+            self._prune(state_partition)
 
-    def _prune(self, held: StatePartition) -> None:
-        point = held.glance(lambda table: table.prune.offset)
-        source = self._topic.log(held.number)
+    def _prune(self, state_partition: StatePartition) -> None:
+        point = state_partition.glance(lambda table: table.prune.offset)
+        source = self._topic.log(state_partition.number)
         if point is None or source is None or point <= source.start_offset:
             return
         partition = source.partition_led()
-        # The snapshots must be durable before what they replace is removed.
+        # The snapshots must be durable before the records that they replace are removed.
         source.flush()
         with os_errors():
             partition.log_start.delete_records(point)
 
     def snapshot_cold(self) -> None:
         """Write a snapshot of each share partition whose last one is older than
-        share.coordinator.cold.partition.snapshot.interval.ms, so that it does not hold up `prune`; unless
-        that is true of all that share its partition of the topic. Raises what `delete` raises.
+        share.coordinator.cold.partition.snapshot.interval.ms, so that it does not block `prune`. Nothing is
+        written if all share partitions in the same partition of the topic have such a snapshot already.
+        Raises the errors of `delete`.
         """
         before = self._clock() - self._config.share_coordinator_cold_partition_snapshot_interval_ms
-        for held in self._read():
-            cold = held.glance(partial(_cold, before=before))
+        for state_partition in self._read():
+            cold = state_partition.glance(partial(_cold, before=before))
             if cold:
                 requests = [ColdRequest(key, before) for key in cold]
-                held.write(requests)
+                state_partition.write(requests)
                 _raise_first(requests)
 
     # --- partitions ----------------------------------------------------------------------------
 
     def _partition(self, number: int) -> StatePartition:
-        held = self._partitions.get(number)
-        if held is None:
+        state_partition = self._partitions.get(number)
+        if state_partition is None:
             with self._lock:
                 new = StatePartition(number, self._topic, self._config, self._clock)
-                held = self._partitions.setdefault(number, new)
-        return held
+                state_partition = self._partitions.setdefault(number, new)
+        return state_partition
 
     def _read(self) -> list[StatePartition]:
         with self._lock:
@@ -194,7 +198,7 @@ class StateLog:
         return sorted(found)
 
     def _write(self, requests: Sequence[StateRequest]) -> None:
-        """Write requests, which get their outcomes."""
+        """Write the records of requests, and set the requests' outcomes."""
         partition_for, partitions = self._topic.seen().partition_for, self._partitions
         by_partition: dict[int, list[StateRequest]] = defaultdict(list)
         for request in requests:
@@ -219,8 +223,9 @@ def _raise_first(requests: Sequence[StateRequest]) -> None:
 
 
 def _cold(table: StateTable, before: int) -> list[ShareKey]:
-    """Return the share partitions whose last snapshot was written at `before` or earlier, none if all have a
-    snapshot of this kind already: such a snapshot keeps the time of creation of the one before.
+    """Return the share partitions whose last snapshot was written at `before` or earlier. Return none if
+    `snapshot_cold` has already written the last snapshots of all: these have the creation time of the
+    snapshots before them.
     """
     heads = list(table.heads())
     if all(state.created_ms != state.written_ms for _, state in heads):
@@ -229,7 +234,7 @@ def _cold(table: StateTable, before: int) -> list[ShareKey]:
 
 
 def _run(ref: Callable[[], StateLog | None], task: str) -> None:
-    """Do a task of the scheduler."""
+    """Run one of the scheduler's tasks."""
     state_log = ref()
     if state_log is None or state_log._closed:
         return
@@ -240,7 +245,7 @@ def _run(ref: Callable[[], StateLog | None], task: str) -> None:
 
 
 def forget_topic(store: Store, topic: str, topic_id: str) -> None:
-    """Delete the states of a deleted topic's share partitions: a later topic of its name has another id."""
+    """Delete the states of a deleted topic's share partitions; a later topic of this name has another id."""
     part = existing(store, StateLog) if topic == TOPIC else shared(store, StateLog)
     try:
         if part is not None:

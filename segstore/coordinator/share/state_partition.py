@@ -1,9 +1,9 @@
 """`StatePartition`: one partition of `__share_group_state`, read and written under its lock.
 
-On disk: appends records. Threads: any. Memory changes after the log did. Requests that wait for the lock at
-the same time become one append, made by the thread that gets the lock. Nobody waits under the lock until a
-replica leads, or shows what was committed: the caller gets OffsetNotAvailableError, and may ask again. A
-write waits there for the replicas, at most share.coordinator.write.timeout.ms.
+On disk: appends records. Threads: any. Memory changes after the log. Requests that wait for the lock at the
+same time become one append, made by the thread that gets the lock. A request does not wait under the lock
+until a replica leads, or shows all committed records: it gets OffsetNotAvailableError, and may be repeated. A
+write waits under the lock for the replicas, at most share.coordinator.write.timeout.ms.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class _Drafted(NamedTuple):
-    """A request, and the record that it wants."""
+    """A request, and the record that it needs."""
 
     request: StateRequest
     change: StateChange
@@ -43,13 +43,14 @@ class _Drafted(NamedTuple):
     value: bytes | None
 
 
-_drafted: Callable[[tuple[Any, ...]], _Drafted] = partial(tuple.__new__, _Drafted)  # a call of C
+# constructed in C, which is faster
+_drafted: Callable[[tuple[Any, ...]], _Drafted] = partial(tuple.__new__, _Drafted)
 _terms: Callable[[tuple[Any, ...]], StateTerms] = partial(tuple.__new__, StateTerms)
 
 
 class StatePartition:
-    """`is_sure`: readers see all that was appended. An append that timed out, or was interrupted, may be
-    committed later.
+    """One partition of the topic. `is_sure`: readers see all appended records; False after an append that
+    timed out or was interrupted, which may be committed later.
     """
 
     def __init__(self, number: int, topic: StateTopic, config: StoreConfig, clock: Clock) -> None:
@@ -72,14 +73,16 @@ class StatePartition:
     # --- read ----------------------------------------------------------------------------------
 
     def look(self, find: Callable[[StateTable], T]) -> T:
-        """Return what `find` returns of the table, under the lock; the partition is read first, if it was
-        not. Raises CorruptRecordError, StorageError, OffsetNotAvailableError.
+        """Return the result of `find` on the table, called under the lock; the partition is loaded first if
+        necessary. Raises CorruptRecordError, StorageError, OffsetNotAvailableError.
         """
         with self._lock:
             return find(self._loaded())
 
     def glance(self, find: Callable[[StateTable], T]) -> T | None:
-        """Return what `find` returns of the table, under the lock; None if the partition was not read yet."""
+        """Return the result of `find` on the table, called under the lock; None if the partition is not
+        loaded.
+        """
         with self._lock:
             return None if self._table is None else find(self._table)
 
@@ -88,7 +91,7 @@ class StatePartition:
             return self._table
         source = self._topic.log(self.number)
         if source is None:
-            return StateTable(self._updates_per_snapshot)  # no table is kept of a missing topic
+            return StateTable(self._updates_per_snapshot)  # the table of a missing topic is not cached
         source.check_committed()
         is_sure = self._is_sure or source.shows_all  # before the log is read
         table = load(source, self._updates_per_snapshot)
@@ -100,8 +103,8 @@ class StatePartition:
 
     @property
     def may_wait(self) -> bool:
-        """Return whether a write may wait: for another one, for the log to be read, for replicas or the disk.
-        No lock is taken.
+        """Return whether a write may wait for another write, for a load of the log, for replicas or for the
+        disk. Takes no lock.
         """
         if self._table is None or not self._is_sure:
             return True
@@ -109,8 +112,8 @@ class StatePartition:
         return source is None or source.append_may_wait(-1)
 
     def write(self, requests: Sequence[StateRequest]) -> None:
-        """Write what the requests ask for, which get their outcomes. Raises OffsetNotAvailableError if the
-        lock is not to be had in time: another thread may still write the requests, or has.
+        """Write the records of requests, and set the requests' outcomes. Raises OffsetNotAvailableError if
+        the lock is not free in time: another thread may have written the requests, or may still do so.
         """
         if self._lock._is_owned():
             raise refused(under_way(), "write()")
@@ -121,21 +124,21 @@ class StatePartition:
                     if not request.is_done:
                         self._write_all()
         finally:
-            if self._queue:  # an interrupt, or the lock was late
+            if self._queue:  # after an interrupt, or if the lock was not free in time
                 with suppress(ValueError):
                     self._queue.remove(requests)
 
     def _write_all(self) -> None:
-        """Write what waits, this thread's own requests among it."""
-        taken: list[StateRequest] = []
+        """Write all queued requests, including this thread's own."""
+        queued: list[StateRequest] = []
         try:
             while self._queue:
-                taken += self._queue.popleft()
-            self._serve(deque(taken))
+                queued += self._queue.popleft()
+            self._serve(deque(queued))
         except SegstoreError as error:
-            _end(taken, error)
+            _end(queued, error)
         finally:
-            for request in taken:
+            for request in queued:
                 if not request.is_done:
                     request.end(self._interrupted())
 
@@ -160,33 +163,33 @@ class StatePartition:
             )
 
     def _draft(self, table: StateTable, waiting: deque[StateRequest], terms: StateTerms) -> list[_Drafted]:
-        """Take from `waiting` the requests that one append can have, and return their records; those that
-        need none, or are refused, get their outcomes.
+        """Take requests from `waiting` for one append, and return their records; requests that need no
+        record, or are refused, get their outcomes.
         """
         drafted: list[_Drafted] = []
         ahead: dict[ShareKey, Ahead] = {}
         while waiting:
             request = waiting[0]
             try:
-                held = table.find(request.key)
+                current = table.find(request.key)
                 before = ahead.get(request.key)
-                if before is not None and not request.may_follow(held, before, terms):
+                if before is not None and not request.may_follow(current, before, terms):
                     break
-                change = request.change(held, before, terms)
+                change = request.change(current, before, terms)
                 if change is None:
                     request.end()
                 else:
                     drafted.append(_encoded(request, change))
                     if len(waiting) > 1:
-                        ahead[request.key] = ahead_of(held, before, change)
+                        ahead[request.key] = ahead_of(current, before, change)
             except SegstoreError as error:
                 request.end(error)
             waiting.popleft()
         return drafted
 
     def _append(self, table: StateTable, drafted: list[_Drafted], seen: TopicsSeen, now: int) -> None:
-        """Append records, and change the table behind them. The table is dropped, and the log read anew
-        before the next write, unless it is known what the log has.
+        """Append records, then change the table. If the outcome is unknown, the table is dropped, and the log
+        is loaded before the next write.
         """
         try:
             if not seen.is_ours:
@@ -213,19 +216,19 @@ class StatePartition:
         for at, (request, change, _, _) in enumerate(drafted, first):
             table.apply(change, at)
             request.end()
-        # What is committed by now has all that was appended before below it.
+        # The committed records include every record that was appended before them.
         self._table, self._is_sure = table, True
 
 
 def _end(requests: Sequence[StateRequest], error: SegstoreError) -> None:
-    """Give those requests that have no outcome yet the error."""
+    """End the requests that have no outcome yet with the error."""
     for request in requests:
         if not request.is_done:
             request.end(copy_of(error))
 
 
 def _encoded(request: StateRequest, change: StateChange) -> _Drafted:
-    """Return the record of a change. Raises InvalidArgumentError."""
+    """Return the encoded record of a change. Raises InvalidArgumentError."""
     key, snapshot, delta = change
     if delta is not None:
         return _drafted((request, change, state_key(StateKind.UPDATE, key), update_value(delta)))
@@ -234,8 +237,8 @@ def _encoded(request: StateRequest, change: StateChange) -> _Drafted:
 
 
 def _fitting(drafted: list[_Drafted], most: int) -> list[_Drafted]:
-    """Return the records that a batch can hold, with `most` bytes in key and value; the requests of others
-    get RecordTooLargeError.
+    """Return the records with at most `most` bytes in key and value; larger ones end with
+    RecordTooLargeError.
     """
     fitting = []
     for each in drafted:
@@ -248,9 +251,8 @@ def _fitting(drafted: list[_Drafted], most: int) -> list[_Drafted]:
 
 
 def _is_unwritten(error: SegstoreError, target: PartitionLog, end: int) -> bool:
-    """Return whether the log has nothing of an append that has failed at its `end`. A disk may refuse a
-    record, or only its sync; of replicas one may have what another has refused.
-    """
+    """Return whether a failed append left nothing in the log; `end` was the log's end before it."""
+    # A disk may refuse a record, or only its sync; one replica may have a record that another has refused.
     if may_be_written(error) or (target.has_replicas and isinstance(error, StorageError)):
         return False
     try:

@@ -1,8 +1,8 @@
-"""What is to be written to `__share_group_state`: each request says by which record, or why it is refused
+"""Requests for writes to `__share_group_state`: each returns its record, or raises the error that refuses it
 (Kafka: ShareCoordinatorShard).
 
-Nothing is on disk. Threads: a request belongs to the thread that made it, and to the one that writes it for
-this thread, one after the other.
+Nothing is on disk. Threads: a request belongs first to the thread that made it, then to the thread that
+writes it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from segstore.errors import (
     SegstoreError,
 )
 
-_change: Callable[[tuple[Any, ...]], StateChange] = partial(tuple.__new__, StateChange)  # a call of C
+# constructed in C, which is faster
+_change: Callable[[tuple[Any, ...]], StateChange] = partial(tuple.__new__, StateChange)
 _delta: Callable[[tuple[Any, ...]], StateDelta] = partial(tuple.__new__, StateDelta)
 UNKNOWN = -1
-"""Stands for a start that does not change, and for a count that is not known."""
+"""The value of a start that does not change, or of a count that is not known."""
 _NUMBERS = ("state epoch", "leader epoch", "start", "complete count")
 _LEAST = (0, 0, UNKNOWN, UNKNOWN)
 DURABLE_STATES = frozenset(RecordState) - {RecordState.ACQUIRED}
 
 
 class StateTerms(NamedTuple):
-    """What holds for all requests of an append: its time in ms since the epoch, after how many updates a
-    snapshot is due, and a function that raises UnknownTopicOrPartitionError for a share partition whose topic
-    is gone.
+    """The terms of all requests of one append: its time in ms since the epoch, the number of updates after
+    which a snapshot is due, and a function that raises UnknownTopicOrPartitionError for a share partition
+    whose topic was deleted.
     """
 
     now: int
@@ -43,33 +44,33 @@ class StateTerms(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """The updates of a share partition that stand earlier in the same append: their number, and the state
-    after them but for its batches; `head` is None if there is another record that no update may follow.
+    """The updates of a share partition that are earlier in the same append: their number, and the state after
+    them without its batches. `head` is None after a record of another kind, which no update may follow.
     """
 
     head: Durable | None
     updates: int
 
 
-def ahead_of(held: SharePartitionState | None, before: Ahead | None, change: StateChange) -> Ahead:
-    """Return what stands ahead of the next request, after a change."""
-    head = _head(held, before)
+def ahead_of(current: SharePartitionState | None, before: Ahead | None, change: StateChange) -> Ahead:
+    """Return the earlier updates for the next request, after a change."""
+    head = _head(current, before)
     if change.delta is None or head is None:
         return Ahead(None, 0)
     return Ahead(changed(head, change.delta), 1 if before is None else before.updates + 1)
 
 
-def _head(held: SharePartitionState | None, before: Ahead | None) -> Durable | None:
+def _head(current: SharePartitionState | None, before: Ahead | None) -> Durable | None:
     if before is not None:
         return before.head
-    return None if held is None else held.fold.head
+    return None if current is None else current.fold.head
 
 
 class Update(NamedTuple):
     """A change of a share partition's state (Kafka: WriteShareGroupState). `start` is the start offset before
-    the change, -1 if it is not known, `complete` the count after it. With `lead` the record has the
-    `leader_epoch` that is given, else that of the state (Kafka: ReadShareGroupState); and no record is
-    written if the epoch is known, and nothing else changes.
+    the change, -1 if it is not known; `complete` is the count after it. Without `lead` the record has the
+    leader epoch of the state. With `lead` (Kafka: ReadShareGroupState) the record has this `leader_epoch`,
+    and is not written if it would change nothing.
     """
 
     state_epoch: int
@@ -81,8 +82,8 @@ class Update(NamedTuple):
 
 
 class StateRequest:
-    """A record that is wanted of a share partition. `is_done`: it was written, needs no record, or has the
-    `error` why not.
+    """A request for a record of a share partition. `is_done`: the record was written, none is needed, or
+    `error` is set.
     """
 
     __slots__ = ("error", "is_done", "key")
@@ -92,24 +93,24 @@ class StateRequest:
         self.error: SegstoreError | None = None
 
     def end(self, error: SegstoreError | None = None) -> None:
-        """Note the outcome."""
+        """Set the outcome."""
         self.error, self.is_done = error, True
 
     def change(
-        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+        self, current: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
     ) -> StateChange | None:
-        """Return the record to write, None if none is needed. Raises SegstoreError: the request is
-        refused.
+        """Return the record to write, None if none is needed. Raises SegstoreError if the request
+        is refused.
         """
         raise NotImplementedError
 
-    def may_follow(self, held: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
-        """Return whether this request may be in one append with others of its share partition."""
+    def may_follow(self, current: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
+        """Return whether this request may be in one append with earlier requests of its share partition."""
         return False
 
 
 class UpdateRequest(StateRequest):
-    """A ShareUpdate, or a ShareSnapshot if one is due."""
+    """A request for a ShareUpdate, or for a ShareSnapshot if one is due."""
 
     __slots__ = ("update",)
 
@@ -118,37 +119,37 @@ class UpdateRequest(StateRequest):
         self.error = None
 
     def change(
-        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+        self, current: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
     ) -> StateChange | None:
         update = self.update
         _check_numbers(self.key, update)
-        state = _head(held, ahead)
-        if held is None or state is None:
+        state = _head(current, ahead)
+        if current is None or state is None:
             raise _not_initialised(self.key)
-        known = held.leader_epoch if held.leader_epoch > state.leader_epoch else state.leader_epoch
+        known = current.leader_epoch if current.leader_epoch > state.leader_epoch else state.leader_epoch
         if update.leader_epoch < known:
             raise _led_anew(self.key, known, update.leader_epoch)
-        if update.state_epoch < held.state_epoch:
-            raise _begun_anew(self.key, held, update.state_epoch)
+        if update.state_epoch < current.state_epoch:
+            raise _begun_anew(self.key, current, update.state_epoch)
         terms.check_source(self.key)
         if update.lead and self._says_nothing(known, state):
             return None
         delta = self._delta(state)
-        if held.updates + (0 if ahead is None else ahead.updates) < terms.updates_per_snapshot:
+        if current.updates + (0 if ahead is None else ahead.updates) < terms.updates_per_snapshot:
             return _change((self.key, None, delta))
-        whole = apply_update(held.fold.state, delta)
+        whole = apply_update(current.fold.state, delta)
         return StateChange(self.key, _next(whole, terms.now)._replace(created_ms=terms.now))
 
-    def may_follow(self, held: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
-        """An update may follow others, unless a snapshot is due, which needs them all."""
+    def may_follow(self, current: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
+        """Return True unless a snapshot is due: the snapshot must contain all earlier updates."""
         return (
-            held is not None
+            current is not None
             and ahead.head is not None
-            and held.updates + ahead.updates < terms.updates_per_snapshot
+            and current.updates + ahead.updates < terms.updates_per_snapshot
         )
 
     def _says_nothing(self, leader_epoch: int, state: Durable) -> bool:
-        """Return whether the state has all that an update with `lead` says."""
+        """Return whether an update with `lead` would change nothing in the state."""
         update = self.update
         return update.leader_epoch == leader_epoch and not update.batches and update.start <= state.start
 
@@ -162,7 +163,7 @@ class UpdateRequest(StateRequest):
 
 
 class InitialiseRequest(StateRequest):
-    """The first snapshot of a share partition, or one with which all begins anew."""
+    """A request for a snapshot that begins a share partition, or begins it anew."""
 
     __slots__ = ("start", "state_epoch")
 
@@ -171,12 +172,12 @@ class InitialiseRequest(StateRequest):
         self.state_epoch, self.start = state_epoch, start
 
     def change(
-        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+        self, current: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
     ) -> StateChange | None:
-        state = None if held is None else held.fold.head
+        state = None if current is None else current.fold.head
         _check_numbers(self.key, Update(self.state_epoch, 0, self.start))
-        if held is not None:
-            _check_state_epoch(self.key, held, self.state_epoch)
+        if current is not None:
+            _check_state_epoch(self.key, current, self.state_epoch)
         terms.check_source(self.key)
         epoch = 0 if state is None else state.snapshot_epoch + 1
         complete = UNKNOWN if self.start == UNKNOWN else 0
@@ -185,7 +186,7 @@ class InitialiseRequest(StateRequest):
 
 
 class RaiseRequest(StateRequest):
-    """A snapshot with a higher state epoch, whose start may be lower than that of the state."""
+    """A request for a snapshot with a larger state epoch, whose start may be lower than the state's."""
 
     __slots__ = ("state", "state_epoch")
 
@@ -194,12 +195,12 @@ class RaiseRequest(StateRequest):
         self.state_epoch, self.state = state_epoch, state
 
     def change(
-        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+        self, current: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
     ) -> StateChange | None:
-        new, known = self.state, None if held is None else held.fold.head
-        if held is None or known is None:
+        new, known = self.state, None if current is None else current.fold.head
+        if current is None or known is None:
             raise _not_initialised(self.key)
-        _check_state_epoch(self.key, held, self.state_epoch)
+        _check_state_epoch(self.key, current, self.state_epoch)
         _check_numbers(self.key, Update(self.state_epoch, new.leader_epoch, *new[3:6]))
         snapshot = new._replace(
             snapshot_epoch=known.snapshot_epoch,
@@ -212,7 +213,9 @@ class RaiseRequest(StateRequest):
 
 
 class ColdRequest(StateRequest):
-    """A snapshot as the last one, unless that was written after `before` (ms since the epoch)."""
+    """A request to write the last snapshot again, unless it was written after `before` (ms since
+    the epoch).
+    """
 
     __slots__ = ("before",)
 
@@ -221,23 +224,23 @@ class ColdRequest(StateRequest):
         self.before = before
 
     def change(
-        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+        self, current: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
     ) -> StateChange | None:
-        state = None if held is None else held.fold.state
+        state = None if current is None else current.fold.state
         if state is None or state.written_ms > self.before:
             return None
         return StateChange(self.key, _next(state, terms.now))
 
 
 class TombstoneRequest(StateRequest):
-    """The end of a share partition's state."""
+    """A request for a tombstone, which deletes a share partition's state."""
 
     __slots__ = ()
 
     def change(
-        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+        self, current: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
     ) -> StateChange | None:
-        return None if held is None else StateChange(self.key)
+        return None if current is None else StateChange(self.key)
 
 
 def _next(state: Durable, now: int) -> Durable:
@@ -248,9 +251,9 @@ def _not_initialised(key: ShareKey) -> InvalidRequestError:
     return InvalidRequestError(f"share partition {key} is not initialised")
 
 
-def _check_state_epoch(key: ShareKey, held: SharePartitionState, epoch: int) -> None:
-    if epoch < held.state_epoch:
-        raise _begun_anew(key, held, epoch)
+def _check_state_epoch(key: ShareKey, current: SharePartitionState, epoch: int) -> None:
+    if epoch < current.state_epoch:
+        raise _begun_anew(key, current, epoch)
 
 
 def _led_anew(key: ShareKey, known: int, epoch: int) -> FencedLeaderEpochError:
@@ -259,14 +262,14 @@ def _led_anew(key: ShareKey, known: int, epoch: int) -> FencedLeaderEpochError:
     )
 
 
-def _begun_anew(key: ShareKey, held: SharePartitionState, epoch: int) -> FencedStateEpochError:
+def _begun_anew(key: ShareKey, current: SharePartitionState, epoch: int) -> FencedStateEpochError:
     return FencedStateEpochError(
-        f"share partition {key}: state epoch {epoch} is below {held.state_epoch}, which is known"
+        f"share partition {key}: state epoch {epoch} is below {current.state_epoch}, which is known"
     )
 
 
 def _check_numbers(key: ShareKey, update: Update) -> None:
-    """Raise InvalidRequestError for numbers that no state has."""
+    """Raise InvalidRequestError if a number is invalid for a state."""
     state_epoch, leader_epoch, start, complete, batches, _ = update
     if state_epoch < 0 or leader_epoch < 0 or start < UNKNOWN or complete < UNKNOWN:
         raise _below(key, update)

@@ -26,11 +26,11 @@ from segstore.protocol.record_codec import decode_key, decode_value, encode_key,
 
 VERSION = 0
 UNKNOWN = -1
-"""Stands for a count that is not known, and not written."""
+"""The value of a count that is not known, and is not written."""
 
 
 class StateKind(IntEnum):
-    """What a record is: the int16 with which its key begins."""
+    """The type of a record, which is the first int16 of its key."""
 
     SNAPSHOT = 0
     UPDATE = 1
@@ -39,13 +39,13 @@ class StateKind(IntEnum):
 _KEYS = {StateKind.SNAPSHOT: "ShareSnapshotKey", StateKind.UPDATE: "ShareUpdateKey"}
 _BATCH = struct.Struct(">qqbhx")  # the last byte says that a batch has no tagged fields
 _UPDATE = struct.Struct(">hiiq")  # version, snapshot epoch, leader epoch, start
-_COMPLETE = struct.Struct(">bbbi")  # a tagged field: how many there are, its number, its size
+_COMPLETE = struct.Struct(">bbbi")  # number of tagged fields, tag, size, count
 _UNTAGGED = b"\0"
 
 
 @lru_cache(maxsize=4096)
 def state_key(kind: StateKind, key: ShareKey) -> bytes:
-    """Return the key of a record. Raises InvalidArgumentError for a group that is too long."""
+    """Return the key of a record. Raises InvalidArgumentError if the group id is too long."""
     body = structs(_KEYS[kind])
     return encode_key(
         body(group_id=key.group, topic_id=names.topic_id_bytes(key.topic_id), partition=key.partition)
@@ -53,7 +53,7 @@ def state_key(kind: StateKind, key: ShareKey) -> bytes:
 
 
 def snapshot_value(state: Durable) -> bytes:
-    """Return the value of a ShareSnapshot. Raises InvalidArgumentError for numbers that it can't hold."""
+    """Return the value of a ShareSnapshot. Raises InvalidArgumentError if a number is out of range."""
     body = structs("ShareSnapshotValue")(
         snapshot_epoch=state.snapshot_epoch,
         state_epoch=state.state_epoch,
@@ -68,10 +68,10 @@ def snapshot_value(state: Durable) -> bytes:
 
 
 def update_value(delta: StateDelta) -> bytes:
-    """Return the value of a ShareUpdate. Raises InvalidArgumentError for numbers that it can't hold."""
+    """Return the value of a ShareUpdate. Raises InvalidArgumentError if a number is out of range."""
     snapshot_epoch, leader_epoch, start, complete, batches = delta
     try:
-        # Each acknowledgement writes one: the generic codec takes ten times as long.
+        # Each acknowledgement writes an update: the generic codec would take ten times as long.
         parts = [_UPDATE.pack(VERSION, snapshot_epoch, leader_epoch, start), uvarint(len(batches) + 1)]
         parts += _stored(batches)
         parts.append(_UNTAGGED if complete == UNKNOWN else _COMPLETE.pack(1, 0, 4, complete))
@@ -92,13 +92,13 @@ def _stored(batches: Sequence[StateBatch]) -> Iterator[bytes]:
 
 
 def parse_state_key(kind: StateKind, data: bytes) -> ShareKey:
-    """Return the key of a record. Raises ValueError for bytes that are no such key."""
+    """Return the key of a record. Raises ValueError if the bytes are no such key."""
     body = decode_key(_KEYS[kind], data)
     return ShareKey(body.group_id, names.topic_id_of(body.topic_id), body.partition)
 
 
 def parse_snapshot(data: bytes) -> Durable:
-    """Return the content of a ShareSnapshot. Raises UnsupportedVersionError; ValueError for bytes that are no
+    """Return the content of a ShareSnapshot. Raises UnsupportedVersionError; ValueError if the bytes are no
     such value.
     """
     body = decode_value("ShareSnapshotValue", data)
@@ -115,7 +115,7 @@ def parse_snapshot(data: bytes) -> Durable:
 
 
 def parse_update(data: bytes) -> StateDelta:
-    """Return the content of a ShareUpdate. Raises what `parse_snapshot` raises."""
+    """Return the content of a ShareUpdate. Raises the errors of `parse_snapshot`."""
     body = decode_value("ShareUpdateValue", data)
     return StateDelta(
         body.snapshot_epoch,

@@ -1,10 +1,10 @@
-"""`StateTable`: the share partitions of one partition of `__share_group_state` in memory, and how the log is
-folded into it.
+"""`StateTable`: the share partitions of one partition of `__share_group_state` in memory, and its load from
+the log.
 
-All records count, in the order of the log: a snapshot replaces what came before it, and the updates after it
-are combined with it. Updates are decoded only if no snapshot follows them. Records of unknown types are
-passed over, and nothing is pruned from the first of them on.
-On disk: only reads. Threads: under the lock of the partition, see `state_log`.
+All records are applied in the order of the log: a snapshot replaces the earlier state, and later updates are
+combined with it. Updates are decoded only if no snapshot follows them. Records of unknown types are skipped,
+and nothing is pruned from the first of them on.
+On disk: only reads. Threads: under the lock of the partition, which `state_partition` owns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from segstore.storage.store.partition_log import PartitionLog
 
 
 class StateChange(NamedTuple):
-    """What a record says of a share partition: a snapshot or a delta; with neither it is a tombstone."""
+    """The change that a record makes to a share partition: a snapshot or a delta; with neither the record is
+    a tombstone.
+    """
 
     key: ShareKey
     snapshot: Durable | None = None
@@ -38,9 +40,10 @@ class StateChange(NamedTuple):
 
 
 class SharePartitionState:
-    """A share partition: `fold` is its state, `updates` the number of ShareUpdate records since a snapshot
-    was due. `state_epoch` and `leader_epoch` are the highest of all records; the state may have lower ones.
-    `newer` says why the share partition can't be used: a record of it has a newer version.
+    """The state of a share partition in `fold`. `updates` is the number of ShareUpdate records since a
+    snapshot was due. `state_epoch` and `leader_epoch` are the largest of all records; the state may have
+    lower ones. `newer` is the reason if the share partition can't be used, because it has a record of a newer
+    version.
     """
 
     __slots__ = ("fold", "leader_epoch", "newer", "state_epoch", "updates")
@@ -51,8 +54,8 @@ class SharePartitionState:
 
 
 class StateTable:
-    """The share partitions by key. `prune` is the point up to which the log is not needed. A snapshot is due
-    after `updates_per_snapshot` updates.
+    """The share partitions of a partition of the topic, by key. Records below `prune` are not needed. A
+    snapshot is due after `updates_per_snapshot` updates.
     """
 
     def __init__(self, updates_per_snapshot: int) -> None:
@@ -68,20 +71,22 @@ class StateTable:
         return len(self._states)
 
     def find(self, key: ShareKey) -> SharePartitionState | None:
-        """Return a share partition; None if it is not initialised. Raises UnsupportedVersionError."""
-        held = self._states.get(key)
-        if held is not None and held.newer:
-            raise UnsupportedVersionError(f"share partition {key}: {held.newer}")
-        return held
+        """Return the state of a share partition; None if it is not initialised. Raises
+        UnsupportedVersionError.
+        """
+        state = self._states.get(key)
+        if state is not None and state.newer:
+            raise UnsupportedVersionError(f"share partition {key}: {state.newer}")
+        return state
 
     def heads(self) -> Iterator[tuple[ShareKey, Durable]]:
-        """Yield the states of share partitions that can be used, with outdated batches."""
-        for key, held in self._states.items():
-            if held.fold.head is not None and not held.newer:
-                yield key, held.fold.head
+        """Yield the states of usable share partitions, whose batches may be out of date."""
+        for key, state in self._states.items():
+            if state.fold.head is not None and not state.newer:
+                yield key, state.fold.head
 
     def apply(self, change: StateChange, at: int) -> None:
-        """Apply a record, which is at offset `at`."""
+        """Apply the change of the record at offset `at`."""
         key, snapshot, delta = change
         if snapshot is not None:
             self._put(key, snapshot, at)
@@ -92,50 +97,53 @@ class StateTable:
             self.prune.forget(key, at)
 
     def refuse(self, key: ShareKey, reason: str, at: int, kind: StateKind) -> None:
-        """Note a record of a newer version, at offset `at`, which no other record may overwrite."""
+        """Mark a share partition as unusable because of the record at offset `at`, whose version is newer;
+        the record must not be overwritten.
+        """
         self._states.setdefault(key, SharePartitionState()).newer = reason
         if kind is StateKind.SNAPSHOT:
             self.prune.snapshot(key, at)
 
     def skip(self, key: ShareKey, updates: int) -> None:
-        """Count updates that a snapshot follows, and that are not applied for this reason."""
+        """Count updates that are not applied because a snapshot follows them."""
         if key in self._states:
             self._states[key].updates += updates
 
     def leader_epoch(self, key: ShareKey) -> int:
-        """Return the highest leader epoch of a share partition; -1 if it has no state."""
+        """Return the largest leader epoch of a share partition; -1 if it has no state."""
         return self._states[key].leader_epoch if key in self._states else -1
 
     def _put(self, key: ShareKey, snapshot: Durable, at: int) -> None:
-        held = self._states.setdefault(key, SharePartitionState())
-        held.fold.snapshot(snapshot)
-        held.newer = ""
-        if held.updates >= self.updates_per_snapshot:  # else the snapshot came by itself, and counts for none
-            held.updates = 0
-        held.state_epoch = max(held.state_epoch, snapshot.state_epoch)
-        held.leader_epoch = max(held.leader_epoch, snapshot.leader_epoch)
+        state = self._states.setdefault(key, SharePartitionState())
+        state.fold.snapshot(snapshot)
+        state.newer = ""
+        # otherwise the snapshot was not one that updates had made due
+        if state.updates >= self.updates_per_snapshot:
+            state.updates = 0
+        state.state_epoch = max(state.state_epoch, snapshot.state_epoch)
+        state.leader_epoch = max(state.leader_epoch, snapshot.leader_epoch)
         self.prune.snapshot(key, at)
 
     def _update(self, key: ShareKey, delta: StateDelta) -> None:
-        held = self._states.get(key)
-        if held is None:
-            held = self._states[key] = SharePartitionState()
-        held.fold.update(delta)
-        held.updates += 1
-        if delta.leader_epoch > held.leader_epoch:
-            held.leader_epoch = delta.leader_epoch
+        state = self._states.get(key)
+        if state is None:
+            state = self._states[key] = SharePartitionState()
+        state.fold.update(delta)
+        state.updates += 1
+        if delta.leader_epoch > state.leader_epoch:
+            state.leader_epoch = delta.leader_epoch
 
 
 # --- load ------------------------------------------------------------------------------------------
 
 _SNAPSHOT = StateKind.SNAPSHOT.to_bytes(2, "big")
 _MOST_WAITING = 4096
-"""Updates of a share partition that wait to be decoded: more than Kafka ever writes before a snapshot."""
+"""Limit of undecoded updates of a share partition: more than Kafka ever writes between two snapshots."""
 
 
 def load(source: PartitionLog, updates_per_snapshot: int) -> StateTable:
-    """Return the table that the log gives up to its present end; log one warning if records are skipped.
-    Raises CorruptRecordError, StorageError.
+    """Return the table from the log up to its present end; log one warning if records are skipped. Raises
+    CorruptRecordError, StorageError.
     """
     table, unreadable = understand(source, updates_per_snapshot)
     warn(source, "a share partition's", unreadable)
@@ -145,7 +153,7 @@ def load(source: PartitionLog, updates_per_snapshot: int) -> StateTable:
 def understand(
     source: PartitionLog, updates_per_snapshot: int = 500
 ) -> tuple[StateTable, list[UnreadableRecord]]:
-    """Return the table, and the records that can't be read and are not overtaken by a snapshot. Raises
+    """Return the table, and the unreadable records that no later snapshot replaces. Raises
     CorruptRecordError, StorageError.
     """
     loading = _Loading(updates_per_snapshot)
@@ -155,9 +163,7 @@ def understand(
 
 
 class _WaitingUpdates:
-    """A share partition's updates that are not decoded yet, with their offsets; `junk` are those of its
-    records that can't be read.
-    """
+    """The undecoded updates of a share partition, with their offsets; `junk` has its unreadable records."""
 
     __slots__ = ("junk", "key", "updates")
 
@@ -167,15 +173,15 @@ class _WaitingUpdates:
         self.junk: list[UnreadableRecord] = []
 
     def exceeds(self, leader_epoch: int) -> bool:
-        """Return whether an update may have a higher leader epoch, which counts although a snapshot
-        follows.
+        """Return whether an update may have a larger leader epoch, which counts even if a
+        snapshot follows.
         """
         epochs = (int.from_bytes(v[6:10], "big", signed=True) for _, v in self.updates if v is not None)
         return any(epoch > leader_epoch for epoch in epochs)
 
 
 class _Loading:
-    """A table while its log is read."""
+    """A table during the load of its log."""
 
     def __init__(self, updates_per_snapshot: int) -> None:
         self.table = StateTable(updates_per_snapshot)
@@ -184,11 +190,11 @@ class _Loading:
         self._by_bytes: dict[bytes, _WaitingUpdates] = {}
 
     def take(self, records: Records) -> None:
-        """Take in the next records of the log."""
+        """Add the next records of the log."""
         known = self._by_bytes
         columns = records.offsets.tolist(), records.keys.tolist(), records.values.tolist()
-        for at, given, value in zip(*columns, strict=True):
-            key = given or b""
+        for at, key_or_none, value in zip(*columns, strict=True):
+            key = key_or_none or b""
             found = known.get(key) or self._meet(key, at)
             if found is None:
                 continue
@@ -200,14 +206,16 @@ class _Loading:
                 self._settle(found)
 
     def finish(self) -> tuple[StateTable, list[UnreadableRecord]]:
-        """Return the table, and the records that can't be read."""
+        """Return the table, and the unreadable records."""
         for found in self._by_key.values():
             self._settle(found)
         of_keys = (each for found in self._by_key.values() for each in found.junk)
         return self.table, [*self._nobody, *of_keys]
 
     def _meet(self, data: bytes, at: int) -> _WaitingUpdates | None:
-        """Return the share partition of a key that is met for the first time; None for any other record."""
+        """Return the share partition of a key that is seen for the first time; None if the key is not of a
+        share partition.
+        """
         try:
             kind = kind_of(data, "a share partition")
             if kind > max(StateKind):
@@ -237,7 +245,7 @@ class _Loading:
             self.table.apply(StateChange(found.key, snapshot), at)
 
     def _settle(self, found: _WaitingUpdates) -> None:
-        """Decode and apply the updates that wait."""
+        """Decode and apply the waiting updates."""
         for at, value in found.updates:
             try:
                 if value is None:

@@ -1,10 +1,10 @@
-"""The topic `__share_group_state`: how it is created, found and written.
+"""The topic `__share_group_state`: its creation, its partitions, and writes to it.
 
-On disk: the topic, which is not compacted, since the deltas of a share partition share no key with its
-snapshot; what is not needed any more is pruned. It is created with Kafka's settings when the first share
-partition is initialised; a broker's topic becomes ours with the first write. A share partition's records lie
-in the partition that Java's hash of its key chooses (Kafka: ShareCoordinatorService.partitionFor).
-Threads: any; each call asks the store which partitions exist.
+On disk: the topic. It is not compacted, because the updates of a share partition have another key than its
+snapshot; outdated records are pruned. It is created with Kafka's settings when the first share partition is
+initialised; a broker's topic becomes this store's own with the first write. The partition of a share
+partition's records is chosen by Java's hash of its key (Kafka: ShareCoordinatorService.partitionFor).
+Threads: any; each call asks the store for the partitions that exist.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from segstore.storage.store.store import Store
 TOPIC = SHARE_GROUP_STATE
 _AS_KAFKA = Template(base_sequence=0)
 """A share coordinator's batches have no producer, but a base sequence (Kafka: CoordinatorRuntime)."""
-_AROUND = HEADER_SIZE + 36  # bytes of the batch, and of the record's varints and attributes, at most
+_AROUND = HEADER_SIZE + 36  # bytes of the batch header, and at most of the record's varints and attributes
 
 
 class TopicsSeen:
-    """What holds as long as no topic is created, altered or deleted: `ids` are the partitions of
-    `__share_group_state` that exist, `is_ours` is False if they are missing, or a broker has created them.
-    `partition_for` returns the partition that has, or will have, a share partition's records.
+    """A snapshot of the store's topics, until one is created, altered or deleted. `ids` are the existing
+    partitions of `__share_group_state`. `is_ours` is False if the topic is missing, or was created by a
+    broker. `partition_for` returns the partition for a share partition's records, also before the topic
+    exists.
     """
 
     __slots__ = ("_sources", "_store", "_writers", "ids", "is_ours", "partition_for", "topics")
@@ -51,7 +52,7 @@ class TopicsSeen:
 
     def writer(self, partition: int, config: StoreConfig) -> StateWriter:
         """Return the writer of a partition. Raises UnknownTopicOrPartitionError if a copy of a broker's
-        directory lacks it; StorageError.
+        directory lacks the partition; StorageError.
         """
         found = self._writers.get(partition)
         if found is None:
@@ -65,8 +66,10 @@ class TopicsSeen:
         """
         there = self._sources.get(key.topic_id)
         if there is None or key.partition not in there or not key.topic_id:
-            told = f"no topic has the id {key.topic_id!r}" if there is None else f"there are {sorted(there)}"
-            raise UnknownTopicOrPartitionError(f"share partition {key}: {told}")
+            reason = (
+                f"no topic has the id {key.topic_id!r}" if there is None else f"there are {sorted(there)}"
+            )
+            raise UnknownTopicOrPartitionError(f"share partition {key}: {reason}")
 
 
 def _partition_for(ids: tuple[int, ...], count: int, key: ShareKey) -> int:
@@ -74,14 +77,14 @@ def _partition_for(ids: tuple[int, ...], count: int, key: ShareKey) -> int:
 
 
 class StateTopic:
-    """The topic in one open store."""
+    """The topic `__share_group_state` of one open store."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._config = store, store.writer().config
         self._seen = TopicsSeen(store, {}, self._config)
 
     def seen(self) -> TopicsSeen:
-        """Return what holds of the topics that there are now; the same object until that changes."""
+        """Return a snapshot of the present topics, the same object until they change."""
         topics = self._store.engine.topics
         seen = self._seen
         if seen.topics is not topics:
@@ -90,16 +93,16 @@ class StateTopic:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Return the partitions that exist, none if no share partition was ever initialised."""
+        """Return the existing partitions, none if no share partition was ever initialised."""
         return self.seen().ids
 
     def log(self, partition: int) -> PartitionLog | None:
-        """Return a partition's log to read; None if the partition does not exist."""
+        """Return a partition's log for reading; None if the partition does not exist."""
         return self._store.partition(TOPIC, partition) if partition in self.ids else None
 
     def make(self) -> TopicsSeen:
-        """Create the topic if it is missing, and make a broker's one ours; return the topics that there are
-        then. Raises StorageError, and the errors of `Store.create_topic`.
+        """Create the topic if it is missing, and take over a broker's topic; return a snapshot of the topics
+        after that. Raises StorageError, and the errors of `Store.create_topic`.
         """
         seen = self.seen()
         if not seen.ids:
@@ -129,8 +132,8 @@ class StateWriter:
         self._partition: Partition | None = None
 
     def begin(self) -> int:
-        """Find the partition for the next append, and return how many bytes the key and the value of a record
-        may have. Raises OffsetNotAvailableError while no replica leads: nobody waits for a leader with the
+        """Find the partition for the next append, and return the limit in bytes of a record's key and value.
+        Raises OffsetNotAvailableError while no replica leads, because the caller must not wait under the
         partition's lock.
         """
         self._partition = self.log.partition_led()
@@ -140,7 +143,7 @@ class StateWriter:
         return self._most
 
     def partition_for_write(self) -> Partition:
-        """Return the partition that `begin` has found."""
+        """Return the partition that the last `begin` has found."""
         assert self._partition is not None
         return self._partition
 

@@ -1,7 +1,7 @@
-"""`ShareWaiters`: fetches that wait until something becomes available to their group (Kafka: the keys by
-which DelayedShareFetch is watched).
+"""`ShareWaiters`: fetches that wait for available records of their group (Kafka: the watch keys of
+DelayedShareFetch).
 
-Nothing is on disk. Threads: any; calls are made with no lock held.
+Nothing is on disk. Threads: any; calls are made without a lock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Wake = Callable[[], object]
 
 
 class ShareWaiter:
-    """A call that is made whenever something becomes available to a group, until `cancel`."""
+    """A registered call, made whenever records of a group become available, until `cancel`."""
 
     __slots__ = ("_waiters", "group", "wake")
 
@@ -22,7 +22,7 @@ class ShareWaiter:
         self._waiters, self.group, self.wake = waiters, group, wake
 
     def cancel(self) -> None:
-        """Make no more calls; a second time nothing is done."""
+        """Stop the calls; a second `cancel` does nothing."""
         self._waiters.remove(self)
 
 
@@ -31,30 +31,30 @@ class ShareWaiters:
 
     def __init__(self) -> None:
         self._lock = Mutex()
-        self._by_group: dict[str, tuple[ShareWaiter, ...]] = {}  # tuples: `wake` takes no lock
+        self._by_group: dict[str, tuple[ShareWaiter, ...]] = {}  # immutable values: `wake` takes no lock
 
     def add(self, group: str, wake: Wake) -> ShareWaiter:
-        """Have `wake` called, by any thread; it must not wait."""
+        """Register `wake`, which any thread may call; it must not wait."""
         waiter = ShareWaiter(self, group, wake)
         with self._lock:
             self._by_group[group] = (*self._by_group.get(group, ()), waiter)
         return waiter
 
     def remove(self, waiter: ShareWaiter) -> None:
-        """Forget a waiter."""
+        """Remove a waiter."""
         with self._lock:
-            left = tuple(each for each in self._by_group.get(waiter.group, ()) if each is not waiter)
-            if left:
-                self._by_group[waiter.group] = left
+            waiters = tuple(each for each in self._by_group.get(waiter.group, ()) if each is not waiter)
+            if waiters:
+                self._by_group[waiter.group] = waiters
             else:
                 self._by_group.pop(waiter.group, None)
 
     def wake(self, group: str) -> None:
-        """Call those that wait for a group."""
+        """Call the waiters of a group."""
         for waiter in self._by_group.get(group, ()):
             waiter.wake()
 
     def wake_all(self) -> None:
-        """Call all, because the store is being closed."""
+        """Call all waiters, because the store is being closed."""
         for group in list(self._by_group):
             self.wake(group)

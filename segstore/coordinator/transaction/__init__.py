@@ -1,7 +1,7 @@
-"""Transactions: which producer may write under a transactional id, and whether its records are committed.
+"""Transactions: the producers of transactional ids, and the commit or abort of their records.
 
-`producer_ids` hands out producer ids; `coordinator` takes requests and moves transactions on; `state_log`
-keeps the state of each transactional id in `__transaction_state`, in the bytes of `schema`; `metadata` says
-which states may follow which; `markers` writes the ends into the partitions; `lost` ends what a power cut
-left open.
+`producer_ids` allocates producer ids; `coordinator` handles requests and moves transactions from state to
+state; `state_log` keeps the state of each transactional id in `__transaction_state`, in the bytes of
+`schema`; `metadata` has the states and their order; `markers` writes the markers into the partitions; `lost`
+ends transactions that a power cut left open.
 """

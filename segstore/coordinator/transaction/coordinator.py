@@ -1,14 +1,15 @@
-"""`TransactionCoordinator`: which producer may write under a transactional id, and how its transactions end
-(Kafka: TransactionCoordinator).
+"""`TransactionCoordinator`: the producers of transactional ids, and the ends of their transactions (Kafka:
+TransactionCoordinator).
 
 On disk: the topic `__transaction_state` through `state_log`, and the markers in the partitions through
-`markers`. The outcome is decided when Prepare is in that log, which is written before the first marker;
-Complete is written after the last. What fails in between is tried again, by the store's scheduler and by
-the next open.
+`markers`. The outcome is decided once Prepare is in that log, which is written before the first marker;
+Complete is written after the last marker. A step that fails in between is tried again by the store's
+scheduler, and by the next open.
 
 Threads: any. Each transactional id has a lock, which a producer's appends hold too: no record of a
-transaction is written after its end, whoever ends it. Requests of the main thread run in a thread where no
-signal handler runs: an interrupt leaves no lock taken, and the producer may ask again.
+transaction is written after its end, also if the coordinator ends it. Requests of the main thread run in a
+thread where no signal handler runs: an interrupt leaves no lock taken, and the producer may repeat its
+request.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ FIRST_RETRY, LONGEST_RETRY = 0.1, 30.0  # seconds
 
 
 class Upkeep:
-    """Calls the coordinator from the scheduler; after `failed` it calls `end_abandoned` again, after pauses
-    that double.
+    """Background calls of the coordinator by the scheduler. After `failed`, `end_abandoned` is called again,
+    with pauses that double.
     """
 
     def __init__(self, coordinator: TransactionCoordinator, store: Store) -> None:
@@ -65,7 +66,9 @@ class Upkeep:
         self._coordinator = weakref.ref(coordinator)
 
     def start(self, config: StoreConfig) -> None:
-        """Plan the regular calls: abort transactions that timed out, and forget ids that expired."""
+        """Plan the regular calls: the abort of transactions that timed out, and the removal of
+        expired ids.
+        """
         timeouts = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         expiry = config.transaction_remove_expired_transaction_cleanup_interval_ms
         self._scheduler.every(timeouts / 1000, self._task(lambda c: c.abort_timed_out()))
@@ -82,13 +85,13 @@ class Upkeep:
         return run
 
     def failed(self, what: str, error: Exception) -> None:
-        """Log that a step failed which must be done, and plan a retry."""
+        """Log the failure of a step that must be completed, and plan a retry."""
         log.warning("%s, and could not be completed: %s", what, error)
         with self._lock:
             if self._planned:
                 return
             self._scheduler.after(self._pause, self._task(lambda c: self._again(c)))
-            self._planned = True  # last: where the line before is interrupted, the next failure plans it
+            self._planned = True  # last: if the line above is interrupted, the next failure plans the retry
             self._pause = min(self._pause * 2, LONGEST_RETRY)
 
     def _again(self, coordinator: TransactionCoordinator) -> None:
@@ -102,12 +105,12 @@ class Upkeep:
 
 # --- transitions -------------------------------------------------------------------------------
 
-# How a transactional id gets from one state to the next: first in `__transaction_state`, then in the
-# partitions. Threads: any; the caller holds the entry's lock.
+# `Transitions`: the state changes of transactional ids, first in `__transaction_state`, then in partitions.
+# Threads: any; the caller holds the entry's lock.
 
 
 class Transitions:
-    """Moves entries on; what fails is told to `upkeep`, which has it tried again."""
+    """Moves entries from state to state; failures go to `upkeep`, which plans a retry."""
 
     def __init__(
         self, store: Store, entries: Entries, ending: MarkerWriter, lost: Lost, upkeep: Upkeep
@@ -118,31 +121,33 @@ class Transitions:
     # --- producers --------------------------------------------------------------------------
 
     def next_producer(
-        self, entry: TransactionEntry, timeout_ms: int, asked: Identity | None = None, *, remote: bool
+        self, entry: TransactionEntry, timeout_ms: int, requester: Identity | None = None, *, remote: bool
     ) -> Identity:
-        """Give the transactional id to another producer, in the next epoch. The producer that does not know
-        the present epoch yet, though it is that producer's, gets that one. Raises StorageError.
+        """Give the transactional id to a new producer in the next epoch; return its producer id and epoch. A
+        `requester` that is the entry's `last` gets the current epoch, because it repeats a request whose
+        answer it has missed. Raises StorageError.
         """
         now, known = self._clock(), entry.metadata
         if known is None:
             known = TransactionMetadata(self._new_id(), NO_EPOCH, timeout_ms)
         raised = self._lost.raised(known, now)
-        if asked is not None and asked == entry.last and raised is known:
+        if requester is not None and requester == entry.last and raised is known:
             fresh = known.emptied(known.producer_epoch, now)._replace(timeout_ms=timeout_ms)
         elif raised.exhausted:
             fresh = raised.rotated(self._new_id(), timeout_ms, now)
         else:
             fresh = raised.next_producer(timeout_ms, now)
         fresh = fresh._replace(remote=int(remote))
-        self._entries.write(entry, fresh, asked)
+        self._entries.write(entry, fresh, requester)
         return fresh.producer_id, fresh.producer_epoch
 
     def raise_epoch(self, entry: TransactionEntry) -> None:
-        """Write a newer epoch that the partitions know into `__transaction_state`, before the partitions
+        """Write a newer epoch, which the partitions know, to `__transaction_state`, before the partitions
         forget it.
         """
         known = entry.metadata
-        raised = None if known is None else self._lost.raised(known, self._clock())  # None: never written
+        # None: the id has no record
+        raised = None if known is None else self._lost.raised(known, self._clock())
         if raised is not None and raised is not known:
             try:
                 self._entries.write(entry, raised)
@@ -155,8 +160,9 @@ class Transitions:
     # --- ends ---------------------------------------------------------------------------------
 
     def decide(self, entry: TransactionEntry, commit: bool) -> None:
-        """Decide the outcome of the ongoing transaction, by writing Prepare; where there is none, an abort
-        only raises the epoch. Its producer may ask again, whoever decides. Raises StorageError.
+        """Decide the outcome of the ongoing transaction by writing Prepare; without an ongoing transaction an
+        abort only raises the epoch. The producer may still repeat its request under the old epoch. Raises
+        StorageError.
         """
         known = entry.known
         following = self._new_id() if known.exhausted else NO_PRODUCER_ID
@@ -165,7 +171,9 @@ class Transitions:
         self._sync_decision(entry)
 
     def decide_in_epoch(self, entry: TransactionEntry, commit: bool) -> None:
-        """Do what `decide` does for a producer that keeps its epoch. Raises StorageError."""
+        """Decide the outcome of the ongoing transaction, and keep the producer's epoch (KIP-98). Raises
+        StorageError.
+        """
         known = entry.known
         begins = self._ending.begins(known.producer_id, known.partitions)
         self._entries.write(entry, known.decided_in_epoch(commit, self._clock(), begins))
@@ -178,24 +186,21 @@ class Transitions:
             self._entries.sync(entry)
 
     def ensure_complete(self, entry: TransactionEntry) -> None:
-        """Complete a decided transaction. Raises ConcurrentTransactionsError where that is not possible
-        now.
-        """
+        """Complete a decided transaction. Raises ConcurrentTransactionsError if that is not possible now."""
         if not self.try_complete(entry):
             raise ConcurrentTransactionsError(
                 f"the last transaction of {entry.transactional_id!r} is still being ended"
             )
 
     def try_complete(self, entry: TransactionEntry, *, synced: bool = False) -> bool:
-        """Write the markers and Complete of a decided transaction, and end lost ones; where that fails a
-        retry is planned, and False returned. `synced`: the caller has synced the decision,
-        if one is to be completed.
+        """Write the markers and Complete of a decided transaction, and end lost transactions of the producer.
+        On failure, plan a retry and return False. `synced`: the caller has already synced the decision.
         """
         known = entry.metadata
         if known is None:
             return True
         try:
-            self._lost.end(known.producer_id)  # first: a marker ends all that the producer has open there
+            self._lost.end(known.producer_id)  # first: a marker ends any transaction of its producer
             if known.state.prepared:
                 if not synced:  # an earlier sync may have failed
                     self._sync_decision(entry)
@@ -209,20 +214,18 @@ class Transitions:
 
 # --- abandoned ---------------------------------------------------------------------------------
 
-# Ends transactions that no producer will end: its process is gone, it is too slow, or it can't go on.
+# Ends transactions whose producer will not end them: its process is gone, it is too slow, or it can't go on.
 # Threads: any; takes one entry's lock at a time.
 
 
 class Abandoned:
-    """Ends abandoned transactions; one that can't be ended now is left to `upkeep`, which calls
-    `end_abandoned` again.
-    """
+    """Ends abandoned transactions; after a failure `upkeep` calls `end_abandoned` again."""
 
     def __init__(self, entries: Entries, transitions: Transitions, lost: Lost, upkeep: Upkeep) -> None:
         self._entries, self._transitions, self._lost, self._upkeep = entries, transitions, lost, upkeep
 
     def end_all(self) -> None:
-        """End what producers in an earlier process left open, and what could not be ended before."""
+        """End transactions that producers of an earlier process left open, and ends that failed before."""
         for entry in self._entries.all():
             with entry.lock:
                 known = entry.metadata
@@ -247,12 +250,12 @@ class Abandoned:
                 known = entry.metadata
                 if known is None or known.state is not TransactionState.ONGOING:
                     continue
-                # From here it counts as abandoned, unless its producer ends it first.
+                # An orphan is ended below, unless its producer ends it first.
                 entry.orphan = known.started_ms + known.timeout_ms < now
         self.end_all()
 
     def abort_open(self) -> None:
-        """Abort the open transactions of producers in this process, because they can't go on."""
+        """Abort the open transactions of producers in this process, because the store is being closed."""
         for entry in self._entries.all():
             with entry.lock:
                 known = entry.metadata
@@ -265,12 +268,15 @@ class Abandoned:
 
 
 class TransactionCoordinator:
-    """A store has one. Making it ends the transactions that producers in an earlier process left open; those
-    of producers that come over the network go on, as over a restart of a broker.
+    """The transaction coordinator of a store, which has one. The constructor ends the transactions that
+    producers in an earlier process left open; transactions of remote producers go on, as over a broker's
+    restart.
     """
 
     def __init__(self, store: Store) -> None:
-        """Raises CorruptRecordError, StorageError where `__transaction_state` can't be read."""
+        """Load the states and start upkeep. Raises CorruptRecordError, StorageError if `__transaction_state`
+        can't be read.
+        """
         self._clock, self._config = store.context.clock, store.writer().config
         self._shelter = Shelter("segstore-transactions")
         log = TransactionStateLog(store)
@@ -296,13 +302,13 @@ class TransactionCoordinator:
         *,
         remote: bool = False,
     ) -> Identity:
-        """Take the transactional id over: return the producer id, and an epoch that fences all earlier
+        """Take over the transactional id: return a producer id and an epoch that fences all earlier
         producers.
 
-        An open transaction of theirs is aborted. With `expected`, only the last producer may do that
-        (KIP-360), and may ask again. `remote`: the producer is in another process, and outlives this one.
-        Raises InvalidTxnTimeoutError; ProducerFencedError;
-        ConcurrentTransactionsError and StorageError, after which a retry may help.
+        An open transaction of an earlier producer is aborted. With `expected`, only the last producer may
+        take over (KIP-360), and may repeat the request. `remote`: the producer is in another process, and
+        outlives this one. Raises InvalidTxnTimeoutError, ProducerFencedError; ConcurrentTransactionsError and
+        StorageError, after which a retry may help.
         """
         longest = self._config.transaction_max_timeout_ms
         if not 0 < timeout_ms <= longest:
@@ -327,8 +333,8 @@ class TransactionCoordinator:
     def appending(
         self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
     ) -> Iterator[None]:
-        """Run a block in which records of the transaction may be appended to these partitions:
-        `__transaction_state` has them as part of the transaction, and nobody ends it meanwhile.
+        """Run a block that may append records of the transaction to these partitions. They are added to the
+        transaction in `__transaction_state` first, and the transaction can't be ended during the block.
 
         Raises ProducerFencedError, TransactionalIdNotFoundError; ConcurrentTransactionsError and
         StorageError, after which a retry may help.
@@ -343,14 +349,14 @@ class TransactionCoordinator:
     def add_partitions(
         self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
     ) -> None:
-        """Make the partitions part of the transaction. Raises what `appending` raises."""
+        """Add partitions to the transaction. Raises the errors of `appending`."""
         with self.appending(transactional_id, identity, partitions):
             pass
 
     @contextlib.contextmanager
     def verifying(self, transactional_id: str, identity: Identity) -> Iterator[frozenset[TopicPartition]]:
-        """Run a block with the partitions that are part of the producer's open transaction, none where it has
-        none open; nobody ends it meanwhile, so that no record is written behind its marker (KIP-890).
+        """Run a block with the partitions of the producer's open transaction, an empty set without one. The
+        transaction can't be ended during the block, so no record is written after its marker (KIP-890).
 
         Raises ProducerFencedError, TransactionalIdNotFoundError, ConcurrentTransactionsError.
         """
@@ -361,13 +367,13 @@ class TransactionCoordinator:
             yield known.partitions if known.state is TransactionState.ONGOING else frozenset()
 
     def end(self, transactional_id: str, identity: Identity, commit: bool) -> Identity:
-        """Commit or abort the open transaction; return the producer id and epoch to go on with.
+        """Commit or abort the open transaction; return the next producer id and epoch of the producer.
 
-        On return the outcome is decided. Markers that can't be written now are written later; until then
-        the next request gets ConcurrentTransactionsError. A producer may ask again under the epoch that its
-        end, or a time-out, has ended. Raises ProducerFencedError; InvalidTxnStateError for a commit where
-        nothing is open, and where the other outcome was decided; StorageError, after which the same call may
-        help.
+        On return the outcome is decided. Markers that can't be written now are written later; until then the
+        next request gets ConcurrentTransactionsError. A producer may repeat the request under the epoch that
+        its end, or a timeout, has ended. Raises ProducerFencedError; InvalidTxnStateError for a commit
+        without an open transaction, or if the other outcome was decided; StorageError, after which the same
+        call may help.
         """
         return self._shelter.call(partial(self._end, transactional_id, identity, commit))
 
@@ -378,10 +384,10 @@ class TransactionCoordinator:
             if not entry.has_ended(identity):
                 known = entry.check(identity)
                 if commit and known.state is not TransactionState.ONGOING:
-                    raise _not_so(entry)
+                    raise _wrong_state(entry)
                 self._transitions.decide(entry, commit)
             elif entry.known.state.commits != commit:
-                raise _not_so(entry)
+                raise _wrong_state(entry)
             self._transitions.try_complete(entry, synced=True)
             after = entry.known
             if after.next_producer_id != NO_PRODUCER_ID:
@@ -389,15 +395,16 @@ class TransactionCoordinator:
             return after.producer_id, after.producer_epoch
 
     def has_ended(self, transactional_id: str, identity: Identity) -> bool:
-        """Return whether the producer's last transaction is ended, which it may not know: it may ask for the
-        same end, and go on. Raises TransactionalIdNotFoundError.
+        """Return whether the producer's last transaction is ended. The producer may not know this; it may
+        repeat the same end, and go on. Raises TransactionalIdNotFoundError.
         """
         with self._entries.locked(transactional_id) as entry:
             return entry.has_ended(identity)
 
     def end_in_epoch(self, transactional_id: str, identity: Identity, commit: bool) -> None:
-        """Do what `end` does for a producer that keeps its epoch, as those before KIP-890 do. Raises
-        InvalidTxnStateError for an abort too where nothing was open.
+        """Commit or abort the open transaction of a producer that keeps its epoch, as producers did before
+        KIP-890. Raises the errors of `end`, and InvalidTxnStateError also for an abort without an open
+        transaction.
         """
         self._shelter.call(partial(self._end_in_epoch, transactional_id, identity, commit))
 
@@ -411,11 +418,11 @@ class TransactionCoordinator:
                 self._transitions.decide_in_epoch(entry, commit)
                 self._transitions.try_complete(entry, synced=True)
             elif known.state is TransactionState.EMPTY or known.state.commits != commit:
-                raise _not_so(entry)
+                raise _wrong_state(entry)
 
     def complete(self, transactional_id: str) -> None:
-        """Write the markers of a decided transaction, if they are not written yet. Raises
-        ConcurrentTransactionsError where that is not possible now.
+        """Write the missing markers of a decided transaction. Raises ConcurrentTransactionsError if that is
+        not possible now.
         """
         if self._entries.may_be_decided(transactional_id):
             self._shelter.call(partial(self._complete, transactional_id))
@@ -428,10 +435,10 @@ class TransactionCoordinator:
         """Return the state of each transactional id."""
         return {e.transactional_id: e.metadata for e in self._entries.all() if e.metadata is not None}
 
-    # --- what nobody asks for ---------------------------------------------------------------
+    # --- background work -------------------------------------------------------------------
 
     def end_abandoned(self) -> None:
-        """End what an earlier process left open, and what could not be ended before."""
+        """End transactions that an earlier process left open, and ends that failed before."""
         self._abandoned.end_all()
 
     def abort_timed_out(self) -> None:
@@ -439,7 +446,7 @@ class TransactionCoordinator:
         self._abandoned.abort_timed_out(self._clock())
 
     def expire(self) -> None:
-        """Forget transactional ids that were not used for `transactional.id.expiration.ms`."""
+        """Remove transactional ids that were not used for `transactional.id.expiration.ms`."""
         least = self._clock() - self._config.transactional_id_expiration_ms
         for entry in self._entries.all():
             with entry.lock:
@@ -448,21 +455,21 @@ class TransactionCoordinator:
                     self._entries.forget(entry, self._clock())
 
     def close(self) -> None:
-        """Abort the open transactions of this process, because their producers can't go on. The next open
-        ends what fails here.
+        """Abort the open transactions of this process's producers, because they can't go on. If an abort
+        fails, the next open ends the transaction.
         """
         self._shelter.close()
         self._abandoned.abort_open()
 
 
-def _not_so(entry: TransactionEntry) -> InvalidTxnStateError:
+def _wrong_state(entry: TransactionEntry) -> InvalidTxnStateError:
     return InvalidTxnStateError(
         f"the transaction of {entry.transactional_id!r} can't be ended so: it is {entry.known.state.name}"
     )
 
 
 def _check_last(entry: TransactionEntry, expected: Identity) -> None:
-    """Raise ProducerFencedError, also for another producer id, unless that is the id's last producer."""
+    """Raise ProducerFencedError unless `expected` is the id's last producer."""
     try:
         entry.check(expected)
     except InvalidPidMappingError as error:

@@ -1,12 +1,12 @@
 """`Lost`: transactions that are open in a partition, but that `__transaction_state` lost in a power cut.
 
-A power cut may take the end of `__transaction_state` and of each partition by itself. A transaction that is
-open in a partition, and is not the one that its transactional id has open or is ending, either was decided
-or never got so far. It was committed where any record of that decision is left, in `__transaction_state` or
-as a marker in some partition; otherwise it is aborted. A producer that keeps its epoch (KIP-98) has many
-transactions in it, which are told apart by where they begin.
-On disk: reads the partitions; ends what is open through `markers`.
-Threads: one makes it; `end` may be called by any.
+A power cut may cut the end of `__transaction_state` and of each partition separately. Suppose that a
+transaction is open in a partition, and `__transaction_state` does not have it as open or ending. Then it was
+committed if any record of a commit remains, in `__transaction_state` or as a marker in some partition;
+otherwise it is aborted. A producer that keeps its epoch (KIP-98) has many transactions in one epoch, which
+are identified by their first records.
+On disk: reads the partitions; ends open transactions through `markers`.
+Threads: one thread creates the object; any thread may call `end`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = Logger("segstore")
 
 
 class Dangling(NamedTuple):
-    """A transaction that is open in a partition, and of which `__transaction_state` knows nothing."""
+    """A transaction that is open in a partition, but not in `__transaction_state`."""
 
     producer_id: int
     producer_epoch: int
@@ -45,8 +45,8 @@ class Dangling(NamedTuple):
 
 
 class Decisions:
-    """What is left of the decisions that were made in the epoch of the records. `outcomes`: whether each
-    transaction was committed.
+    """The decisions that remain for producers that keep their epoch. `outcomes` maps each transaction to
+    whether it was committed.
     """
 
     def __init__(self, decided: Iterable[TransactionMetadata] = ()) -> None:
@@ -57,19 +57,19 @@ class Decisions:
                 self.outcomes[Dangling(m.producer_id, m.producer_epoch, begin)] = m.state.commits
             self._last[m.producer_id] = m.begins
 
-    def is_of(self, m: TransactionMetadata, left: Dangling) -> bool:
-        """Return whether `left`, of an epoch of `m`, is the transaction that `m` has open or is ending, and
-        not the one before in the same epoch, which was decided, or the next one.
+    def is_of(self, m: TransactionMetadata, dangling: Dangling) -> bool:
+        """Return whether `dangling`, in an epoch of `m`, is the transaction that `m` has open or is ending.
+        Otherwise it is an earlier transaction of the epoch, which was decided, or the next one.
         """
         last = self._last.get(m.producer_id)
         if m.state.prepared and m.client_version < EPOCH_EACH and last is not None:
-            return left.begin in last
-        return left not in self.outcomes
+            return dangling.begin in last
+        return dangling not in self.outcomes
 
 
 class Lost:
-    """`newer`: by producer id, the epoch that partitions know, where it is above that of
-    `__transaction_state`.
+    """The lost transactions of a store. `newer` maps a producer id to the epoch that partitions know, if it
+    is above the epoch in `__transaction_state`.
     """
 
     def __init__(
@@ -79,17 +79,17 @@ class Lost:
         state_log: TransactionStateLog,
         known: Collection[TransactionMetadata],
     ) -> None:
-        """Raises CorruptRecordError, StorageError."""
+        """Look for lost transactions in all partitions. Raises CorruptRecordError, StorageError."""
         self._store, self._ending, self._state_log = store, ending, state_log
         self._decisions = Decisions()
         self._open = self._dangling(known)
         self.newer = self._newer(known)
         self._committed = self._evidence(known)
 
-    # --- what is there --------------------------------------------------------------------
+    # --- search ---------------------------------------------------------------------------
 
     def _dangling(self, known: Collection[TransactionMetadata]) -> set[Dangling]:
-        """Return the transactions that are open in topics of ours and are none of `known`."""
+        """Return the transactions that are open in this store's own topics and are not among `known`."""
         under_way = {(m.producer_id, at): m for m in known if not m.state.idle for at in m.partitions}
         found: set[Dangling] = set()
         theirs: dict[Dangling, TransactionMetadata] = {}
@@ -98,24 +98,24 @@ class Lost:
             if not info.ours:
                 continue
             try:
-                held = transaction_markers.open_transactions(self._store.partition(*at))
-            except SegstoreError as error:  # such a partition can't be read either
+                transactions = transaction_markers.open_transactions(self._store.partition(*at))
+            except SegstoreError as error:  # consumers of this partition fail too
                 if passes(error):
                     raise
                 log.warning("transactions of %s-%d are not known: %s", *at, error)
                 continue
-            for each in held:
+            for each in transactions:
                 m = under_way.get((each.producer_id, at))
                 begin = Begin(at, info.topic_id, each.first_offset, each.leader_epoch)
-                left = Dangling(each.producer_id, each.producer_epoch, begin)
+                dangling = Dangling(each.producer_id, each.producer_epoch, begin)
                 if m is None or not m.covers(each.producer_epoch):
-                    found.add(left)
+                    found.add(dangling)
                 elif m.state is not TransactionState.ONGOING or m.client_version < EPOCH_EACH:
-                    theirs[left] = m  # else the transaction is the first of its epoch
+                    theirs[dangling] = m  # otherwise the epoch has only this transaction
         if found or theirs:
             ids = {each.producer_id for each in (*found, *theirs)}
             self._decisions = Decisions(self._state_log.decided(ids))
-        return found | {left for left, m in theirs.items() if not self._decisions.is_of(m, left)}
+        return found | {dangling for dangling, m in theirs.items() if not self._decisions.is_of(m, dangling)}
 
     def _newer(self, known: Collection[TransactionMetadata]) -> dict[int, int]:
         ours = {m.producer_id: m.producer_epoch for m in known}
@@ -129,15 +129,15 @@ class Lost:
     def _epochs(self, at: TopicPartition, producer_ids: Collection[int]) -> dict[int, int]:
         try:
             return transaction_markers.producer_epochs(self._store.partition(*at), producer_ids)
-        except SegstoreError as error:  # such a partition can't be written either
+        except SegstoreError as error:  # appends to this partition fail too
             if passes(error):
                 raise
             log.warning("producers of %s-%d are not known: %s", *at, error)
             return {}
 
     def _evidence(self, known: Collection[TransactionMetadata]) -> set[tuple[int, int]]:
-        """Return producer id and epoch of what was committed. The logs are searched only where something
-        was lost.
+        """Return (producer id, epoch) of committed transactions; the logs are searched only if transactions
+        were lost.
         """
         wanted = {each.producer_id for each in self._open}
         wanted |= {
@@ -154,37 +154,41 @@ class Lost:
                 found |= committed(self._store.partition(*at), theirs)
         return found
 
-    # --- what becomes of it ---------------------------------------------------------------
+    # --- outcomes -------------------------------------------------------------------------
 
     def was_committed(self, m: TransactionMetadata) -> bool:
-        """Return whether the id's open transaction was committed, and `__transaction_state` has lost that."""
+        """Return whether the id's open transaction was committed, and `__transaction_state` lost the
+        decision.
+        """
         return (m.producer_id, m.transaction_epoch) in self._committed
 
     def has_end(self, m: TransactionMetadata) -> bool:
-        """Return whether the id's open transaction was ended, and `__transaction_state` has lost that."""
+        """Return whether the id's open transaction was ended, and `__transaction_state` lost the decision."""
         return m.producer_id in self.newer or self.was_committed(m)
 
     def raised(self, m: TransactionMetadata, now: int) -> TransactionMetadata:
-        """Return the metadata of an id that has nothing open, with the epoch that the partitions know where
-        that is newer.
+        """Return the metadata of an idle id, raised to the epoch that the partitions know if that
+        is newer.
         """
         newer = self.newer.get(m.producer_id, NO_EPOCH)
         return m.emptied(newer, now) if newer > m.producer_epoch and m.state.idle else m
 
     def end(self, producer_id: int) -> None:
-        """End what the producer has open, so that no reader waits for it for ever, and no later record gets
-        into it: a producer that may be within the transaction needs another epoch. Raises StorageError.
+        """End the producer's lost transactions, so that readers don't wait for them for ever, and no later
+        record joins them. An undecided transaction is ended with the next epoch. Raises StorageError.
         """
-        for left in [each for each in self._open if each.producer_id == producer_id]:
-            ended = self._decisions.outcomes.get(left)
-            commit = (left.producer_id, left.producer_epoch) in self._committed if ended is None else ended
-            epoch = min(left.producer_epoch + (ended is None), MAX_EPOCH + 1)
+        for dangling in [each for each in self._open if each.producer_id == producer_id]:
+            ended = self._decisions.outcomes.get(dangling)
+            commit = (
+                (dangling.producer_id, dangling.producer_epoch) in self._committed if ended is None else ended
+            )
+            epoch = min(dangling.producer_epoch + (ended is None), MAX_EPOCH + 1)
             marker = Marker(producer_id, epoch, COMMIT if commit else ABORT, self._state_log.epoch(""))
-            self._ending.end([left.begin.at], marker, left.producer_epoch)
-            log.warning("%s was left open: it is %s", left, "committed" if commit else "aborted")
-            self._open.discard(left)
+            self._ending.end([dangling.begin.at], marker, dangling.producer_epoch)
+            log.warning("%s was left open: it is %s", dangling, "committed" if commit else "aborted")
+            self._open.discard(dangling)
 
     @property
     def producers(self) -> set[int]:
-        """Return the producers that have something open."""
+        """Return the producers that have a lost transaction."""
         return {each.producer_id for each in list(self._open)}

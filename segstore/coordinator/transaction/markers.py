@@ -1,5 +1,5 @@
-"""`MarkerWriter`: writes the end of a transaction into its partitions, as markers, and tells the groups whose
-offsets it committed.
+"""`MarkerWriter`: writes a transaction's markers into its partitions, and reports the outcome to the groups
+whose offsets the transaction commits.
 
 On disk: control batches in the partitions, through `storage.log.transaction_markers`.
 Threads: any; the caller holds the transactional id's lock.
@@ -34,24 +34,24 @@ log = Logger("segstore")
 
 
 class MarkerWriter:
-    """Writes markers; the coordinator decides which and when."""
+    """Writes the markers that the coordinator decides on."""
 
     def __init__(self, store: Store, state_log: TransactionStateLog) -> None:
         self._store, self._state_log = store, state_log
 
     def write_markers(self, transactional_id: str, decided: TransactionMetadata) -> None:
-        """Write the markers of a decided transaction. Raises what `end` raises."""
+        """Write the markers of a decided transaction. Raises the errors of `end`."""
         kind = COMMIT if decided.state.commits else ABORT
         epoch = self._state_log.epoch(transactional_id)
         marker = Marker(decided.producer_id, decided.producer_epoch, kind, epoch)
         self.end(decided.partitions, marker, decided.transaction_epoch)
 
     def end(self, partitions: Collection[TopicPartition], marker: Marker, transaction_epoch: int) -> None:
-        """Make the end of a transaction, whose records have `transaction_epoch`, visible in all its
-        partitions at once, then to the groups, and as durable as the partitions ask for. Repeating it does
-        nothing; deleted partitions need no end. Raises StorageError: either no reader sees any of the
-        markers, or all see them and they may not be durable. For a damaged partition, which can't be
-        opened, the error is raised after the others have their markers.
+        """Make the end of a transaction visible in all its partitions at once, then in the groups' offsets,
+        and durable as the partitions' settings require. `transaction_epoch` is the epoch of its records. A
+        repeated call does nothing; deleted partitions need no marker. Raises StorageError: either no reader
+        sees any of the markers, or all readers see them and they may not be durable. If a damaged partition
+        can't be opened, its error is raised after the other partitions have their markers.
         """
         unusable: list[SegstoreError] = []
         shown = self._show(self._logs(partitions, unusable), marker, transaction_epoch)
@@ -59,7 +59,7 @@ class MarkerWriter:
         if kept:
             from segstore.coordinator.offsets.group_offsets import GroupOffsets
 
-            # Partitions of `__consumer_offsets` that were not read yet will be read with their markers.
+            # Partitions of `__consumer_offsets` that are loaded later are loaded with their markers.
             offsets = existing(self._store, GroupOffsets)
             if offsets is not None:
                 offsets.complete(marker.producer_id, marker.kind == COMMIT, kept)
@@ -71,7 +71,7 @@ class MarkerWriter:
         try:
             return transaction_markers.show_end(logs, marker, transaction_epoch)
         except InvalidProducerEpochError as error:
-            # A power cut took the end of `__transaction_state`: some partitions have their ends already.
+            # A power cut took the end of `__transaction_state`: some partitions already know a later epoch.
             log.warning("%s", error)
             known = marker.producer_id, marker.producer_epoch
             logs = [each for each in logs if transaction_markers.producer_epoch(each, known[0]) <= known[1]]
@@ -80,7 +80,7 @@ class MarkerWriter:
     def _logs(
         self, partitions: Iterable[TopicPartition], unusable: list[SegstoreError]
     ) -> list[PartitionLog]:
-        """Return the logs of the partitions that exist. Errors that will not pass are put into `unusable`."""
+        """Return the logs of the partitions that exist. Permanent errors are appended to `unusable`."""
         logs = []
         for topic, partition in sorted(partitions):
             try:
@@ -94,8 +94,8 @@ class MarkerWriter:
         return logs
 
     def begins(self, producer_id: int, partitions: Collection[TopicPartition]) -> frozenset[Begin] | None:
-        """Return where the producer's transaction begins in the partitions that have records of it; None if
-        one of them can't be used: its end is decided for all that.
+        """Return the producer's first transactional record in each partition that has one; None if a
+        partition can't be read.
         """
         try:
             topics, unusable = self._store.topics(), list[SegstoreError]()
@@ -110,9 +110,7 @@ class MarkerWriter:
         return None if unusable else frozenset(begins)
 
     def durable(self, partitions: Collection[TopicPartition]) -> bool:
-        """Return whether some partition promises to survive power loss: then the decision must survive
-        too.
-        """
+        """Return whether any partition has flush.messages=1, so that the decision must be synced too."""
         return any(
             each.partition_for_write().config.flush_messages == 1 for each in self._logs(partitions, [])
         )

@@ -1,4 +1,4 @@
-"""`TransactionMetadata`: the state of one transactional id, and which states may follow which.
+"""`TransactionMetadata`: the state of one transactional id, and the states that may follow each other.
 
 It is Kafka's TransactionMetadata and TransactionState. Threads: any; values are immutable.
 """
@@ -16,17 +16,17 @@ MAX_EPOCH = (1 << 15) - 2
 """The last epoch that a producer gets; one more is reserved for the end of its transaction."""
 
 EPOCH_EACH = 2
-"""The transaction.version of ours, Kafka's KIP-890: an end raises the epoch, so that each transaction has
-an epoch of its own. In earlier versions a commit left the epoch as it was.
+"""This store's transaction.version (KIP-890): an end raises the epoch, so that each transaction has an epoch
+of its own. In earlier versions a commit does not raise the epoch.
 """
 
 EPOCH_KEPT = 0
-"""The transaction.version of clients that do not know KIP-890."""
+"""The transaction.version of clients from before KIP-890."""
 
 
 class Begin(NamedTuple):
-    """The record with which a transaction begins in a partition: no other record has its offset and leader
-    epoch, after a log was cut, and its partition, after a topic was made anew under the same name.
+    """The first record of a transaction in a partition. After a log was cut, offset and leader epoch still
+    identify the record; after a topic was made anew under the same name, the topic id does.
     """
 
     at: TopicPartition
@@ -48,7 +48,7 @@ class TransactionState(IntEnum):
 
     @property
     def prepared(self) -> bool:
-        """Return whether the outcome is decided, and markers are to be written."""
+        """Return whether the outcome is decided, and markers must be written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
@@ -58,7 +58,7 @@ class TransactionState(IntEnum):
 
     @property
     def idle(self) -> bool:
-        """Return whether no transaction is open: the id may begin anew, or expire."""
+        """Return whether no transaction is open, so that the id may begin one, or expire."""
         return self in _IDLE
 
 
@@ -72,17 +72,17 @@ BEFORE = {
     TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
     TransactionState.DEAD: _IDLE,
 }
-"""Which states may precede each state."""
+"""The states that may precede each state."""
 
 
 class TransactionMetadata(NamedTuple):
-    """The state of one transactional id. Times in ms since the epoch, -1 for none.
+    """The state of one transactional id. Times are ms since the epoch, -1 for none.
 
-    `next_producer_id` takes over when a transaction is complete whose end used up the epochs;
-    `previous_producer_id` is the id before. `client_version` is the transaction.version. `remote` is 1 where
-    the producer has come over the network: it lives on when the process that has the store ends. `begins`:
-    where a transaction begins whose end is decided in the epoch of its records, in the partitions that have
-    records of it; None in all other states, and where that is not known.
+    If the end of a transaction uses up the epochs, `next_producer_id` takes over once the end is complete;
+    `previous_producer_id` is the id before. `client_version` is the transaction.version. `remote` is 1 if the
+    producer is a client of a server, so it outlives this process. `begins`: the first record of the
+    transaction in each partition that has one, for a decision that keeps the epoch; None in all other states,
+    or if a partition could not be read.
     """
 
     producer_id: int
@@ -105,15 +105,15 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def committed(self) -> tuple[int, int] | None:
-        """Return the producer id and epoch of the transaction that is committed by this state; None where
-        there is none, or its epoch is not known.
+        """Return the producer id and epoch of the transaction that this state commits; None if it commits
+        none, or the epoch is not known.
         """
         return self.last_ended if self.state.commits else None
 
     @property
     def last_ended(self) -> tuple[int, int] | None:
-        """Return the producer id and epoch whose transaction was ended last, which that producer may ask for
-        again (KIP-890); None where none was, or the end has left the epoch as it was.
+        """Return the producer id and epoch of the transaction that was ended last; its producer may repeat
+        the end (KIP-890). None if there was no end, or the end kept the epoch.
         """
         if (
             self.state in (TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.DEAD)
@@ -126,13 +126,14 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def exhausted(self) -> bool:
-        """Return whether no epoch is left for another producer."""
+        """Return whether there is no further epoch for a producer."""
         return self.producer_epoch >= MAX_EPOCH
 
     def covers(self, producer_epoch: int) -> bool:
-        """Return whether records of that epoch belong to the transaction that is open or being ended."""
+        """Return whether records of this epoch belong to the transaction that is open or being ended."""
         if self.client_version < EPOCH_EACH and self.state is TransactionState.PREPARE_ABORT:
-            return producer_epoch <= self.producer_epoch  # a broker raises it before it aborts for a takeover
+            # a broker raises the epoch before it aborts for a takeover
+            return producer_epoch <= self.producer_epoch
         return producer_epoch == self.transaction_epoch
 
     @property
@@ -142,14 +143,12 @@ class TransactionMetadata(NamedTuple):
         return self.producer_epoch - ended
 
     def next_producer(self, timeout_ms: int, now: int) -> TransactionMetadata:
-        """Return the state for a producer that takes over: the next epoch, which is the first where there
-        was none.
-        """
+        """Return the state for a producer that takes over, with the next epoch; the first epoch is 0."""
         return self.emptied(self.producer_epoch + 1, now)._replace(timeout_ms=timeout_ms)
 
     def emptied(self, producer_epoch: int, now: int) -> TransactionMetadata:
-        """Return the state with no transaction open in this epoch; how the last one ended is not known any
-        more.
+        """Return the state in this epoch without an open transaction, and without the outcome of the last
+        one.
         """
         return self._to(
             TransactionState.EMPTY,
@@ -161,23 +160,23 @@ class TransactionMetadata(NamedTuple):
         )
 
     def rotated(self, producer_id: int, timeout_ms: int, now: int) -> TransactionMetadata:
-        """Do what `next_producer` does, with another producer id, whose epochs begin at 0."""
+        """Return the state for a producer that takes over with another producer id, in epoch 0."""
         fresh = self._replace(producer_epoch=NO_EPOCH).next_producer(timeout_ms, now)
         return fresh._replace(producer_id=producer_id, previous_producer_id=self.producer_id)
 
     def with_partitions(self, added: Iterable[TopicPartition], now: int) -> TransactionMetadata:
-        """Return the state with partitions that are about to be written to."""
+        """Return the state with added partitions, before their first records are written."""
         started = self.started_ms if self.state is TransactionState.ONGOING else now
         return self._to(
             TransactionState.ONGOING, now, partitions=self.partitions | set(added), started_ms=started
         )
 
     def decided(self, commit: bool, now: int, next_producer_id: int = NO_PRODUCER_ID) -> TransactionMetadata:
-        """Return the state with the outcome decided: markers are to be written.
+        """Return the state with the outcome decided: the markers must be written next.
 
-        The markers have the next epoch: late batches of the producer are then refused, and never belong to
-        another transaction. Where no epoch is left for a producer, `next_producer_id` takes over when the
-        end is complete.
+        The markers have the next epoch, so late batches of the producer are refused, and never join another
+        transaction. If no epoch is left for a producer, `next_producer_id` takes over once the end is
+        complete.
         """
         return self._to(
             TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
@@ -191,13 +190,13 @@ class TransactionMetadata(NamedTuple):
         self, commit: bool, now: int, begins: frozenset[Begin] | None = None
     ) -> TransactionMetadata:
         """Return the state with the outcome decided for a producer that keeps its epoch (KIP-98): the markers
-        have the epoch of the records, and `begins` tell its transactions apart.
+        have the epoch of the records, and `begins` identifies the transaction within the epoch.
         """
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         return self._to(state, now, client_version=EPOCH_KEPT, begins=begins)
 
     def completed(self, now: int) -> TransactionMetadata:
-        """Return the state with all markers written."""
+        """Return the state after all markers were written."""
         after = TransactionState.COMPLETE_COMMIT if self.state.commits else TransactionState.COMPLETE_ABORT
         done = self._to(after, now, partitions=frozenset())
         if self.next_producer_id == NO_PRODUCER_ID:
@@ -210,5 +209,5 @@ class TransactionMetadata(NamedTuple):
         )
 
     def expired(self, now: int) -> TransactionMetadata:
-        """Return the state of an id that is forgotten."""
+        """Return the state of an id that has expired."""
         return self._to(TransactionState.DEAD, now)

@@ -1,9 +1,9 @@
-"""`ProducerIds`: hands out producer ids; in blocks of 1,000.
+"""`ProducerIds`: allocates producer ids, in blocks of 1,000.
 
-On disk: what the store keeps (`storage.store.kept_files`) has the first id that no block has. It is made
-durable before the first id of a block is used (Kafka: ProducerIdManager). Where it is missing or damaged, ids
-go on above all that any partition or transaction knows: two producers with one id would take each other's
-batches for duplicates. Threads: any; one lock.
+On disk: the store's kept files (`storage.store.kept_files`) have the first id after the last block. It is
+made durable before the first id of a block is used (Kafka: ProducerIdManager). If the file is missing or
+damaged, ids continue above the largest id that any partition or transaction knows: two producers with one id
+would count each other's batches as duplicates. Threads: any; one lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LAST = INT64_MAX - BLOCK
 
 
 class ProducerIds:
-    """Hands out producer ids that no producer had before; a store has one."""
+    """Allocates producer ids that no producer had before; a store has one."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -32,7 +32,9 @@ class ProducerIds:
         self._next = self._end = 0
 
     def next(self, above: int = -1) -> int:
-        """Return a new producer id, above `above`. Raises StorageError, after which a retry may help."""
+        """Return a new producer id, larger than `above`. Raises StorageError, after which a retry
+        may help.
+        """
         with self._lock:
             if self._next == self._end or self._next <= above:
                 self._take_block(above)
@@ -40,14 +42,14 @@ class ProducerIds:
             return self._next - 1
 
     def close(self) -> None:
-        """Drop the rest of the block, which is never used."""
+        """Drop the unused ids of the block, which are never used."""
 
     def _take_block(self, above: int) -> None:
         kept = self._store.writer().kept
         with os_errors():
             first = kept.producer_id()
             if first is None:
-                # Ids that were handed out in this process may be in no log yet.
+                # Ids that were allocated in this process may be in no log yet.
                 above, first = max(above, self._known(), self._end - 1), 0
             if above >= first:
                 first = (above // BLOCK + 1) * BLOCK
@@ -65,7 +67,7 @@ class ProducerIds:
                     found.append(transaction_markers.max_producer_id(self._store.partition(topic, partition)))
                 except StorageError:
                     raise
-                except SegstoreError as error:  # nobody can write there either
+                except SegstoreError as error:  # appends to this partition fail too
                     log.warning("producer ids of %s-%d are not known: %s", topic, partition, error)
         for known in TransactionStateLog(self._store).load().values():
             found += [known.producer_id, known.previous_producer_id, known.next_producer_id]

@@ -1,8 +1,8 @@
 """The bytes of a record in `__transaction_state`: TransactionLogKey and TransactionLogValue of Kafka.
 
 Key: version 0, transactional id. Value: version 1 is flexible, version 0 is not. Version 1 is written, both
-are read. A header, which Kafka does not look at, has `TransactionMetadata.begins`. Threads: any; functions
-without state.
+are read. A header, which Kafka ignores, has `TransactionMetadata.begins`. Threads: any; functions without
+state.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(key: bytes) -> str | None:
-    """Return the transactional id; None for a record of another kind. Raises ValueError for bytes that are
-    no key.
+    """Return the transactional id; None for a record of another kind. Raises ValueError if the bytes are no
+    key.
     """
     if kind_of(key, "a transaction"):
         return None
@@ -47,7 +47,7 @@ def decode_key(key: bytes) -> str | None:
 
 
 def encode_value(m: TransactionMetadata) -> bytes:
-    """Encode the state of a transactional id; one that is empty has no list of partitions."""
+    """Encode the state of a transactional id; the list of partitions is null in state EMPTY."""
     body = structs("TransactionLogValue")(
         producer_id=m.producer_id,
         previous_producer_id=m.previous_producer_id,
@@ -66,18 +66,18 @@ def encode_value(m: TransactionMetadata) -> bytes:
 
 @lru_cache(maxsize=64)
 def _rows(partitions: frozenset[TopicPartition]) -> Packed:
-    """Return the partitions of a state, encoded: a transaction has several states with the same partitions,
-    and so has the next one, mostly.
+    """Return the encoded partitions of a state, cached, because the states of one transaction, and often of
+    the next one, have the same partitions.
     """
     kind = structs("TransactionLogValue").PartitionsSchema
     topics = by_topic(sorted(partitions)).items()
-    rows = [kind(topic=topic, partition_ids=held) for topic, held in topics]
+    rows = [kind(topic=topic, partition_ids=numbers) for topic, numbers in topics]
     return packed("TransactionLogValue", VERSION, rows)
 
 
 def decode_value(value: bytes) -> TransactionMetadata:
-    """Decode what `encode_value`, or Kafka, wrote. Raises UnsupportedVersionError; ValueError, which says
-    what is wrong.
+    """Decode a state that this store or Kafka wrote. Raises UnsupportedVersionError; ValueError with the
+    reason.
     """
     body = read_value("TransactionLogValue", value)
     rows = body.transaction_partitions or []
@@ -97,13 +97,13 @@ def decode_value(value: bytes) -> TransactionMetadata:
 
 
 def encode_headers(m: TransactionMetadata) -> list[tuple[str, bytes]]:
-    """Return the headers of a state."""
+    """Return the record headers of a state."""
     if m.begins is None:
         return []
     begins = {each.at: each for each in m.begins}
     nowhere = (bytes(16), _NO_RECORD, -1)
-    told = ((_place(begins[at]) if at in begins else nowhere) for at in sorted(m.partitions))
-    return [(BEGINS, b"".join(_BEGIN.pack(*each) for each in told))]
+    rows = ((_place(begins[at]) if at in begins else nowhere) for at in sorted(m.partitions))
+    return [(BEGINS, b"".join(_BEGIN.pack(*each) for each in rows))]
 
 
 def _place(begin: Begin) -> tuple[bytes, int, int]:
@@ -114,18 +114,18 @@ def _place(begin: Begin) -> tuple[bytes, int, int]:
 def decode_begins(
     m: TransactionMetadata, headers: Iterable[tuple[str, bytes | None]]
 ) -> frozenset[Begin] | None:
-    """Return the `begins` of a state by its headers; None if another writer's header has that name."""
-    told = dict(headers).get(BEGINS) or b""
-    if not told or len(told) != _BEGIN.size * len(m.partitions):
+    """Return the `begins` of a state from its record headers; None if the header is missing or malformed."""
+    packed = dict(headers).get(BEGINS) or b""
+    if not packed or len(packed) != _BEGIN.size * len(m.partitions):
         return None
-    places = zip(sorted(m.partitions), _BEGIN.iter_unpack(told), strict=True)
+    places = zip(sorted(m.partitions), _BEGIN.iter_unpack(packed), strict=True)
     begins = (Begin(at, names.topic_id_of(topic_id), *where) for at, (topic_id, *where) in places)
     return frozenset(each for each in begins if each.offset != _NO_RECORD)
 
 
 def decode(key: bytes | None, value: bytes | None, where: str, offset: int) -> Any:
-    """Return (transactional id, metadata or None for a tombstone), None for a record of another kind.
-    Raises CorruptRecordError, which names the given place; UnsupportedVersionError.
+    """Return (transactional id, metadata or None for a tombstone); None for a record of another kind. Raises
+    CorruptRecordError with the location `where`; UnsupportedVersionError.
     """
     try:
         transactional_id = decode_key(key or b"")

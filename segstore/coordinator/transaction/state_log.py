@@ -2,8 +2,9 @@
 
 On disk: owns the topic `__transaction_state`, compacted. An id's partition is Java's hash of the id, modulo
 the number of partitions (Kafka: TransactionStateManager). The topic is created with the first id, with
-Kafka's settings; a broker's topic becomes ours with the first write.
-Threads: any for `append`; `load` is called once, before. Each `TransactionEntry` has a lock of its own.
+Kafka's settings; a broker's topic becomes this store's own with the first write.
+Threads: any for `append`; `load` is called once, before the first `append`. Each `TransactionEntry` has a
+lock of its own.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ TOPIC = TRANSACTION_STATE
 
 
 class States:
-    """The last state of each transactional id. `newer` says why an id can't be used: its last record has a
-    newer version.
+    """The last state of each transactional id. `newer` has the ids that can't be used, with the reason: their
+    last record has a newer version.
     """
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class States:
     def replay(
         self, where: str, key: bytes, record: LastRecord, producer_id: int | None = None
     ) -> UnreadableRecord | None:
-        """Apply a record; return why it can't be read, if so."""
+        """Apply a record; return an UnreadableRecord if it can't be decoded."""
         try:
             made = schema.decode(key, record.value, where, record.at)
         except UnsupportedVersionError as error:
@@ -78,19 +79,21 @@ def _load(log: PartitionLog, states: States) -> list[UnreadableRecord]:
 
 
 class TransactionStateLog:
-    """Reads and writes the topic; keeps no states in memory."""
+    """Reads and writes the topic `__transaction_state`; keeps no states in memory."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._making = store, Mutex()
-        self._held: dict[str, PartitionLog] = {}
-        """The log of each transactional id that was written."""
+        self._logs_by_id: dict[str, PartitionLog] = {}
+        """The partition log of each transactional id that was written."""
         self._newer: dict[str, str] = {}
-        """Why a transactional id can't be used: its last record has a newer version."""
+        """The reason by transactional id, if an id can't be used because its last record has a
+        newer version.
+        """
 
     def load(self) -> dict[str, TransactionMetadata]:
         """Return the last state of each transactional id; log one warning for each partition with records
-        that are skipped. Raises CorruptRecordError, StorageError; OffsetNotAvailableError where a replicated
-        log does not show yet what was decided.
+        that are skipped. Raises CorruptRecordError, StorageError; OffsetNotAvailableError if a replicated log
+        does not yet show all committed records.
         """
         states = States()
         for log in self._logs():
@@ -100,21 +103,21 @@ class TransactionStateLog:
         return states.known
 
     def unreadable(self, log: PartitionLog) -> list[UnreadableRecord]:
-        """Return which records of one partition that are the last of their keys can't be read. Raises
+        """Return the records of one partition that can't be decoded and are the last of their keys. Raises
         CorruptRecordError, StorageError.
         """
         return _load(log, States())
 
     def committed(self, producer_ids: Collection[int]) -> set[tuple[int, int]]:
-        """Return producer id and epoch of each transaction of these producers that was decided to be
-        committed, as far as compaction has left its record. Raises CorruptRecordError, StorageError.
+        """Return (producer id, epoch) of each transaction of these producers with a commit decision in the
+        log; compaction may have removed some. Raises CorruptRecordError, StorageError.
         """
-        told = {metadata.committed for log in self._logs() for metadata in _all_states(log)}
-        return {each for each in told if each is not None and each[0] in producer_ids}
+        commits = {metadata.committed for log in self._logs() for metadata in _all_states(log)}
+        return {each for each in commits if each is not None and each[0] in producer_ids}
 
     def decided(self, producer_ids: Collection[int]) -> Iterator[TransactionMetadata]:
-        """Yield each decision for these producers, with its `begins`, as far as compaction has left it; of
-        each producer the oldest first. Raises CorruptRecordError, StorageError.
+        """Yield the decisions for these producers that compaction has left, with their `begins`, for each
+        producer the oldest first. Raises CorruptRecordError, StorageError.
         """
         for log in self._logs():
             for m in _all_states(log):
@@ -127,8 +130,8 @@ class TransactionStateLog:
             yield self._store.partition(TOPIC, partition)
 
     def append(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
-        """Write a state; None forgets the id. Raises StorageError; then nothing was written. Raises
-        UnsupportedVersionError where the state would overwrite a record of a newer version.
+        """Write a state; None writes a tombstone. Raises StorageError, after which nothing was written;
+        UnsupportedVersionError if the state would overwrite a record of a newer version.
         """
         if transactional_id in self._newer:
             raise UnsupportedVersionError(
@@ -144,9 +147,9 @@ class TransactionStateLog:
         except RecordTooLargeError:
             if not headers:
                 raise
-            append_record(log, value, key, (), now)  # what was begun can be ended
+            append_record(log, value, key, (), now)  # the transaction can be ended without the header
         if metadata is None:
-            self._held.pop(transactional_id, None)
+            self._logs_by_id.pop(transactional_id, None)
 
     def sync(self, transactional_id: str) -> None:
         """Make the id's states durable. Raises StorageError."""
@@ -157,9 +160,9 @@ class TransactionStateLog:
         return self._log(transactional_id).partition_for_write().writer.epoch
 
     def _log(self, transactional_id: str) -> PartitionLog:
-        log = self._held.get(transactional_id)
+        log = self._logs_by_id.get(transactional_id)
         if log is None or log.is_gone:
-            log = self._held[transactional_id] = self._open(transactional_id)
+            log = self._logs_by_id[transactional_id] = self._open(transactional_id)
         return log
 
     def _open(self, transactional_id: str) -> PartitionLog:
@@ -173,7 +176,7 @@ class TransactionStateLog:
         with self._making:
             info = self._store.topics().get(TOPIC)
             if info is not None and info.ours:
-                return info  # another thread has made it
+                return info  # another thread has created the topic
             return self._make_ours(new=info is None)
 
     def _make_ours(self, *, new: bool) -> TopicInfo:
@@ -185,7 +188,7 @@ class TransactionStateLog:
 
 
 def _all_states(log: PartitionLog) -> Iterator[TransactionMetadata]:
-    """Yield the states of all records that can be read, also of those that are not the last of their keys."""
+    """Yield the states of all readable records, also of records that a later record of their key replaces."""
     for records in reads(log, log.start_offset, log.end_offset):
         for record in records:
             with contextlib.suppress(UnsupportedVersionError, CorruptRecordError):
@@ -196,12 +199,12 @@ def _all_states(log: PartitionLog) -> Iterator[TransactionMetadata]:
 
 # --- entries -----------------------------------------------------------------------------------
 
-# The state of each transactional id in memory, each behind a lock of its own (Kafka:
-# TransactionStateManager); it is always what the log has. A write that timed out counts as not made, though
-# replicas may commit it later: nobody acts on it, and each later record of the id replaces it.
+# The state of each transactional id in memory, with a lock for each id (Kafka: TransactionStateManager).
+# Memory equals the log. A write that timed out counts as failed, although replicas may commit it later: its
+# state is never used, and the id's next record replaces it.
 #
-# Threads: any. Whoever reads or changes an entry holds its lock, which `locked` takes. The lock of the table
-# is held only for a look-up.
+# Threads: any. A thread that reads or changes an entry holds its lock, which `locked` takes. The lock of the
+# table is held only for a look-up.
 
 Identity = tuple[int, int]
 """Producer id and epoch."""
@@ -210,10 +213,10 @@ Identity = tuple[int, int]
 class TransactionEntry:
     """One transactional id; `metadata` is the state in the log, None before its first record.
 
-    `orphan`: an ongoing transaction is to be aborted, because it was loaded, and its producer is gone with
-    the process that it was in, or because it is open for too long. `last`: the producer that the present
-    epoch belongs to, under its epoch before, as it may not know the present one: it has asked for it, or its
-    transaction was ended (Kafka: lastProducerEpoch).
+    `orphan`: an ongoing transaction must be aborted, because its producer ended with an earlier process, or
+    because it has been open for too long. `last`: the identity of the current producer before its present
+    epoch, which it may not know yet, because the answer to its request, or the end of its transaction by a
+    timeout, has not reached it (Kafka: lastProducerEpoch).
     """
 
     __slots__ = ("last", "lock", "metadata", "orphan", "transactional_id")
@@ -226,18 +229,18 @@ class TransactionEntry:
 
     @property
     def known(self) -> TransactionMetadata:
-        """Return the `metadata` of an id that has a record."""
+        """Return `metadata`, which must not be None."""
         assert self.metadata is not None
         return self.metadata
 
     def has_ended(self, identity: Identity) -> bool:
-        """Return whether the transaction that was ended last is that of `identity`."""
+        """Return whether the last ended transaction is that of `identity`."""
         return self.metadata is not None and self.metadata.last_ended == identity
 
     def check(self, identity: Identity) -> TransactionMetadata:
-        """Return the state. Raises ProducerFencedError unless `identity` is of the id's last producer,
-        InvalidPidMappingError where not even the producer id is, TransactionalIdNotFoundError where the id
-        has no record yet.
+        """Return the state. Raises ProducerFencedError if the epoch of `identity` is not the current one,
+        InvalidPidMappingError if the producer id is not, TransactionalIdNotFoundError if the id has no record
+        yet.
         """
         if self.metadata is None:
             raise TransactionalIdNotFoundError(f"transactional_id {self.transactional_id!r} has no producer")
@@ -252,7 +255,7 @@ class TransactionEntry:
 
 
 class Entries:
-    """All transactional ids of a store, at first as they were loaded."""
+    """All transactional ids of a store, initialized with the loaded states."""
 
     def __init__(self, log: TransactionStateLog, loaded: Mapping[str, TransactionMetadata]) -> None:
         self._log, self._lock = log, Mutex()
@@ -261,7 +264,7 @@ class Entries:
     @contextlib.contextmanager
     def locked(self, transactional_id: str, make: bool = False) -> Iterator[TransactionEntry]:
         """Run a block in which no other thread reads or changes the entry. Raises
-        TransactionalIdNotFoundError where the entry is missing and is not to be made.
+        TransactionalIdNotFoundError if the entry is missing and `make` is False.
         """
         while True:
             with self._lock:
@@ -273,39 +276,39 @@ class Entries:
                         )
                     entry = self._entries[transactional_id] = TransactionEntry(transactional_id, None)
             with entry.lock:
-                if self._entries.get(transactional_id) is entry:  # it may have expired while we waited
+                if self._entries.get(transactional_id) is entry:  # not if the id expired during the wait
                     yield entry
                     return
 
     def may_be_decided(self, transactional_id: str) -> bool:
-        """Return False where the transaction that was ended last has its markers; no lock is taken."""
+        """Return whether a decided transaction may still lack markers. Takes no lock."""
         entry = self._entries.get(transactional_id)
         return entry is None or entry.metadata is None or entry.metadata.state.prepared
 
     def all(self) -> list[TransactionEntry]:
-        """Return the entries of this moment; their locks are not held."""
+        """Return the present entries, without their locks."""
         with self._lock:
             return list(self._entries.values())
 
     # --- with the entry's lock held -------------------------------------------------------
 
     def write(
-        self, entry: TransactionEntry, metadata: TransactionMetadata, asked: Identity | None = None
+        self, entry: TransactionEntry, metadata: TransactionMetadata, requester: Identity | None = None
     ) -> None:
-        """Write a state to the log, then to memory: if the write fails, nothing has changed. `asked`: the
-        producer whose epoch is over by it, and that may ask again.
+        """Write a state to the log, then to memory: if the write fails, nothing has changed. `requester` is
+        the producer whose epoch ends with this state; it may repeat its request.
         """
         self._log.append(entry.transactional_id, metadata)
         entry.metadata, entry.orphan = metadata, False
         if metadata.state not in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
-            entry.last = asked  # an earlier producer has its answer by now
+            entry.last = requester  # an earlier producer must have had its answer
 
     def sync(self, entry: TransactionEntry) -> None:
-        """Make the entry's states durable, also against power loss. Raises StorageError."""
+        """Make the entry's states durable against power loss. Raises StorageError."""
         self._log.sync(entry.transactional_id)
 
     def forget(self, entry: TransactionEntry, now: int) -> None:
-        """Forget an id that has expired."""
+        """Remove an expired id."""
         self._log.append(entry.transactional_id, None)
         entry.metadata = entry.known.expired(now)
         with self._lock:

@@ -1,9 +1,9 @@
 """The decisions of the controller: registrations, fencing, ISR changes, elections, reassignments (Kafka:
 ReplicationControlManager, ClusterControlManager; rules R21, R24 to R31).
 
-A call returns the records to write and then the answer: `Persist` effects come before the `Send` that tells
-of them, so that nothing is answered that is not durable (R31). The caller makes one call at a time, and where
-a record can't be written it drops this object, and begins anew from what is durable.
+A call returns the records to write and then the answer: `Persist` effects come before the `Send` with their
+outcome, so that each change is durable before it is answered (R31). The caller makes one call at a time, and
+if a record can't be written, the caller drops this object, and begins anew from the durable records.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ __all__ = ["BrokerRecord", "Controller", "HeartbeatReply", "Key", "PartitionDeci
 
 
 class Controller:
-    """The metadata, and who may change it how. `next_offset` is the metadata offset of the next record.
+    """The metadata, and the rules of its changes. `next_offset` is the metadata offset of the next record.
 
-    `settings` has those of partitions; the others go by `config`. They are no records of the core: who reads
-    the metadata anew puts them there, before it asks anything.
+    `settings` has those of partitions; a partition without any goes by `config`. Settings are no records of
+    the core: a reader of the metadata puts them there before it makes any call.
     """
 
     __slots__ = ("cluster", "config", "next_offset", "partitions", "settings")
@@ -96,11 +96,11 @@ class Controller:
         return (*left, self._persist(BrokerRecord(broker, made)), Send(made.epoch))
 
     def restart(self, broker: int, incarnation: str, clean_epoch: int, now_ms: int) -> Effects:
-        """Register a broker of which it is known that no incarnation runs any more: see `register`.
+        """Register a broker, as `register`, if no incarnation of it runs any more.
 
-        One that was stopped cleanly under its present registration has all that it had, and nobody has led in
-        its place: it stays in the ISR of its partitions, and leads on. Its broker epoch rises all the same:
-        so an older copy of its disk has no proof of a clean stop from now on.
+        A broker that was stopped cleanly under its present registration has its whole logs, and no other
+        broker has led in its place: so it stays in the ISR of its partitions, and leads on. Its broker epoch
+        rises all the same: so an older copy of its disk has no proof of a clean stop from now on.
         """
         existing = self.cluster.brokers.get(broker)
         if existing is None or clean_epoch != existing.epoch:
@@ -110,7 +110,7 @@ class Controller:
         return (self._persist(BrokerRecord(broker, again)), Send(again.epoch))
 
     def remember(self, key: Key, replica: int) -> Effects:
-        """Let a replica be the last known leader of a partition in which nobody is in sync or eligible: it is
+        """Make a replica the last known leader of a partition without members of ISR and ELR: the replica is
         elected once it is live, and that counts as unclean (R24; KIP-966).
         """
         change = self._partition(key)._replace(last_known_elr=(replica,))
@@ -153,11 +153,12 @@ class Controller:
         return () if stale is None else self._fence(stale)
 
     def fail(self, broker: int) -> Effects:
-        """Fence a broker whose directory has failed: it leaves all ISRs, and others are elected (R32; Kafka:
-        a broker stops when its last log directory is offline).
+        """Fence a broker whose directory has failed: it leaves all ISRs, and other leaders are elected (R32;
+        Kafka: a broker stops when its last log directory is offline).
 
-        It stays eligible (R26), since its disk may come back with all that it had; for that it registers
-        anew, at once, without waiting for its session to end. One that is not registered changes nothing.
+        The broker stays eligible (R26), since its disk may come back with its whole logs; for that it
+        registers anew, at once, without waiting for its session to end. A broker that is not registered
+        changes nothing.
         """
         self.cluster.sessions.pop(broker, None)
         return self._fence(broker) if broker in self.cluster.brokers else ()
@@ -169,7 +170,7 @@ class Controller:
         return effects + self._register(broker, found._replace(fenced=True, shutting_down=False))
 
     def _unfence(self, broker: int) -> Effects:
-        """Unfence a broker, and elect it where there is no leader."""
+        """Unfence a broker, and elect it for partitions without a leader."""
         effects = self._register(broker, self.cluster.brokers[broker]._replace(fenced=False))
         leaderless = [key for key, partition in self.partitions.items() if partition.leader == NO_LEADER]
         return effects + self._build((key, self._changing(key)) for key in leaderless)
@@ -179,7 +180,7 @@ class Controller:
 
     def _leave(self, broker: int, unclean: bool = False) -> Effects:
         """Take a broker out of the ISR of all partitions, and out of the ELR after an unclean shutdown; elect
-        others (Kafka: generateLeaderAndIsrUpdates).
+        other leaders (Kafka: generateLeaderAndIsrUpdates).
         """
         changes = []
         for key, partition in self.partitions.items():
@@ -195,7 +196,7 @@ class Controller:
     def alter_partition(self, key: Key, proposal: AlterPartition, broker_epoch: int) -> Effects:
         """Judge a leader's proposal; the answer is an `AlterPartitionReply` (R21; Kafka: alterPartition).
 
-        Raises StaleBrokerEpochError where the leader is not registered under `broker_epoch`.
+        Raises StaleBrokerEpochError if the leader is not registered under `broker_epoch`.
         """
         self.cluster.check_epoch(proposal.leader, broker_epoch)
         error = self.refusal(key, proposal)
@@ -212,7 +213,7 @@ class Controller:
         return (*effects, Send(reply))
 
     def refusal(self, key: Key, proposal: AlterPartition) -> type[SegstoreError] | None:
-        """Return why a proposal is refused, None where it is not (R21; Kafka: validateAlterPartitionData)."""
+        """Return the error of a proposal, None for a good one (R21; Kafka: validateAlterPartitionData)."""
         partition = self.partitions.get(key)
         if partition is None:
             return UnknownTopicOrPartitionError
@@ -245,11 +246,11 @@ class Controller:
         return self.cluster.active(replica) and broker_epoch in (-1, self.cluster.brokers[replica].epoch)
 
     def expel(self, key: Key, replica: int, sound: Replicas) -> Effects:
-        """Take a replica out of ISR and ELR whose log is about to be cut, since it is damaged; one of `sound`
-        leads from then on. The partition epoch rises in any case: a proposal from before, which has the
-        replica in it, is refused.
+        """Take a replica out of ISR and ELR whose damaged log is about to be cut; one of `sound` leads from
+        then on. The partition epoch rises in any case: so an earlier proposal, which has the replica in it,
+        is refused.
 
-        Raises EligibleLeadersNotAvailableError where none of `sound` is in sync and live, and
+        Raises EligibleLeadersNotAvailableError if none of `sound` is in sync and live, and
         UnknownTopicOrPartitionError.
         """
         partition, change = self._partition(key), self._changing(key)
@@ -263,18 +264,14 @@ class Controller:
 
     # --- partitions ------------------------------------------------------------------------------
 
-    def create_partition(self, key: Key, replicas: Replicas) -> Effects:
-        """Create one partition: see `create_partitions`."""
-        return self.create_partitions({key: replicas})
-
     def create_partitions(
         self, assignments: Mapping[Key, Replicas], settings: TopicSettings | None = None
     ) -> Effects:
         """Create partitions of a topic, all or none, whose ISRs are all live replicas (Kafka: createTopic,
-        createPartitions). Without `settings` they go by the controller's.
+        createPartitions). Without `settings` these go by the controller's config.
 
-        Raises InvalidReplicaAssignmentError where of some partition's replicas none is live, or one is not
-        registered or is there twice.
+        Raises InvalidReplicaAssignmentError if a partition has no live replica, an unregistered one, or one
+        twice.
         """
         made = [PartitionDecision(key, self._new(replicas)) for key, replicas in assignments.items()]
         if settings is not None:
@@ -289,8 +286,8 @@ class Controller:
         return PartitionRegistration(replicas, isr, isr[0])
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """Forget the partitions of a topic that is deleted; the caller writes the record of that (Kafka:
-        deleteTopic, RemoveTopicRecord). Raises UnknownTopicOrPartitionError, and then none is forgotten.
+        """Forget the partitions of a deleted topic; the caller writes the record of the deletion (Kafka:
+        deleteTopic, RemoveTopicRecord). Raises UnknownTopicOrPartitionError, and then forgets no partition.
         """
         gone = list(keys)
         for key in gone:
@@ -307,8 +304,8 @@ class Controller:
             )
 
     def elect(self, key: Key, election: Election) -> Effects:
-        """Elect the preferred leader, or any live one where there is none: PREFERRED or UNCLEAN (R24, R29;
-        Kafka: electLeader).
+        """Elect the preferred leader (PREFERRED), or any live replica if there is no leader (UNCLEAN) (R24,
+        R29; Kafka: electLeader).
 
         Raises ElectionNotNeededError, PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError,
         UnknownTopicOrPartitionError.
@@ -327,8 +324,8 @@ class Controller:
         raise EligibleLeadersNotAvailableError(f"of the replicas {partition.replicas} none is live")
 
     def elect_preferred(self) -> Effects:
-        """Elect the preferred leader wherever another one leads and it is in sync and live; to be called each
-        leader.imbalance.check.interval.seconds (R29; Kafka: maybeBalancePartitionLeaders).
+        """Elect the preferred leader of each partition with another leader, if it is in sync and live; to be
+        called each leader.imbalance.check.interval.seconds (R29; Kafka: maybeBalancePartitionLeaders).
         """
         changes = []
         for key, partition in self.partitions.items():
@@ -338,13 +335,10 @@ class Controller:
                 changes.append((key, change))
         return self._build(changes)
 
-    def elect_unclean(self) -> Effects:
-        """Elect a live replica for each partition without a leader, where that is allowed (R24; Kafka:
-        maybeElectUncleanLeaders).
-        """
-        return self._elect_unclean(self.partitions)
-
     def _elect_unclean(self, keys: Iterable[Key]) -> Effects:
+        """Elect a live replica for each of these partitions without a leader that allows unclean elections
+        (R24; Kafka: maybeElectUncleanLeaders).
+        """
         leaderless = [
             key
             for key in keys
@@ -365,10 +359,10 @@ class Controller:
         return self._build([(key, change)])
 
     def cancel_reassignment(self, key: Key) -> Effects:
-        """Go back to the replicas of before a reassignment (R30; Kafka: cancelPartitionReassignment).
+        """Go back to the earlier replicas of a reassignment (R30; Kafka: cancelPartitionReassignment).
 
-        Raises NoReassignmentInProgressError; InvalidReplicaAssignmentError where none of them is in sync, and
-        no unclean election is allowed; UnknownTopicOrPartitionError.
+        Raises NoReassignmentInProgressError; InvalidReplicaAssignmentError if no earlier replica is in sync,
+        and no unclean election is allowed; UnknownTopicOrPartitionError.
         """
         partition = self._partition(key)
         if not partition.reassigning:
@@ -398,13 +392,13 @@ class Controller:
         return self.settings.get(key, default)
 
     def configure(self, keys: Iterable[Key], settings: TopicSettings) -> Effects:
-        """Change the settings of a topic's partitions. Where min.insync.replicas changes, nobody is eligible
-        any more: the ELR is that of the old value (Kafka: ClearElrRecord). Where unclean elections become
-        allowed, they are made (R24).
+        """Change the settings of a topic's partitions. If min.insync.replicas changes, the ELR is emptied,
+        since it belongs to the old value (Kafka: ClearElrRecord). If unclean elections become allowed, they
+        are made (R24).
 
-        In Kafka a partition without a leader loses its ELR as well, and can then be elected uncleanly only.
-        Here it keeps it: while nobody leads, nothing is committed that an eligible replica lacks. Leaders
-        hear of the settings after all that was decided before. Raises UnknownTopicOrPartitionError.
+        In Kafka a partition without a leader loses its ELR as well, and can then only elect uncleanly. Here
+        the partition keeps its ELR: while nobody leads, no record is committed that an eligible replica
+        lacks. Leaders hear of the settings after all earlier decisions. Raises UnknownTopicOrPartitionError.
         """
         changing = {key: self._partition(key) for key in keys}
         min_isr = settings.min_insync_replicas

@@ -1,9 +1,9 @@
-"""What the core asks of its caller: effects, each an immutable tuple, to be carried out in their order.
+"""Effects: requests of the core to its caller, each an immutable tuple, to be carried out in their order.
 
-Of a log the core believes only what it was told to be done: after `Append`, `Truncate`,
+The core knows of a log only the changes that were reported: after `Append`, `Truncate`,
 `TruncateFullyAndStartAt` and `GoOnAt` the caller reports the new log end offset, by `Follower.on_append`,
-`on_truncate`, `on_start_over` or `on_gone_on`. Where an effect fails, the ones behind it are not carried out.
-Offsets are int64, times ms.
+`ReplicaLog.truncated`, `ReplicaLog.started_over` or `Follower.on_gone_on`. If an effect fails, the effects
+after it are not carried out. Offsets are int64, times ms.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from segstore.errors import SegstoreError
 
 
 class Append(NamedTuple):
-    """A follower appends the batches of the last answer that begin below `before`, as they came (R1, R11;
-    Kafka: Partition.appendRecordsToFollowerOrFutureReplica).
+    """Append the batches of the last answer that begin below `before` to a follower's log, without a change
+    of their bytes (R1, R11; Kafka: Partition.appendRecordsToFollowerOrFutureReplica).
     """
 
     before: int
@@ -39,8 +39,8 @@ class TruncateFullyAndStartAt(NamedTuple):
 
 
 class GoOnAt(NamedTuple):
-    """Let the log end at `offset`, above its last batch: the leader's does, and has no batch between. `epoch`
-    begins there, under which the leader goes on; -1: it is not known (R41).
+    """Let the log end at `offset`, above its last batch: the leader's log ends there, and has no batch
+    between. `epoch` begins there, the leader's own; -1 if that is not known (R41).
     """
 
     offset: int
@@ -49,7 +49,7 @@ class GoOnAt(NamedTuple):
 
 class AssignEpoch(NamedTuple):
     """Append from `start_offset` on under `epoch`, which is noted before the first append, and durable before
-    a batch of it is told to be (R3; Kafka: UnifiedLog.assignEpochStartOffset).
+    any batch of that epoch counts as durable (R3; Kafka: UnifiedLog.assignEpochStartOffset).
     """
 
     epoch: int
@@ -63,19 +63,19 @@ class SetHighWatermark(NamedTuple):
 
 
 class SetLogStartOffset(NamedTuple):
-    """Let the log begin at `offset`, since the leader's does (R13)."""
+    """Let the log begin at `offset`, the leader's log start offset (R13)."""
 
     offset: int
 
 
 class Send(NamedTuple):
-    """Send a message: `AlterPartition` to the controller, or an answer of the controller to who asked."""
+    """Send a message: `AlterPartition` to the controller, or an answer of the controller."""
 
     message: Any
 
 
 class Complete(NamedTuple):
-    """Answer the produce request `ticket`: its records are committed, or `error` says why not (R23; Kafka:
+    """Answer the produce request `ticket`: its records are committed, or it failed with `error` (R23; Kafka:
     DelayedProduce).
     """
 
@@ -84,7 +84,7 @@ class Complete(NamedTuple):
 
 
 class Persist(NamedTuple):
-    """Write a metadata record, durable on a majority of voters, before what follows is done (R31)."""
+    """Write a metadata record, durable on a majority of voters, before the next effects (R31)."""
 
     record: Any
 

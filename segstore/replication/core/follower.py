@@ -1,9 +1,9 @@
-"""A follower of a partition: it fetches from the leader, and truncates what the leader does not have (Kafka:
-ReplicaFetcherThread, AbstractFetcherThread; rules R8, R10 to R13, R41).
+"""A follower of a partition: it fetches from the leader, and truncates records that the leader does not have
+(Kafka: ReplicaFetcherThread, AbstractFetcherThread; rules R8, R10 to R13, R41).
 
-A `Follower` stands for one leader epoch. One fetch is under way at a time. Its order is `fetch`, then
-`on_answer`, or `on_out_of_range` where the leader has no such offset; whatever changed meanwhile, an answer
-to a question that is no longer asked changes nothing.
+A `Follower` stands for one leader epoch. One fetch is under way at a time. The order of calls is `fetch`,
+then `on_answer`, or `on_out_of_range` if the leader's log lacks the fetch offset. If the log or the leader
+epoch has changed since `fetch`, the answer changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from segstore.replication.core.truncation import out_of_range, truncation_offset
 
 
 class Follower:
-    """A follower in one leader epoch; `leader` is -1 where there is none to fetch from."""
+    """A follower in one leader epoch; `leader` is -1 if there is none to fetch from."""
 
     __slots__ = ("leader", "leader_epoch", "log", "partition_epoch", "replica_id")
 
@@ -50,15 +50,15 @@ class Follower:
         )
 
     def awaits(self, request: FetchRequest) -> bool:
-        """Return whether the answer to a request may still be used: the log has not changed since, and the
-        leader epoch is the same (R11).
+        """Return whether the answer to a request may still be used: neither the log nor the leader epoch has
+        changed since (R11).
         """
         return request == self.fetch(request.broker_epoch)
 
     def on_answer(self, request: FetchRequest, answer: FetchAnswer, fetched: FetchedSpan | None) -> Effects:
-        """Take an answer, and what its records are, if there are any (R10, R11).
+        """Handle an answer, and the span of its records, if it has any (R10, R11).
 
-        Records are not appended from the first one on whose epoch is above this leader epoch (KAFKA-18723).
+        No record is appended from the first one on whose epoch is above this leader epoch (KAFKA-18723).
         """
         if not self.awaits(request):
             return ()
@@ -67,35 +67,35 @@ class Follower:
         if fetched is None:
             return self._keep_up(answer)
         later = (base for epoch, base in fetched.epochs if epoch > self.leader_epoch)
-        before = min([fetched.next_offset, *later])
-        return (Append(before),) if before > request.fetch_offset else ()
-
-    def restart(self, fetched: FetchedSpan) -> TruncateFullyAndStartAt | None:
-        """Return what is to be done first where the leader's log starts within the batch that came: only an
-        empty log can take that (R6; Kafka: UnexpectedAppendOffsetException).
-        """
-        first, log = fetched.epochs[0][1], self.log
-        return TruncateFullyAndStartAt(first) if first < log.end_offset == log.start_offset else None
+        first, before, log = fetched.epochs[0][1], min([fetched.next_offset, *later]), self.log
+        if before <= request.fetch_offset:
+            return ()
+        # The leader's log starts within its first batch: only an empty log can begin with that batch (R6;
+        # Kafka: UnexpectedAppendOffsetException).
+        if first < log.end_offset == log.start_offset:
+            return TruncateFullyAndStartAt(first), Append(before)
+        return (Append(before),)
 
     def on_append(self, end_offset: int, answer: FetchAnswer, fetched: FetchedSpan) -> Effects:
         """Note that the records of an answer were appended, up to `end_offset` (R3, R13)."""
         self.log.appended(end_offset, fetched.epochs)
         return self._keep_up(answer)
 
-    def on_nothing(self, request: FetchRequest, answer: FetchAnswer) -> Effects:
-        """Take that the leader has no batch from the fetch offset to the end of its log, as where all records
-        there were compacted away: then this log ends there too (R41; Kafka's followers stay behind).
+    def on_nothing(self, request: FetchRequest, answer: FetchAnswer) -> GoOnAt | None:
+        """Handle a leader whose log has no batch between the fetch offset and its end (all were compacted):
+        move this log's end there, None if the leader's log ends at the fetch offset (R41; Kafka's followers
+        keep their end).
 
-        Under its leader epoch the leader has cut nothing since, and what it appends there is of that epoch.
-        So the epoch begins there in this log: its last one may end below in the leader's.
+        Under its leader epoch the leader has cut nothing since, and appends there under that epoch. So the
+        epoch begins there in this log: the last epoch of this log may end below in the leader's.
         """
         if not self.awaits(request) or answer.diverging is not None:
-            return ()
+            return None
         ahead = answer.end_offset > request.fetch_offset
-        return (GoOnAt(answer.end_offset, self.leader_epoch),) if ahead else ()
+        return GoOnAt(answer.end_offset, self.leader_epoch) if ahead else None
 
     def on_gone_on(self, done: GoOnAt, answer: FetchAnswer) -> Effects:
-        """Note that the log ends where the leader's does (R41, R13)."""
+        """Note that the log ends at the end of the leader's log (R41, R13)."""
         self.log.gone_on(done.offset, done.epoch)
         return self._keep_up(answer)
 
@@ -113,15 +113,7 @@ class Follower:
         log.high_watermark, log.start_offset = high_watermark, start_offset
         return effects
 
-    def on_truncate(self, target: int, end_offset: int) -> None:
-        """Note that the log was cut at `target`, and that its last whole batch ends at `end_offset` (R5)."""
-        self.log.truncated(target, end_offset)
-
     def on_out_of_range(self, request: FetchRequest, leader_start: int, leader_end: int) -> Effects:
-        """Take the leader's log start and log end offsets, asked under this leader epoch (R12)."""
+        """Handle the leader's log start and log end offsets, asked for under this leader epoch (R12)."""
         effect = out_of_range(self.log, leader_start, leader_end) if self.awaits(request) else None
         return () if effect is None else (effect,)
-
-    def on_start_over(self, offset: int) -> None:
-        """Note that the log was dropped, and begins and ends at `offset` (R6)."""
-        self.log.started_over(offset)

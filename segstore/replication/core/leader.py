@@ -1,5 +1,5 @@
 """The leader of a partition: high watermark, in-sync replicas, acknowledgements (Kafka: the leader's part of
-Partition; rules R8, R9, R14 to R23, R33, R38, R39).
+Partition; rules R8, R9, R14 to R23, R38, R39).
 
 A `Leader` stands for one leader epoch: another epoch has another object (R17, R18). Offsets are int64, times
 ms.
@@ -17,7 +17,6 @@ from segstore.errors import (
     NewLeaderElectedError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
-    OffsetNotAvailableError,
     OperationNotAttemptedError,
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
@@ -45,14 +44,14 @@ FINAL = (
     NewLeaderElectedError,
     UnknownTopicOrPartitionError,
 )
-"""Errors after which the proposal stays pending until the metadata tells the ISR (R21)."""
+"""Errors after which the proposal stays pending until the metadata has the ISR (R21)."""
 
 
 class Leader:
     """The leader of a partition in one leader epoch.
 
     `brokers` has the registrations that this process knows of, and `log` is the replica's own: both belong to
-    the partition, and others change them.
+    the partition, and change outside of this class.
     """
 
     __slots__ = (
@@ -103,8 +102,8 @@ class Leader:
     def apply(self, registration: PartitionRegistration, now_ms: int) -> Effects:
         """Take the assignment and the ISR from the metadata (R22; Kafka: Partition.updateAssignmentAndIsr).
 
-        A state that is known by its partition epoch already says nothing of a proposal made since: that stays
-        pending. Here Kafka goes back to the committed state.
+        A state whose partition epoch is known already does not end a proposal that was made since. Here Kafka
+        goes back to the committed state.
         """
         if registration.partition_epoch > self.partition_epoch:
             self.leader_epoch = registration.leader_epoch
@@ -134,9 +133,9 @@ class Leader:
         """Judge a follower's fetch, whose CurrentLE is this leader's (Kafka: Partition.fetchRecords). The
         follower's log is durable below `synced`, this one below `own_synced`.
 
-        Where the logs diverge nothing is noted of the follower (R9). Raises UnknownLeaderEpochError for a
-        replica that is not assigned and NotLeaderOrFollowerError for an old broker epoch: both try again
-        (R8); OffsetOutOfRangeError.
+        If the logs diverge nothing is noted of the follower (R9). Raises UnknownLeaderEpochError for a
+        replica that is not assigned and NotLeaderOrFollowerError for an old broker epoch: both replicas try
+        again (R8); OffsetOutOfRangeError.
         """
         remote = self.remotes.get(request.replica)
         if remote is None:
@@ -178,18 +177,6 @@ class Leader:
         members = sorted(self.isr.isr & self.remotes.keys())
         return tuple(replica for replica in members if self.remotes[replica].can_serve(offset))
 
-    @property
-    def low_watermark(self) -> int:
-        """Return the lowest log start offset of this and all live replicas (R33; Kafka:
-        Partition.lowWatermarkIfLeader). A request to delete records is done when this has reached its offset.
-        """
-        starts = [remote.start_offset for replica, remote in self.remotes.items() if self._alive(replica)]
-        return min([self.log.start_offset, *starts])
-
-    def _alive(self, replica: int) -> bool:
-        broker = self.brokers.get(replica)
-        return broker is not None and not broker.fenced
-
     # --- in-sync replicas ------------------------------------------------------------------------
 
     def on_time(self, now_ms: int) -> Effects:
@@ -224,23 +211,22 @@ class Leader:
         return (Send(sent),)
 
     def _has_to_sync(self, replica: int, synced: int, own_synced: int) -> bool:
-        """Return whether a follower that might join has not synced what the ISR may have promised to keep in
-        a power cut: what was synced on all its members. That is in this log below the start of this leader
-        epoch, or was synced in this log since. Without this a reassignment, or members that come and go,
-        would leave an ISR of which no disk has what was synced before.
+        """Return whether a follower that might join has not synced all records that the ISR may have promised
+        to keep in a power cut.
         """
+        # Those are the records that were synced on all members: in this log they lie below the start of this
+        # leader epoch, or were synced since. Without this check a reassignment, or members that come and go,
+        # would leave an ISR of which no disk has records that were synced before.
         if replica in self.isr.isr or not self._may_join(replica):
             return False
         promised = max(self.epoch_start_offset, own_synced)
         return synced < min(promised, self.remotes[replica].end_offset)
 
     def _may_join(self, replica: int) -> bool:
-        """Kafka: Partition.canAddReplicaToIsr, isFollowerInSync; but there the log start is not looked at.
-
-        Below its log start this log has no epochs: a follower is not told that its own records there are
-        others, which were never committed. Were it elected before its log begins where this one does, it
-        would show them.
-        """
+        """Return whether a follower may join (Kafka: Partition.canAddReplicaToIsr, isFollowerInSync)."""
+        # Kafka does not look at the log start. But below its log start this log has no epochs, so a follower
+        # does not learn that its own records there are divergent, and were never committed. If that follower
+        # were elected before its log begins at this log's start, it would show those records.
         remote, log = self.remotes[replica], self.log
         reached = remote.end_offset >= max(log.high_watermark, self.epoch_start_offset)
         return reached and remote.start_offset >= log.start_offset and self._eligible(replica)
@@ -297,8 +283,8 @@ class Leader:
         return min(self.config.min_insync_replicas, len(self.remotes) + 1)
 
     def on_append(self, end_offset: int) -> Effects:
-        """Note that this leader's log ends at `end_offset` now. Followers are not looked at: what they have
-        reached was computed when it changed.
+        """Note that this leader's log ends at `end_offset` now. The end that the followers have reached was
+        computed when it changed.
         """
         log = self.log
         log.end_offset = end_offset
@@ -322,8 +308,8 @@ class Leader:
         )
 
     def on_handed_on(self, end_offset: int, now_ms: int) -> Effects:
-        """Note that all below `end_offset` was appended to this log and to those of all followers, since
-        `is_whole`, and is shown: as if each had fetched from there (R15, R17).
+        """Note that all records below `end_offset` were appended to this log and to the logs of all
+        followers, since `is_whole`, and are shown: as if each follower had fetched from there (R15, R17).
         """
         log = self.log
         log.end_offset = max(log.end_offset, end_offset)
@@ -342,8 +328,8 @@ class Leader:
         return self._raise()
 
     def _slowest(self, now_ms: int) -> int:
-        """Return the lowest log end offset of the followers that the high watermark waits for; above all
-        offsets where there are none, below all where the ISR is smaller than min.insync.replicas (R16).
+        """Return the lowest log end offset of the followers that the high watermark waits for: above all
+        offsets if there are none, below all offsets if the ISR is smaller than min.insync.replicas (R16).
         """
         if len(self.isr.isr) < self.min_isr:
             return UNKNOWN_OFFSET
@@ -373,7 +359,7 @@ class Leader:
     def check_enough_replicas(self) -> None:
         """Check before an append with acks=all (R23; Kafka: Partition.appendRecordsToLeader).
 
-        Raises NotEnoughReplicasError where the ISR is smaller than min.insync.replicas.
+        Raises NotEnoughReplicasError if the ISR is smaller than min.insync.replicas.
         """
         if len(self.isr.isr) < self.min_isr:
             members = sorted(self.isr.isr)
@@ -383,8 +369,8 @@ class Leader:
             )
 
     def wait(self, required_offset: int, deadline_ms: int, ticket: Hashable) -> Effects:
-        """Complete a request with acks=all once the high watermark has reached `required_offset`, which is
-        the offset behind its last record; at once where it has (R23).
+        """Complete a request with acks=all once the high watermark has reached `required_offset`, the offset
+        after its last record; at once if it has already (R23).
         """
         self.acks.add(DelayedProduce(required_offset, deadline_ms, ticket))
         return self.acks.reach(self.log.high_watermark, self._enough())
@@ -392,17 +378,3 @@ class Leader:
     def expire(self, now_ms: int) -> Effects:
         """Fail the requests whose deadline has come."""
         return self.acks.expire(now_ms)
-
-    def latest_offset(self) -> int:
-        """Return the offset that consumers are told is the latest (R38; Kafka:
-        Partition.fetchOffsetForTimestamp, KIP-207).
-
-        Raises OffsetNotAvailableError after an election, as long as the high watermark has not reached the
-        start of the leader epoch: records that consumers have seen may lie above it.
-        """
-        if self.log.high_watermark < self.epoch_start_offset:
-            raise OffsetNotAvailableError(
-                f"the high watermark {self.log.high_watermark} has not reached offset "
-                f"{self.epoch_start_offset}, where leader epoch {self.leader_epoch} starts"
-            )
-        return self.log.high_watermark

@@ -15,7 +15,6 @@ from segstore.errors import (
     UnknownLeaderEpochError,
 )
 from segstore.integers import INT64_MAX
-from segstore.leader_epochs import EpochEnd
 from segstore.replication.core.acks import DelayedProduces
 from segstore.replication.core.config import ReplicaConfig
 from segstore.replication.core.effects import AssignEpoch, Effects, Truncate
@@ -27,7 +26,7 @@ from segstore.replication.core.registration import NO_LEADER, BrokerRegistration
 
 
 class PartitionReplica:
-    """A replica. `brokers` has the registrations that this process knows of, which others keep up to date.
+    """A replica. `brokers` has the registrations that this process knows of; its owner keeps them up to date.
 
     A replica is a follower without a leader until it hears of the metadata.
     """
@@ -58,11 +57,11 @@ class PartitionReplica:
     # --- roles -----------------------------------------------------------------------------------
 
     def become(self, registration: PartitionRegistration, now_ms: int) -> Effects:
-        """Take the state that the metadata has; an older one than is known changes nothing (R22; Kafka:
-        Partition.makeLeader, makeFollower).
+        """Take the partition's state in the metadata; an older state than the known one changes nothing (R22;
+        Kafka: Partition.makeLeader, makeFollower).
 
-        An offline replica stays so. A replica that is no longer assigned goes offline. A replica leads or
-        follows under the epoch that it is told, and never makes one itself (R7).
+        An offline replica stays offline. A replica that is no longer assigned goes offline. A replica leads
+        or follows under the epoch of the metadata, and never makes an epoch itself (R7).
         """
         role = self.role
         if role is None or registration.partition_epoch < role.partition_epoch:
@@ -77,7 +76,7 @@ class PartitionReplica:
         """Lead: in a new leader epoch nothing is known of the followers (R17), and the epoch begins at the
         log end offset (R3).
 
-        Here Kafka keeps what a leader that is elected again knew of its followers. But they may have followed
+        Here Kafka keeps the state of followers if a leader is elected again. But they may have followed
         another leader in between, and truncated.
         """
         if isinstance(role, Leader) and role.leader_epoch == registration.leader_epoch:
@@ -132,7 +131,7 @@ class PartitionReplica:
         raise NotLeaderOrFollowerError(f"replica {self.replica_id} does not lead the partition: {known}")
 
     def asked(self, current_leader_epoch: int) -> Leader:
-        """Return the leader, for who asks under `current_leader_epoch`; -1 is not checked (R8; Kafka:
+        """Return the leader, for a request under `current_leader_epoch`; -1 is not checked (R8; Kafka:
         Partition.localLogWithEpochOrThrow).
 
         Raises FencedLeaderEpochError for a lower epoch, UnknownLeaderEpochError for a higher one,
@@ -159,9 +158,3 @@ class PartitionReplica:
         """Return the log start and log end offsets, for a follower out of range (R12); see `asked`."""
         log = self.asked(current_leader_epoch).log
         return log.start_offset, log.end_offset
-
-    def end_offset_for(self, current_leader_epoch: int, epoch: int) -> EpochEnd:
-        """Return where an epoch ends, for a consumer that validates its position (R37; Kafka:
-        OffsetForLeaderEpoch, KIP-320); see `asked`.
-        """
-        return self.asked(current_leader_epoch).log.end_offset_for(epoch)

@@ -1,9 +1,9 @@
-"""One voter's copy of the metadata log, and the thread that writes it.
+"""`VoterLog`: one voter's copy of the metadata log, and the thread that writes it.
 
 On disk are the partition `__cluster_metadata-0` in the voter's directory, and `quorum-state` and snapshots in
-it. The log begins at 0, or where a snapshot ends or before: both together are all that counts. Threads: once
-started, the copy is written by a thread of its own, and its snapshots by another one; a copy whose disk has
-failed is never written again.
+that partition. The log begins at 0, or at or before a snapshot's end: log and snapshot together are the whole
+metadata. Threads: once started, the copy is written by a thread of its own, and its snapshots by another one;
+a copy whose disk has failed is never written again.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ CHUNK = 1 << 20
 """Bytes that are read at a time."""
 
 Told = SimpleQueue[tuple[int, Exception | None]]
-"""Answers to one write: a voter's id, and the error where it failed."""
+"""Answers to one write: a voter's id, and the error if the write failed."""
 
 
 class Voter(NamedTuple):
-    """A directory that has a copy of the metadata log. Ids are those of brokers, and the witness's."""
+    """A directory that has a copy of the metadata log. Ids are the brokers' and the witness's."""
 
     id: int
     writer: StoreWriter
@@ -52,8 +52,8 @@ class Voter(NamedTuple):
 
 class VoterLog:
     """A voter's copy. `known_epoch` is the largest epoch that the voter has heard of, -1 for none; `quorum`
-    is what its `quorum-state` says. `error` is why it doesn't count any more. Raises SegstoreError where it
-    can't be opened.
+    is the content of its `quorum-state`. `error` has ended the copy, None without one. Raises SegstoreError
+    if the copy can't be opened.
     """
 
     def __init__(self, voter: Voter, config: MetadataLogConfig) -> None:
@@ -75,8 +75,8 @@ class VoterLog:
         self._keeper = SnapshotKeeper(self.id, self.snapshots, self._replica, config, clock)
 
     def _go_on_from_snapshot(self) -> None:
-        """Begin the log behind the newest snapshot where that says more than the log: a crash came between
-        the two (Kafka: KafkaMetadataLog.truncateToLatestSnapshot). What is older goes.
+        """Begin the log at the end of the newest snapshot if a crash has left a log that ends before, and
+        remove older snapshots (Kafka: KafkaMetadataLog.truncateToLatestSnapshot).
         """
         self.snapshots.forget_before(self.start_offset)
         found = self.snapshots.newest(self.start_offset, names.MAX_OFFSET)
@@ -86,7 +86,7 @@ class VoterLog:
 
     @property
     def files(self) -> Files:
-        """Return what reaches the voter's disk."""
+        """Return the files of the voter's disk."""
         return self.writer.context.files
 
     # --- what it holds ---------------------------------------------------------------------------
@@ -104,24 +104,24 @@ class VoterLog:
     @property
     def place(self) -> tuple[int, int]:
         """Return the epoch of the last batch, and the log end offset: of two copies the larger one has all
-        that the other one has and that counts (Kafka: OffsetAndEpoch). In an empty log it is the epoch of the
+        committed records of the smaller one (Kafka: OffsetAndEpoch). In an empty log the epoch is that of the
         snapshot from which the log goes on, or -1 (Kafka: KafkaMetadataLog.lastFetchedEpoch).
         """
         epoch = self._replica.epoch_cache.current
         return (self._epoch_before(self.end_offset) if epoch < 0 else epoch), self.end_offset
 
     def _epoch_before(self, offset: int) -> int:
-        """Return the epoch of a snapshot that ends at this offset, -1 where there is none."""
+        """Return the epoch of a snapshot that ends at this offset, -1 without one."""
         return max((each.epoch for each in self.snapshots.ids if each.end_offset == offset), default=-1)
 
     @property
     def snapshot(self) -> SnapshotId | None:
-        """Return the newest sound snapshot from which this log goes on, None where there is none."""
+        """Return the newest sound snapshot from which this log goes on, None without one."""
         return self.snapshots.newest(self.start_offset, self.end_offset)
 
     @property
     def is_whole(self) -> bool:
-        """Return whether log and snapshot together have all."""
+        """Return whether log and snapshot together have the whole metadata."""
         return self.start_offset == 0 or self.snapshot is not None
 
     @property
@@ -146,11 +146,12 @@ class VoterLog:
     # --- before it is started --------------------------------------------------------------------
 
     def follow(self, leader: VoterLog, others: Iterable[VoterLog] = ()) -> None:
-        """Cut what the leader's copy does not have, by leader epochs (R9, R10), and copy what it has more.
-        Where its log begins too late for that, go on from a snapshot, of the leader or one of the `others`.
+        """Cut the batches that the leader's copy lacks, by leader epochs (R9, R10), and copy its further
+        batches. If the leader's log begins too late for that, go on from a snapshot, of the leader or of
+        `others`.
 
-        Raises OffsetOutOfRangeError where the epochs are above the leader's; SegstoreError,
-        `UnreadableCopyError` where it is the leader's copy that fails.
+        Raises OffsetOutOfRangeError if the epochs are above the leader's; SegstoreError,
+        `UnreadableCopyError` if the leader's copy fails.
         """
         with os_errors():
             if self._is_behind(leader):
@@ -166,8 +167,8 @@ class VoterLog:
         self._copy(leader)
 
     def _is_behind(self, leader: VoterLog) -> bool:
-        """Return whether the leader's log begins above what this one has, or it can't tell any more whether
-        both have the same up to there (Kafka: ReplicatedLog.validateOffsetAndEpoch).
+        """Return whether the leader's log begins above this log's end, or at epochs that are too late to
+        compare both logs (Kafka: ReplicatedLog.validateOffsetAndEpoch).
         """
         (epoch, end), start = self.place, leader.start_offset
         if start == 0 or epoch > leader.place[0]:
@@ -178,8 +179,8 @@ class VoterLog:
         return end < start or not entries or epoch < entries[0][0]
 
     def _begin_anew(self, leader: VoterLog, others: Iterable[VoterLog]) -> None:
-        """Begin the log where the newest snapshot ends that the leader's log goes on from, or at 0. Raises
-        Unreadable where there is no such snapshot.
+        """Begin the log at the end of the newest snapshot from which the leader's log goes on, or at 0.
+        Raises UnreadableCopyError if there is no such snapshot.
         """
         if leader.start_offset == 0:
             self._begin_at(0)
@@ -194,14 +195,14 @@ class VoterLog:
                 leader.start_offset, *(each.snapshots for each in (leader, *others))
             )
         if self.start_offset < leader.start_offset < self.end_offset:
-            self._truncate(leader.start_offset)  # what the leader lacks is kept in the quarantine
+            self._truncate(leader.start_offset)  # keeps the batches that the leader lacks in the quarantine
         self.snapshots.receive(found, source.snapshots)
         self._begin_at(found.end_offset)
         self.snapshots.forget_before(found.end_offset)
         self.snapshots.forget_after(found.end_offset)
 
     def _has(self, snapshot: SnapshotId) -> bool:
-        """Return whether a snapshot covers what this log had below its end, and not something else."""
+        """Return whether this log knows no other epoch than the snapshot's right below the snapshot's end."""
         known = self._replica.epoch_cache.epoch_for_offset(snapshot.end_offset - 1)
         return known is None or known == snapshot.epoch
 
@@ -218,8 +219,8 @@ class VoterLog:
         self._show()
 
     def complete(self, other: VoterLog) -> None:
-        """Get what another voter's log goes on from, as the own snapshots are damaged or gone: both logs end
-        alike, and the other one is whole. Raises SegstoreError, `UnreadableCopyError`.
+        """Copy the snapshot from which another voter's log goes on, since the own snapshots are damaged or
+        gone: both logs end alike, and the other copy is whole. Raises SegstoreError, `UnreadableCopyError`.
         """
         with os_errors():
             found = other.snapshots.newest(self.start_offset, self.end_offset)
@@ -233,16 +234,16 @@ class VoterLog:
         return FetchRequest(self.id, -1, 0, self.end_offset, self.place[0], 0)
 
     def _truncate(self, offset: int) -> None:
-        """Cut the log, and forget epochs without a batch: of these `known_epoch` alone must know."""
+        """Cut the log, and forget epochs without a batch, which `known_epoch` remembers."""
         self._replica.truncate_to(offset)
         self._show()
 
     def _show(self) -> None:
-        """Let readers see all: what a majority has is not known to a copy by itself."""
+        """Show the whole log: one copy can't know the records of a majority."""
         self._partition.visible.set_high_watermark(self.end_offset)
 
     def begin_epoch(self, state: QuorumState) -> None:
-        """Make durable that this epoch has begun, and with which voters. Raises SegstoreError."""
+        """Write an epoch with its voters into `quorum-state`, durably. Raises SegstoreError."""
         with os_errors(), self.writer.context.reserve:
             if state.epoch > self.quorum.epoch:
                 write_state(self.files, self._partition.directory, self.id, state)
@@ -256,24 +257,22 @@ class VoterLog:
         kept: Callable[[int, SnapshotId], object],
         covered: Callable[[], int],
     ) -> None:
-        """Begin the thread; `lost` is called in it, once, where the disk fails. `SnapshotKeeper` calls the
-        others. Raises IllegalStateError.
+        """Begin the thread, which calls `lost` once, if the disk fails. `SnapshotKeeper` calls `kept` and
+        `covered`. Raises IllegalStateError.
         """
         self._lost = lost
         self._keeper.listen(lambda snapshot: kept(self.id, snapshot), covered)
         Background(self._run, f"segstore-metadata-{self.id}").start()
 
     def post(self, data: bytes, told: Told) -> None:
-        """Have whole batches written behind those that were posted before, and synced; `told` gets the
-        outcome.
-        """
+        """Have whole batches written, in the order of the calls, and synced; `told` gets the outcome."""
         if others_are_gone():
             self._do(data, told)
         else:
             self._asked.put(partial(self._do, data, told))
 
     def keep(self, snapshot: MetadataSnapshot) -> None:
-        """Have a snapshot kept once all is written that was posted before."""
+        """Have a snapshot kept after the batches that were posted before."""
         self._asked.put(partial(self._keep, snapshot))
 
     def _keep(self, snapshot: MetadataSnapshot) -> None:
@@ -281,7 +280,7 @@ class VoterLog:
             self._keeper.keep(snapshot)
 
     def clean(self) -> None:
-        """Have the beginning of the log and old snapshots removed, as far as they are needless."""
+        """Have the oldest snapshots, and the log below the next ones, removed by retention."""
         self._asked.put(self._clean)
 
     def _clean(self) -> None:
@@ -289,12 +288,12 @@ class VoterLog:
             self._keeper.clean()
 
     def stop(self) -> None:
-        """Let the threads end when all that was posted is written."""
+        """Let the threads end after the batches that were posted."""
         self._asked.put(None)
         self._keeper.stop()
 
     def ended(self, seconds: float) -> bool:
-        """Wait for the threads' end, for each of them so long; return whether they have ended."""
+        """Wait up to `seconds` for the end of each thread; return whether both have ended."""
         return (others_are_gone() or self._ended.wait(seconds)) and self.kept(seconds)
 
     def kept(self, seconds: float) -> bool:
@@ -311,7 +310,7 @@ class VoterLog:
 
     def _do(self, data: bytes, told: Told) -> None:
         failed = self._write(data) if self.error is None else None
-        news = failed is not None and self.error is None  # else it was given up meanwhile
+        news = failed is not None and self.error is None  # else the copy was given up during the write
         self.error = self.error or failed
         told.put((self.id, self.error))
         if news and failed is not None:
@@ -319,7 +318,7 @@ class VoterLog:
             self._lost(self.id, failed)
 
     def _write(self, data: bytes) -> Exception | None:
-        """Append and sync. Any error ends this copy: what it has on disk is not known."""
+        """Append and sync; return the error, which ends this copy: its content on disk is not known then."""
         try:
             # On a full disk too: without a record here no topic is deleted, and no partition led.
             with os_errors(), self.writer.context.reserve:
@@ -332,7 +331,7 @@ class VoterLog:
 
 
 class UnreadableCopyError(Exception):
-    """A copy that others were to follow can't be read; the cause says why."""
+    """The copy of a voter that leads can't be read; the cause is the error."""
 
 
 def _readable(leader: VoterLog, offset: int) -> Iterator[bytes]:

@@ -134,7 +134,7 @@ def look(files: Files, path: str) -> FoundDirectory:
         address = files.lock_address(lock) if holder is not None else ""
         properties = read_properties(files, path)
         kept = TopicFiles(files, path).keeps(CLUSTER_METADATA)
-        plain_id = CLUSTER_ID.read(files, path)
+        plain_id = CLUSTER_ID.hint(files, path)
         quorum = read_state(files, names.below(path, names.partition_dir(CLUSTER_METADATA, 0)))
     except (OSError, CorruptCheckpointError) as error:
         return FoundDirectory(path, error=error)

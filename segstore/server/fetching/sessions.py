@@ -171,7 +171,7 @@ class Incremental:
     """A session's next request, which has taken the session to `epoch`."""
 
     def __init__(self, session: ServedSession, epoch: int) -> None:
-        self.session, self._epoch = session, epoch
+        self.session, self.epoch = session, epoch
 
     @property
     def wanted(self) -> Iterable[Wanted]:
@@ -179,14 +179,14 @@ class Incremental:
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
         """Answer the partitions that have changed; an error where the session went on without this."""
-        if self.session.epoch != self._epoch:
+        if self.session.epoch != self.epoch:
             return self._outdated()
         changed = list(self.session.changed(fetched))
         return _Response(session_id=self.session.id, responses=grouped(changed))
 
     def throttled(self) -> Any:
         """Answer no partition."""
-        if self.session.epoch != self._epoch:
+        if self.session.epoch != self.epoch:
             return self._outdated()
         return _Response(session_id=self.session.id)
 

@@ -23,15 +23,12 @@ from segstore.server.authorized import AclOperation
 from segstore.server.fetching.purgatory import Parked, Purgatory, awaited
 from segstore.server.fetching.reading import Look, Terms, look
 from segstore.server.fetching.sessions import (
-    IDS_SINCE,
     FetchContext,
     FetchSessions,
     Incremental,
-    ServedSession,
     Sessionless,
-    Wanted,
-    key_of,
 )
+from segstore.server.learned.fetch import FetchTarget, LearnedFetch, learned_fetch
 from segstore.server.logs import Logs
 from segstore.server.node import Node
 from segstore.server.primary import primary_of
@@ -40,9 +37,6 @@ from segstore.server.security.allow_list import ResourceType
 from segstore.storage.producers.aborted_transactions import outcomes
 from segstore.storage.store.partition_log import PartitionLog
 
-from .repeated_fetch import RepeatedFetch, Target, repeated
-from .repeated_session_fetch import RepeatedSessionFetch, repeated_in
-from .session_target import SessionTarget
 from .working import work
 
 log = Logger("segstore")
@@ -94,43 +88,24 @@ class Fetches:
         return answer
 
     def _keep(self, fetch: _FetchUnderWay) -> None:
-        """Have the next requests of a consumer answered without reading them field by field, if they are like
-        this one. What has seen that this one is like those before stays.
+        """Have the next requests like this one answered by their bytes. What has matched this request stays
+        learned, although the handler had to answer.
         """
-        repeat, context = fetch.request.channel.repeat, fetch.context
-        if isinstance(repeat, RepeatedFetch | RepeatedSessionFetch) and repeat.is_like:
+        request, context, terms = fetch.request, fetch.context, fetch.terms
+        learned = request.channel.learned
+        if isinstance(learned, LearnedFetch) and learned.is_like:
             return
         if self._node.store.mode != "rw" or self._node.authorizer is not None:
             return
+        serve = partial(self._serve_again, fetch)
+        target = FetchTarget(self._logs, self.purgatory, self.sessions, terms, fetch.throttle, serve)
         if isinstance(context, Incremental):
-            self._keep_session(fetch, context.session)
+            if isinstance(learned, LearnedFetch) and learned.goes_on(context.session, target):
+                learned.learn(request)
+            elif fetch.throttle.bound is None:
+                request.channel.learned = learned_fetch(request, context, target)
         elif type(context) is Sessionless:
-            serve = partial(self._serve_late, fetch)
-            target = Target(self._logs, self.purgatory, fetch.terms, fetch.throttle, serve)
-            fetch.request.channel.repeat = repeated(fetch.request, context.wanted, target)
-
-    def _keep_session(self, fetch: _FetchUnderWay, session: ServedSession) -> None:
-        request, terms, throttle = fetch.request, fetch.terms, fetch.throttle
-        repeat = request.channel.repeat
-        if throttle.bound is not None:
-            return
-        if isinstance(repeat, RepeatedSessionFetch) and repeat.goes_on(request, session, terms):
-            repeat.learn(request)
-            return
-        serve = partial(self._serve_late_in, fetch, session)
-        target = SessionTarget(self._logs, self.purgatory, self.sessions, terms, throttle, serve)
-        request.channel.repeat = repeated_in(request, session, target)
-
-    def _serve_late(self, fetch: _FetchUnderWay, wanted: Wanted, correlation_id: int) -> None:
-        """Answer a request like that of `fetch`, which has waited."""
-        key = key_of(wanted, fetch.request.version >= IDS_SINCE)
-        self._serve_again(fetch, Sessionless({key: wanted}), correlation_id)
-
-    def _serve_late_in(
-        self, fetch: _FetchUnderWay, session: ServedSession, epoch: int, correlation_id: int
-    ) -> None:
-        """Answer a request like that of `fetch`, which took a session to an epoch, and has waited."""
-        self._serve_again(fetch, Incremental(session, epoch), correlation_id)
+            request.channel.learned = learned_fetch(request, context, target)
 
     def _serve_again(self, fetch: _FetchUnderWay, context: FetchContext, correlation_id: int) -> None:
         request, channel = fetch.request, fetch.request.channel

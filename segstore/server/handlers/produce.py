@@ -21,13 +21,13 @@ from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, code_of
 from segstore.records.header import TRANSACTIONAL_FLAG
 from segstore.server.apis import Api
+from segstore.server.learned.produce import AT_ONCE, ProduceTarget, learned_produce
 from segstore.server.logs import Logs
 from segstore.server.node import Node
 from segstore.server.request import Request
 from segstore.storage.log.append_as_leader import AppendedBatch
 from segstore.storage.store.partition_log import PartitionLog
 
-from .repeated_produce import AT_ONCE, Target, repeated
 from .working import fail, work
 
 log = Logger("segstore")
@@ -123,7 +123,7 @@ def _keep(node: Node, request: Request, topics: list[tuple[Any, list[_PartitionA
         return
     throttle = node.part(_Quotas).throttle(request)
     failed = partial(_failed, batch._replace(records=NO_RECORDS), _unverified(request.version))
-    request.channel.repeat = repeated(request, Target(batch.log, throttle, failed))
+    request.channel.learned = learned_produce(request, ProduceTarget(batch.log, throttle, failed))
 
 
 def _final(answer: Any, request: Request) -> Any:

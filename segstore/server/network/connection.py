@@ -28,7 +28,7 @@ from segstore.logger import Logger
 from segstore.protocol.codec import Slices
 from segstore.server.apis import Api, write_response
 from segstore.server.notices import Notices
-from segstore.server.request import ANONYMOUS, ANSWERED, Answered, ApiCounts, Later, Receive, Repeat, Response
+from segstore.server.request import ANONYMOUS, ANSWERED, Answered, ApiCounts, Later, Response
 
 from . import exchange
 from .frames import Frames
@@ -40,6 +40,7 @@ from .shared import Shared
 from .timers import LoopTimer
 
 if TYPE_CHECKING:
+    from segstore.server.learned.request import LearnedRequest
     from segstore.server.security.sasl import Sasl, SaslSession
 
 log = Logger("segstore")
@@ -77,7 +78,7 @@ class ServerConnection:
         self._handshake: Handshake | None = None
         self._setup: LoopTimer | None = None
         self.sasl: SaslSession | None = None
-        self.repeat: Repeat | None = None
+        self.learned: LearnedRequest | None = None
         self._events = IN  # what the loop is asked for
         self._taken = 0  # bytes that the client had acknowledged when somebody looked
         self._memory = 0  # bytes taken of the shared memory
@@ -128,16 +129,16 @@ class ServerConnection:
             self._read()
 
     def resecure(self, sasl: Sasl | None) -> None:
-        """Judge the client's next authentication by other users, and its next request field by field: a
-        `Repeat` was judged by the allow list before.
+        """Judge the client's next authentication by other users, and have its next request decoded: a
+        `LearnedRequest` was judged by the allow list before.
         """
-        self.repeat = None
+        self.learned = None
         if self.sasl is not None and sasl is not None:
             self.sasl.sasl = sasl
 
     def _entered(self, principal: str) -> None:
         """The client has authenticated by SASL."""
-        self.principal, self.repeat = principal, None
+        self.principal, self.learned = principal, None
         self._frames.most = self._shared.node.config.socket_request_max_bytes
         self._shared.metrics.authenticated += 1
         self._set_up()
@@ -202,9 +203,8 @@ class ServerConnection:
     # --- requests -------------------------------------------------------------------------
 
     def _read(self) -> None:
-        repeat = self.repeat
-        receive = None if repeat is None or self._wire is not None else repeat.receive
-        if receive is not None and self._frames.is_empty and self._exchanged(receive, repeat.row):  # type: ignore[union-attr]
+        learned = self.learned
+        if learned is not None and self._wire is None and self._frames.is_empty and self._exchanged(learned):
             return
         try:
             count = self._frames.receive(self._wire or self._sock, self._shared.scratch)
@@ -219,11 +219,11 @@ class ServerConnection:
         self.active_at = self._shared.loop.now
         self._serve()
 
-    def _exchanged(self, receive: Receive, row: ApiCounts) -> bool:
-        """Let a `Repeat` receive, and go on with what it has; returns whether it has received anything."""
+    def _exchanged(self, learned: LearnedRequest) -> bool:
+        """Have C receive a request that may be like the last one; return whether anything was received."""
         shared = self._shared
         try:
-            taken = receive(self._fd, shared.scratch.for_c)
+            taken = learned.receive(self._fd, shared.scratch.for_c)
         except Exception as error:
             log.error("the connection of %s was closed", self.peer, exc_info=error)
             self.close()
@@ -237,7 +237,7 @@ class ServerConnection:
             if not shared.is_ending:
                 return True
         elif told is not None:
-            self._row, self._received = row, count
+            self._row, self._received = learned.row, count
         if isinstance(told, Later):
             self.state = ConnectionState.WORKING
             return True
@@ -265,11 +265,11 @@ class ServerConnection:
                 if frame is None:
                     self._wait_for_more()
                     break
-                repeat = self.repeat
-                if repeat is None or (told := repeat(frame)) is None:
+                learned = self.learned
+                if learned is None or (told := learned(frame)) is None:
                     self._begin(frame)
                 else:
-                    self._row, self._received = repeat.row, SIZE_FIELD + len(frame)
+                    self._row, self._received = learned.row, SIZE_FIELD + len(frame)
                     if isinstance(told, Later):
                         self.state = ConnectionState.WORKING
                     else:
@@ -483,7 +483,7 @@ class ServerConnection:
         self._set_up()
         # What refers back would keep the connection until Python next looks for cycles, which comes by the
         # number of its objects.
-        self._handshake = self.repeat = None
+        self._handshake = self.learned = None
         if self.sasl is not None:
             self.sasl.abandon()
             self._shared.metrics.failed += self.sasl.has_failed

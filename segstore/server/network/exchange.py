@@ -60,8 +60,10 @@ def begin(
     version, correlation_id = header.version, header.correlation_id
     exchange = Exchange(api, version, correlation_id, send)
     body = read_body(header, frame)
-    repeatable = frame if channel.sasl is None else None  # a session's end is looked for with each request
-    request = Request(api, version, header.client_id, body, channel, exchange, correlation_id, repeatable)
+    learnable = frame if channel.sasl is None else None  # a session's end is looked for with each request
+    request = Request(
+        api, version, header.client_id, body, channel, exchange, correlation_id, learnable, header.body_at
+    )
     try:
         body = handler(node, request)
     except Exception as error:

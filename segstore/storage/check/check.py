@@ -20,7 +20,7 @@ from segstore.storage.check.segment import SegmentCheck
 from segstore.storage.check.small_files import check_small
 from segstore.storage.context import os_errors
 from segstore.storage.finding import Finding
-from segstore.storage.meta.checked_copy import CopyState, path_of, read_copy
+from segstore.storage.meta.checked_copy import CHECKED_COPY, CopyState, read_copy
 from segstore.storage.meta.clean_shutdown import read_marker
 from segstore.storage.meta.directory_safety import check_holds_store
 from segstore.storage.meta.ends_header import look
@@ -116,7 +116,7 @@ def _check_copy(
     """Yield the findings on the checkpoints by their copy with a checksum, except for the lines in
     `reported`, which have findings already.
     """
-    path, nonce = path_of(root), None if ends is None else ends.nonce
+    path, nonce = CHECKED_COPY.path(root), None if ends is None else ends.nonce
     copy, damage = read_copy(files, root)
     if damage:
         yield Finding(path, None, None, damage)

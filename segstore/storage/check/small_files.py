@@ -14,17 +14,17 @@ from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.files import Files
 from segstore.storage.finding import Finding
 from segstore.storage.meta.checked_file import CheckedFile
-from segstore.storage.meta.client_quotas import quota_copies
+from segstore.storage.meta.client_quotas import QUOTAS
 from segstore.storage.meta.fence import FENCE
-from segstore.storage.meta.group_configs import group_config_copies
+from segstore.storage.meta.group_configs import GROUP_CONFIGS
 from segstore.storage.meta.promotion import PROMOTION
 from segstore.storage.meta.role import ROLE
-from segstore.storage.meta.scram_credentials import scram_copies
+from segstore.storage.meta.scram_credentials import SCRAM
 from segstore.storage.meta.sealed_file import CLUSTER_ID, PRODUCER_ID
 from segstore.storage.meta.small_files import Copies, Copy, reason
 from segstore.storage.meta.standby_registration import REGISTRATION
 from segstore.storage.meta.store_format import check_format, path_of
-from segstore.storage.meta.sweep_states import damaged_states
+from segstore.storage.meta.sweep_states import SWEEPS
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 
 
@@ -36,15 +36,15 @@ def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_res
         if info.ours or info.lost is not None:
             yield from _check_copies(TopicFiles(files, root).settings(info.name), at_rest, info.lost)
     copies: Copies[Any]
-    for copies in (quota_copies(files, root), scram_copies(files, root), group_config_copies(files, root)):
+    for copies in (QUOTAS.copies(files, root), SCRAM.copies(files, root), GROUP_CONFIGS.copies(files, root)):
         yield from _check_copies(copies, at_rest, None)
     yield from _check_standby(files, root)
     if wrong := check_format(files, root):
         yield Finding(path_of(root), None, None, f"{wrong}: made anew at the next open for writing")
-    ids = ((each.path(root), each.damage(files, root)) for each in (PRODUCER_ID, CLUSTER_ID))
-    for path, wrong in (damaged_states(files, root), *ids):
-        if wrong:
-            yield Finding(path, None, None, wrong)
+    hints: tuple[CheckedFile[Any], ...] = (SWEEPS, PRODUCER_ID, CLUSTER_ID)
+    for each in hints:
+        if wrong := each.damage(files, root):
+            yield Finding(each.path(root), None, None, wrong)
 
 
 def _check_standby(files: Files, root: str) -> Iterator[Finding]:

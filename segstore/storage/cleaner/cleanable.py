@@ -37,9 +37,10 @@ def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
     """Return how dirty a log is, whatever its settings; `bytes` is 0 if no segment can be compacted. Raises
     OSError.
     """
-    # first: no segment that is sealed after this is a sealed one of the view
-    written_still = partition.written_still()
+    # The view comes first: a segment that is sealed between the two reads is the view's active one, and is
+    # not compacted. In the other order it would be a sealed one that the list lacks.
     view, config = partition.view, partition.config
+    written_still = partition.written_still()
     first = _first_dirty(view, checkpoint_offset)
     last = _first_uncleanable(view, config, first, now_ms)
     # A process that was stopped within a write to such a segment will cut the file by its name, which must

@@ -1,1 +1,1 @@
-"""The inbox of staged appends, on the side of the store's writer: what was sealed is verified and adopted."""
+"""The inbox of staged appends, as the store's writer serves it: sealed manifests are verified and adopted."""

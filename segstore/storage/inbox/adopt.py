@@ -1,25 +1,26 @@
-"""Adoption of one sealed manifest in a store without replicas: all of it, once, or nothing, in an order of
-steps that stands below.
+"""Adoption of one sealed manifest in a store without replicas: all of its records, once, or none, in these
+steps.
 
-1. The id is looked up: what was adopted is not adopted again, and other records under its id are refused.
-   Topics, partitions and every staged file are checked; small files are gathered, large ones get the offsets
-   of now; these are synced, and what the partitions hold already; no append waits meanwhile.
+1. The id is looked up: an adopted id is not adopted again, and other records under it are refused. Topics,
+partitions and every staged file are checked. Small files are gathered; large ones get the offsets that the
+partition would assign now. These files, and the bytes that the partitions hold already, are synced. Appends
+go on during this step.
 2. The append tokens of the partitions are taken, in order of their directories. The intent is written and
-   synced: where each log ends. So is a note (`joined`) of the segments that are joined from small files.
+synced: the end of each log. So is a note (`joined`) of the segments that are joined from small files.
 3. The batches are appended.
-4. They are synced, but for joined segments: the files that the note names are on disk.
-5. The id is recorded with its offsets, synced. Until here everything is undone, from here on it is finished,
-   by this process or by recovery at the next open.
+4. They are synced, except joined segments: the files that the note names are on disk.
+5. The id is recorded with its offsets, synced. Until here a failure undoes everything; from here on the
+adoption is finished, by this process or by recovery at the next open.
 6. The ends of all partitions are published at once. The tokens are released.
-7. Intent, staged files and manifest are removed (`Inbox`); files that a note names, once the segments that
-   were joined from them are synced.
+7. Intent, staged files and manifest are removed (`Inbox`); files that a note names, once the segments joined
+from them are synced.
 
-When a step fails, the id is forgotten, the logs are cut to where they were, that is synced, and the intent is
-removed. Where the disk refuses that, the partitions are fenced and the intent stays for the next open.
+If a step fails, the id is forgotten, the logs are cut to their old ends, durably, and the intent is removed.
+If the disk refuses that, the partitions are fenced and the intent stays for the next open.
 
-This is the one place where an fsync is made with append tokens held: appends behind an adoption that may yet
-be undone could not be acknowledged. Threads: one at a time, none of which runs signal handlers: the thread
-that has begun an adoption finishes or undoes it.
+Only here an fsync is made while append tokens are held: an append after an adoption that may yet be undone
+could not be acknowledged. Threads: one at a time, none of which runs signal handlers: the thread that has
+begun an adoption finishes or undoes it.
 """
 
 from __future__ import annotations
@@ -48,9 +49,8 @@ _AT_A_TIME = 4
 
 
 class Adopter:
-    """Adopts manifests of one store. `topics()` and `partition(topic, number)` are the store's;
-    `segment_bytes`: see StoreConfig. `unsynced` is told of segments that are to be synced
-    later.
+    """Adopts manifests of one store. `topics()` and `partition(topic, number)` are methods of the store;
+    `segment_bytes` is a setting of StoreConfig. `unsynced` gets the segments that must be synced later.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class Adopter:
         self._clock, self._segment_bytes, self._unsynced = clock, segment_bytes, unsynced
 
     def adopt(self, manifest: Manifest) -> Adoption:
-        """Do steps 1 to 6. Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError,
-        InvalidRecordError, IdempotencyConflictError if the manifest can never be adopted; StorageError,
-        OSError if it can't be now.
+        """Adopt a manifest (steps 1 to 6). Raises UnknownTopicOrPartitionError, StagedFilesError,
+        RecordTooLargeError, InvalidRecordError, IdempotencyConflictError if the manifest can never be
+        adopted; StorageError, OSError if it can't be now.
         """
         known = self._ids.find(manifest.id)
         if known is not None:
@@ -91,13 +91,13 @@ class Adopter:
     # --- step 1 -----------------------------------------------------------------------------
 
     def _of_partitions(self, manifest: Manifest) -> list[PartitionAdoption]:
-        held: dict[tuple[str, int], list[StagedFile]] = {}
+        staged: dict[tuple[str, int], list[StagedFile]] = {}
         for file in manifest.files:
             check_staged(self._folder, self._topics(), file)
-            held.setdefault((file.topic, file.partition), []).append(file)
+            staged.setdefault((file.topic, file.partition), []).append(file)
         work = [
             PartitionAdoption(self._partition(*key), files, self._folder, self._segment_bytes)
-            for key, files in held.items()
+            for key, files in staged.items()
         ]
         return sorted(work, key=lambda one: one.partition.directory)
 
@@ -110,7 +110,7 @@ class Adopter:
             if places:
                 write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(places)))
             self._check_sealed(manifest)
-            # Before the segments have names: what syncs them then would hold up the sync of the note.
+            # Before the segments have names: from then on a sync of them would delay the sync of the note.
             if joined.segments:
                 write_joined(self._folder, joined)
             for one in work:
@@ -131,14 +131,13 @@ class Adopter:
         return adoption
 
     def _check_sealed(self, manifest: Manifest) -> None:
-        """Raise StagedFilesError where the manifest was taken back, behind the intent: see
-        `Sealed.take_back`.
-        """
+        """Raise StagedFilesError if the manifest was taken back (`SealedManifest.take_back`)."""
+        # After the intent is written: `take_back` checks in the opposite order.
         if manifest.is_sealed and not self._files.exists(self._folder.manifest(manifest.stem)):
             raise StagedFilesError(f"{manifest.id!r} was taken back")
 
     def _note_what_is_joined(self, noted: JoinNote, joined: JoinNote) -> JoinNote:
-        """Return `joined`; where files could not become segments as it was noted, the note is made anew."""
+        """Return `joined`, after rewriting the note if some noted files could not become segments."""
         if joined != noted:
             forget_joined(self._folder, noted.stem)
             if joined.segments:
@@ -154,10 +153,11 @@ class Adopter:
                 self._ids.forget(manifest.id)
             for one in reversed(work):
                 one.put_back()
-            forget_joined(self._folder, manifest.stem)  # before the intent: with neither, nothing is redone
-            left = [place for one, place in zip(work, places, strict=True) if not one.undone]
-            if left:
-                write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(left)))
+            # Before the intent is removed, so that recovery never joins the files again.
+            forget_joined(self._folder, manifest.stem)
+            not_undone = [place for one, place in zip(work, places, strict=True) if not one.undone]
+            if not_undone:
+                write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(not_undone)))
             else:
                 remove_intent(self._folder, manifest.stem)
         except OSError as error:
@@ -171,8 +171,8 @@ def _joined(manifest: Manifest, work: Sequence[PartitionAdoption]) -> JoinNote:
 
 
 def check_staged(folder: Folder, topics: Mapping[str, TopicInfo], file: StagedFile) -> None:
-    """Raise UnknownTopicOrPartitionError where the file's topic or partition is not there any more,
-    StagedFilesError where its stager's directory is not; OSError.
+    """Raise UnknownTopicOrPartitionError if the file's topic or partition was deleted, StagedFilesError if
+    its stager's directory is missing or a link; OSError.
     """
     info = find_topic(topics, file.topic, file.partition)
     if info.topic_id != file.topic_id:
@@ -185,9 +185,10 @@ def check_staged(folder: Folder, topics: Mapping[str, TopicInfo], file: StagedFi
 
 
 def _each(do: Callable[[PartitionAdoption], None], work: Sequence[PartitionAdoption]) -> None:
-    """Call `do` for some partitions at a time: a disk that is asked for several syncs at once is quicker than
-    one by one. The error of the first partition is raised when all have ended.
+    """Call `do` for each partition, in several threads; after all have ended, raise the error of the first
+    failed partition.
     """
+    # Several syncs at once take less time than one after the other.
     turns, failed = iter(enumerate(work)), {}
 
     def take_turns() -> None:
@@ -205,11 +206,8 @@ def _each(do: Callable[[PartitionAdoption], None], work: Sequence[PartitionAdopt
 
 
 def _together(run: Callable[[], None], threads: int) -> None:
-    """Call `run`, which raises nothing, in so many threads, this one among them, and wait for all of them.
-
-    An executor of `concurrent.futures` takes no work once the main thread has ended, and the import of its
-    module fails then.
-    """
+    """Call `run`, which raises nothing, in this thread and `threads - 1` others, and wait for all of them."""
+    # Not concurrent.futures: once the main thread has ended, its import fails, and executors refuse work.
     workers: list[Worker] = []
     try:
         for _ in range(1, threads):

@@ -1,9 +1,9 @@
-"""Appends verified staged files to one partition's log: copied, or as segments of their own.
+"""Appends verified staged files to one partition's log: copies, or whole files as segments.
 
-On disk are the partition's segment files. A staged file that becomes a
-segment gets a second name, and keeps its first: until the adoption is settled, none of its bytes may be cut,
-and only names are taken back. Threads: the holder of the partition's append token, except for `prepare`,
-which is called before that is taken. Nothing becomes visible here.
+On disk are the partition's segment files. A staged file that becomes a segment gets a second name, and keeps
+its first: until the adoption is finished or undone, none of its bytes may be cut, and only names are removed.
+Threads: the holder of the partition's append token, except for `prepare`, which is called before. No method
+makes records visible.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from segstore.storage.segment.segment_files import create_segment, remove_segmen
 
 # --- adopt partition ------------------------------------------------------------
 
-_OPEN = 64  # files that are written before the first of them is waited for
+_OPEN = 64  # files written before the first sync
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 class PartitionAdoption:
-    """The adoption of one manifest's files by one partition; `topic` is the first of the files, which names
-    the topic. The calls are `prepare`, then `place`, then `append`, then `put_back` where the adoption fails.
-    `segment_bytes`: see `verify`.
+    """The adoption of one manifest's files by one partition. The calls are `prepare`, `place`, `append`, then
+    `put_back` if the adoption fails. `topic` is the first file, which names the topic. `segment_bytes`: least
+    size of a file that becomes a segment.
     """
 
     def __init__(
@@ -52,20 +52,20 @@ class PartitionAdoption:
         self._writer, self._segments = partition.writer, partition.segments
         self._pool, self._files = partition.context.pool, partition.context.files
         self._restore: AppendUndo | None = None
-        self._last = 0  # the number of the segment that was active
-        self._replaced = False  # the segment that was active, and empty, has a staged file's bytes
-        self._temporary = ""  # path of a link that was not renamed to a segment's name yet
-        # By a joined file's path, what it was joined of: where all that is appended is of such files, which
-        # are synced later than the adoption.
+        self._last = 0  # the number of the segment that was active before the append
+        self._replaced = False  # a staged file has replaced the active segment, which was empty
+        self._temporary = ""  # path of a link before its rename to a segment's name
+        # By a joined file's path, its parts, if all appended files are joined and synced after the adoption.
         self._joined: dict[str, tuple[StagedFile, ...]] = {}
 
     # --- without the token ----------------------------------------------------------------
 
     def prepare(self, gatherer: Gatherer) -> None:
-        """Do what can be done while others append: check the files; gather small ones; give large ones the
-        offsets that they get if nobody appends until then, and sync them; flush the log.
+        """Check the files, gather small ones, give large ones their expected offsets and sync them, and flush
+        the log.
 
-        Raises the errors of `verify`; StorageError, OSError.
+        The expected offsets are right unless the partition gets appends before `place`. Raises
+        StagedFilesError, RecordTooLargeError, InvalidRecordError; StorageError, OSError.
         """
         with gatherer.looking():
             checked = [self._verified(file) for file in self._staged]
@@ -92,10 +92,10 @@ class PartitionAdoption:
         return len(run) > 1 or (self._is_gathered(run[0]) and run[0].file.size >= self._segment_bytes)
 
     def _may_sync_later(self, runs: Sequence[Sequence[VerifiedFile]]) -> bool:
-        """Return whether all files are joined to segments, and are on disk themselves, so that these segments
-        need not be synced before the adoption is acknowledged. Not where each append is synced, since the
-        next one would wait for their sync.
+        """Return whether the new segments may be synced after the adoption is acknowledged: all files are
+        joined, and their parts are on disk.
         """
+        # Not if each append is synced: the next append would wait for the sync of these segments.
         return self.partition.config.flush_messages == NEVER and all(
             self._is_joined(run)
             and all(one.durable for one in run)
@@ -106,7 +106,7 @@ class PartitionAdoption:
     def _joined_of(
         self, run: Sequence[VerifiedFile], gatherer: Gatherer, place: tuple[int, int], *, later: bool
     ) -> VerifiedFile:
-        """Join files in one; `later`: it is synced after the adoption."""
+        """Join files into one; `later`: the joined file is synced after the adoption."""
         parts = tuple(one.file for one in run)
         sync = not later and sum(part.size for part in parts) >= self._segment_bytes
         made = self._verified(gatherer.gather(parts, *place, sync=sync))
@@ -124,8 +124,8 @@ class PartitionAdoption:
         return verify(self._files, path, file, self.partition.config, self._segment_bytes)
 
     def _runs(self, checked: Sequence[VerifiedFile]) -> Iterator[list[VerifiedFile]]:
-        """Yield lists of files that go into one file each: a large file alone, others together as far as they
-        can be a segment.
+        """Yield groups of files that are copied into one file each: a large file alone, small ones up to the
+        limits of a segment.
         """
         config = self.partition.config
         run: list[VerifiedFile] = []
@@ -144,17 +144,14 @@ class PartitionAdoption:
         yield run
 
     def _is_gathered(self, one: VerifiedFile) -> bool:
-        """Return whether a file may be joined with others: small files, and large ones that were touched;
-        only where the topic keeps timestamps, so that their bytes stay as they are.
-        """
-        as_it_is = self.partition.config.message_timestamp_type == "CreateTime"
+        """Return whether a file may be joined with others: it is small, or was touched."""
+        # LogAppendTime would change the bytes.
+        keeps_timestamps = self.partition.config.message_timestamp_type == "CreateTime"
         large = one.file.size >= self._segment_bytes
-        return as_it_is and one.indexes is None and not (large and one.durable)
+        return keeps_timestamps and one.indexes is None and not (large and one.durable)
 
     def _restamped(self, one: VerifiedFile, base: int, epoch: int) -> Handle:
-        """Write the offsets into a file, and return the handle for the later sync. Write-back starts now, so
-        that the disk works while other files are written.
-        """
+        """Write the offsets into a file, begin its write-back, and return the handle for the later sync."""
         handle = self._files.open(one.path, write=True)
         self._files.restamp(handle, one.file.size, base, epoch)
         self._files.start_sync(handle, 0, one.file.size)
@@ -163,7 +160,7 @@ class PartitionAdoption:
     # --- with the token -------------------------------------------------------------------
 
     def place(self) -> LogOffsetMetadata:
-        """Return where the log ends; the caller holds the append token from now on."""
+        """Return the end of the log; from now on the caller holds the append token."""
         topic = self.topic
         self._writer.check_leads()
         active = self._segments.active
@@ -174,43 +171,43 @@ class PartitionAdoption:
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """Return the first and end offset of what was appended."""
+        """Return the first and end offset of the appended records."""
         assert self._restore is not None
         return self._restore.mark.next_offset, self._segments.next_offset
 
     def append(self) -> None:
         """Append the files. Raises StorageError, OSError; a part may be appended then."""
         if self.joined:
-            self.partition.flush()  # what came since `prepare`: what is joined again goes behind it
+            self.partition.flush()  # appends since `prepare`: the joined segments come after them
         for is_segment, run in groupby(self._work, lambda one: one.indexes is not None):
-            left = list(run)
+            copied = list(run)
             if is_segment:
-                left = left[self._take_whole(left) :]
-            for one in left:
-                self._joined.pop(one.path, None)  # it could have no second name
+                copied = copied[self._take_whole(copied) :]
+            for one in copied:
+                self._joined.pop(one.path, None)  # a link was not possible
                 self._copy(one)
 
     @property
     def joined(self) -> list[JoinedSegment]:
-        """Return the segments that are left to be synced: all that was appended, or none."""
-        topic, found, base = self.topic, [], self.offsets[0]
+        """Return the appended segments that are not synced yet: all of them, or none."""
+        topic, segments, base = self.topic, [], self.offsets[0]
         for one in self._work:
             if one.indexes is None or one.path not in self._joined:
                 return []
             where = topic.topic, topic.topic_id, topic.partition, base, self._writer.epoch
-            found.append(JoinedSegment(*where, self._joined[one.path]))
+            segments.append(JoinedSegment(*where, self._joined[one.path]))
             base += one.file.records
-        return found
+        return segments
 
     def sync(self) -> None:
-        """Make durable what was appended, but what `joined` has. Raises StorageError; the partition is fenced
-        then.
+        """Make the appended records durable, except `joined` segments. Raises StorageError; the partition is
+        fenced then.
         """
         if not self.joined:
             self.partition.sync_ahead()
 
     def appended(self) -> None:
-        """Note, before it becomes visible, that all is durable but what `joined` has."""
+        """Report, before the records become visible, that all but the `joined` segments are durable."""
         self.partition.flushing.adopted(self.offsets[0 if self.joined else 1])
 
     def _copy(self, one: VerifiedFile) -> None:
@@ -220,13 +217,13 @@ class PartitionAdoption:
     def _chunks(self, handle: Handle, file: StagedFile) -> Iterator[Encoded]:
         for buffer, batches, size in chunks_of(self._files, handle, file.size, check_crcs=False):
             chunk = Encoded(buffer, size, batches)
-            chunk.pooled = False  # it is written by now when the next one is read into the same buffer
+            chunk.pooled = False  # written before the next chunk is read into the same buffer
             yield chunk
 
     # --- staged files as segments ------------------------------------------------------------
 
     def _take_whole(self, run: Sequence[VerifiedFile]) -> int:
-        """Take files as segments; returns how many: the others can't have a second name."""
+        """Take files as segments; return their number. It is smaller if a file can't have a second name."""
         segments, taken = self._segments, 0
         if segments.active.segment.size:
             self._writer.roll()
@@ -246,8 +243,8 @@ class PartitionAdoption:
         return taken
 
     def _take(self, one: VerifiedFile, base: int) -> bool:
-        """Make a file the segment behind the last one, or in place of that if it has base offset `base` and
-        so is empty.
+        """Make a file the next segment; it replaces the last segment if that is empty and has base offset
+        `base`. Return False if the file can't have a second name.
         """
         segments, files, durable = self._segments, self._files, one.durable
         epoch = self._writer.epoch
@@ -276,7 +273,7 @@ class PartitionAdoption:
         return True
 
     def _link(self, path: str, temporary: str) -> bool:
-        """Give a file a second name; False where it can't have one."""
+        """Give a file a second name; return False if that is not possible."""
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(temporary)
         self._temporary = temporary
@@ -291,7 +288,7 @@ class PartitionAdoption:
     # --- back -----------------------------------------------------------------------------
 
     def put_back(self) -> None:
-        """Take back all that was appended, durably; where the disk refuses, the partition is fenced."""
+        """Undo the append, durably; if the disk refuses, the partition is fenced."""
         if self._restore is None:
             return
         if self._replaced:
@@ -310,23 +307,22 @@ class PartitionAdoption:
         return self._segments.fenced is None
 
     def fence(self, error: BaseException) -> None:
-        """Let nothing be appended until the next open has settled the adoption."""
+        """Refuse appends until the next open has finished or undone the adoption."""
         if self._segments.fenced is None:
             self._segments.fence(error)
 
     def _put_back_replaced(self, restore: AppendUndo) -> None:
-        """Undo the append, first in memory, as `LogWriter.put_back` does; then names are removed, and an
-        empty log gets its own name again.
-        """
+        """Undo the append if a staged file has replaced the active segment: first in memory, then on disk."""
         segments, active = self._segments, restore.active
-        gone = segments.cut_from(self._last, active.segment)
+        removed = segments.cut_from(self._last, active.segment)
         segments.activate(active)
         active.recall(restore.mark)
 
+        # Names are removed, never bytes: they are a staged file's too.
         def put_back() -> None:
-            for segment in gone[1:]:
+            for segment in removed[1:]:
                 self.partition.producers.forget_snapshot(segment.base_offset)
-            for segment in reversed(gone):
+            for segment in reversed(removed):
                 remove_segment(segment)
             base = active.segment.base_offset
             segment = create_segment(self._pool, active.segment.directory, base, self.partition.config)

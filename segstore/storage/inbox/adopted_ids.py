@@ -1,11 +1,10 @@
 """The ids of adopted manifests with their offsets, `.segstore/adopted` and its second copy `adopted.copy`.
 
 Each line is framed: {"id", "ms", "offsets": [[topic, partition, first, end], ...]}, with "others" unless that
-is 0, and "source" unless that is empty; lines are appended and synced. The file is written anew, without ids
-whose time is over, when it has twice the lines that it needs. A line that is cut off or damaged counts for no
-id; the second copy, which is written after the file and not synced, has it. An id that is in either of them
-was adopted. Threads: one at a time, under the inbox's lock. Other processes read: `read_adoption`,
-`read_newest`.
+is 0, and "source" unless that is empty; lines are appended and synced. The file is rewritten without expired
+ids when it has twice the necessary lines. A damaged or incomplete line holds no id; the second copy, which is
+written after the file and not synced, still has the id. An id in either file was adopted. Threads: one at a
+time, under the inbox's lock. Other processes read: `read_adoption`, `read_newest`.
 """
 
 from __future__ import annotations
@@ -26,16 +25,14 @@ from segstore.storage.meta.small_files import NOT_A_FILE
 log = Logger("segstore")
 _MOST_BYTES = 1 << 31
 _ROW = (str, int, int, int)
-_LEAST = 64  # lines: a shorter file is not worth writing anew
+_LEAST = 64  # lines: a shorter file is not rewritten
 
 
 class AdoptedIds:
-    """The adopted ids of one store; `retention_ms` and `count` bound how long ids are kept, and how many."""
+    """The adopted ids of one store; `retention_ms` limits their age, `count` their number."""
 
     def __init__(self, files: Files, path: str, retention_ms: int, count: int) -> None:
-        """Read the ids. Damaged lines are dropped, durably, before anything is decided by the file. Raises
-        OSError.
-        """
+        """Read the ids. Damaged lines are removed, durably, before the ids are used. Raises OSError."""
         self._files, self.path, self._known = files, path, KnownIds(retention_ms, count)
         self._size = self._lines = 0
         self._there = files.exists(path)
@@ -43,24 +40,24 @@ class AdoptedIds:
         self._copied = False  # whether the second copy equals the file
         self._inode = -1
         self.wrong: list[tuple[str, str, str]] = []
-        """What was damaged: the path, how it was damaged, what was done."""
+        """Damage that was repaired: the path, the damage, the repair."""
         if self._there or files.exists(self._copy):
             self._load()
 
     def _load(self) -> None:
         data, damaged = self._read(self.path)
         copy, damaged_copy = self._read(self._copy)
-        found = {each.id: each for each in data.adoptions}
-        lost = [each for each in copy.adoptions if each.id not in found]
+        by_id = {each.id: each for each in data.adoptions}
+        lost = [each for each in copy.adoptions if each.id not in by_id]
         if lost:
-            found = {
+            by_id = {
                 each.id: each for each in sorted((*data.adoptions, *lost), key=lambda one: one.adopted_ms)
             }
-        for adoption in found.values():
+        for adoption in by_id.values():
             self._known.keep(adoption)
         self._size, self._lines = data.size, len(data.adoptions)
-        self._tell(damaged, damaged_copy, len(lost))
-        # A file with another name elsewhere is not written in place, since that name would show the change.
+        self._note_damage(damaged, damaged_copy, len(lost))
+        # A file with hard links is not written in place: the other names would show the change.
         shared = self._there and self._files.links(self.path) > 1
         if damaged or lost or shared:
             self._rewrite()
@@ -72,7 +69,7 @@ class AdoptedIds:
             self._rewrite_copy()
 
     def _read(self, path: str) -> tuple[_SoundLines, int]:
-        """Return the sound lines of a file, and how many are damaged."""
+        """Return the valid lines of a file, and the number of damaged ones."""
         if not self._files.exists(path):
             return _SoundLines((), 0), 0
         data = self._files.read_file(path, _MOST_BYTES)
@@ -80,7 +77,7 @@ class AdoptedIds:
         whole = tuple(parse_adoption(line) for line in lines if not _is_damaged(line))
         return _SoundLines(whole, len(data)), len(lines) - len(whole)
 
-    def _tell(self, damaged: int, damaged_copy: int, lost: int) -> None:
+    def _note_damage(self, damaged: int, damaged_copy: int, lost: int) -> None:
         if damaged and damaged_copy:
             done = "dropped: what is sealed again under their ids is adopted again"
         else:
@@ -95,12 +92,12 @@ class AdoptedIds:
         return self._known.find(id_)
 
     def all(self) -> list[Adoption]:
-        """Return all that are kept, the newest last."""
+        """Return all kept ids, the newest last."""
         return self._known.all()
 
     def record(self, adoption: Adoption) -> None:
-        """Record an adoption, durable when this returns. Raises OSError; the id may be in the file then, and
-        `forget` removes it.
+        """Record an adoption, durable when this returns. Raises OSError; the id may be in the file then,
+        until `forget` removes it.
         """
         self._known.keep(adoption)
         self._known.expire(adoption.adopted_ms)
@@ -116,9 +113,8 @@ class AdoptedIds:
         self._size, self._lines = self._size + len(line), self._lines + 1
 
     def _record_copy(self, line: bytes, at: int) -> None:
-        """Add a line to the second copy. The id is durable already: where the disk refuses, the next write
-        makes up for it.
-        """
+        """Add a line to the second copy; if the disk refuses, the next write repairs the copy."""
+        # Errors are logged only: the id is durable already.
         if not self._copied:
             self._rewrite_copy()
             return
@@ -129,9 +125,7 @@ class AdoptedIds:
             self._not_copied(error)
 
     def forget(self, id_: str) -> None:
-        """Undo a `record` that failed, durably; this takes no room on disk unless the file was being written
-        anew. Raises OSError.
-        """
+        """Undo a failed `record`, durably. Raises OSError."""
         self._known.forget(id_)
         # First: an id that is in either file was adopted.
         self._remove_copy()
@@ -139,7 +133,8 @@ class AdoptedIds:
         if not self._files.exists(self.path):
             return
         with self._files.open(self.path, write=True) as handle:
-            if self._files.inode(handle) == self._inode:  # the file was not written anew
+            # Not by a new file, which needs room on disk, unless `record` failed in writing one.
+            if self._files.inode(handle) == self._inode:
                 self._files.truncate(handle, self._size)
                 self._files.sync(handle)
                 return
@@ -147,12 +142,12 @@ class AdoptedIds:
 
     def _rewrite(self) -> None:
         data = b"".join(map(format_adoption, self._known.all()))
-        # First: an id that is dropped must not look like one that the file has lost.
+        # First: an expired id in the copy alone would look like an id that the file has lost.
         self._remove_copy()
         self._files.write_atomic(self.path, data)
         inode = self._files.inode(self.path)
         self._rewrite_copy()
-        # Last: after an error before this, `forget` writes the file anew, whose inode it does not know.
+        # Last: after an error before this, `forget` finds another inode and rewrites the file.
         self._there, self._inode, self._size, self._lines = True, inode, len(data), len(self._known)
 
     def _remove_copy(self) -> None:
@@ -161,9 +156,7 @@ class AdoptedIds:
             self._files.unlink(self._copy)
 
     def _rewrite_copy(self) -> None:
-        """Make the second copy equal to the file. Where the disk refuses, also to read the file, the next
-        write makes up for it.
-        """
+        """Make the second copy equal to the file; if the disk refuses, the next write tries again."""
         try:
             data = self._files.read_file(self.path, _MOST_BYTES) if self._files.exists(self.path) else b""
             self._files.write_atomic(self._copy, data, sync=False)
@@ -177,7 +170,7 @@ class AdoptedIds:
 
 
 class _SoundLines(NamedTuple):
-    """The sound lines of a file, and its size in bytes."""
+    """The adoptions in the valid lines of a file, and the file's size in bytes."""
 
     adoptions: tuple[Adoption, ...]
     size: int
@@ -192,11 +185,12 @@ def format_adoption(adoption: Adoption) -> bytes:
 
 
 def parse_adoption(line: bytes) -> Adoption:
-    """Return what `format_adoption` was given. Raises ValueError."""
-    held: dict[str, Any] = unframe(line)
+    """Return the adoption in a line of `format_adoption`. Raises ValueError."""
+    fields: dict[str, Any] = unframe(line)
     try:
-        rows = [tuple(row) for row in held["offsets"]]
-        id_, ms, others, source = held["id"], held["ms"], held.get("others", 0), held.get("source", "")
+        rows = [tuple(row) for row in fields["offsets"]]
+        id_, ms = fields["id"], fields["ms"]
+        others, source = fields.get("others", 0), fields.get("source", "")
         kinds = [type(value) for value in (id_, ms, others, source, *(v for row in rows for v in row))]
         if kinds != [str, int, int, str, *_ROW * len(rows)]:
             raise ValueError("no adopted id: a value of it is of another kind")
@@ -206,12 +200,12 @@ def parse_adoption(line: bytes) -> Adoption:
 
 
 def read_adoption(files: Files, path: str, id_: str) -> Adoption | None:
-    """Return the adoption of one id in the file; None where the file does not have it. Raises OSError."""
+    """Return the adoption of one id in the file; None if the file lacks it. Raises OSError."""
     return _last_line(files, path, b' {"id":%s,' % compact(id_))
 
 
 def read_newest(files: Files, path: str, series: str) -> Adoption | None:
-    """Return the last adoption in the file of an id that is `series`, "/" and more. Raises OSError."""
+    """Return the last adoption in the file whose id begins with `series` and "/". Raises OSError."""
     return _last_line(files, path, b' {"id":%s' % compact(f"{series}/")[:-1])
 
 
@@ -233,29 +227,29 @@ def _last_line(files: Files, path: str, begin: bytes) -> Adoption | None:
 
 
 def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
-    """Return the lines of those ids all of whose records lie below these ends: the ids that a copy of the
-    store with these ends has.
+    """Return the lines of the ids whose records all lie below these ends: the adopted ids of a copy of the
+    store that ends there.
     """
-    kept = []
+    lines = []
     for line in data.splitlines(keepends=True):
         if not _is_damaged(line):
             offsets = parse_adoption(line).offsets
             if all(key not in ends or end <= ends[key] for key, (_, end) in offsets.items()):
-                kept.append(line)
-    return b"".join(kept)
+                lines.append(line)
+    return b"".join(lines)
 
 
 def damaged_lines(files: Files, path: str) -> int:
-    """Return how many lines are damaged. Raises OSError."""
+    """Return the number of damaged lines. Raises OSError."""
     if not files.exists(path):
         return 0
     return sum(_is_damaged(line) for line in files.read_file(path, _MOST_BYTES).splitlines(keepends=True))
 
 
 def missing_ids(files: Files, path: str, copy: str) -> int:
-    """Return how many ids are in the second copy alone. Raises OSError."""
-    there, kept = ({each.id for each in _lines(files, one)} for one in (path, copy))
-    return len(kept - there)
+    """Return the number of ids that only the second copy has. Raises OSError."""
+    in_file, in_copy = ({each.id for each in _lines(files, one)} for one in (path, copy))
+    return len(in_copy - in_file)
 
 
 def _lines(files: Files, path: str) -> list[Adoption]:

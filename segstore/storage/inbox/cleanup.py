@@ -1,6 +1,6 @@
-"""Removes what dead processes left in the inbox, and what was refused long ago.
+"""Removes the files of dead processes from the inbox, and manifests that were refused long ago.
 
-That is unsealed staged files, unread results and refused manifests. On disk files are removed from
+The files are unsealed staged files, unread results and refused manifests. On disk files are removed from
 `.segstore/inbox/` and `.segstore/quarantine/`. Threads: the inbox's; `leftovers` any.
 """
 
@@ -16,15 +16,13 @@ from segstore.storage.inbox.manifest import named
 
 # --- refusals ----------------------------------------------------------------------------------
 
-# Refused manifests are in `.segstore/quarantine/<stem>/`, with their files. They are kept for as long as
-# left-overs are, and of one id only the last: a job that tries again and again what can't be adopted does
-# not fill the disk.
+# Refused manifests are in `.segstore/quarantine/<stem>/`, with their files. They are kept as long as
+# left-overs. Only the last manifest of an id is kept: a job that seals bad records again and again must not
+# fill the disk.
 
 
 def put_aside(folder: Folder, stem: str, path: str) -> None:
-    """Move a file of the inbox, whatever it is, to the directory of what was refused under `stem`. Raises
-    OSError.
-    """
+    """Move a file of the inbox to the quarantine directory of `stem`. Raises OSError."""
     files, directory = folder.files, os.path.join(folder.quarantine, stem)
     if not files.exists(path):
         return
@@ -38,8 +36,8 @@ def put_aside(folder: Folder, stem: str, path: str) -> None:
 
 def refused(folder: Folder) -> list[str]:
     """Return the stems of refused manifests. Raises OSError."""
-    found = folder.files.listdir(folder.quarantine) if folder.files.exists(folder.quarantine) else []
-    return sorted(name for name in found if names.parse_of_manifest(name + names.MANIFEST))
+    listed = folder.files.listdir(folder.quarantine) if folder.files.exists(folder.quarantine) else []
+    return sorted(name for name in listed if names.parse_of_manifest(name + names.MANIFEST))
 
 
 def remove_refused(folder: Folder, stem: str) -> None:
@@ -52,7 +50,7 @@ def remove_refused(folder: Folder, stem: str) -> None:
 
 
 def remove_earlier(folder: Folder, stem: str) -> None:
-    """Remove manifests of the same id that were refused before. Raises OSError."""
+    """Remove earlier refused manifests of the same id. Raises OSError."""
     digest = stem.split("-")[1]
     for other in refused(folder):
         if other != stem and other.split("-")[1] == digest:
@@ -63,8 +61,8 @@ def remove_earlier(folder: Folder, stem: str) -> None:
 
 
 def leftovers(folder: Folder, now_ms: int, retention_ms: int) -> tuple[list[str], list[str]]:
-    """Return the stagers and the paths of small files that were not touched for `retention_ms`: of the
-    stagers those that no sealed manifest names and whose process is gone. Raises OSError.
+    """Return the stagers and the paths of small files that were not touched for `retention_ms`. Stagers that
+    a sealed manifest names, or whose process lives, are left out. Raises OSError.
     """
 
     def is_old(path: str) -> bool:
@@ -85,8 +83,8 @@ def _is_old(folder: Folder, path: str, now_ms: int, retention_ms: int) -> bool:
 
 
 def sweep(folder: Folder, now_ms: int, retention_ms: int) -> None:
-    """Remove left-overs, and what was refused so long ago. Raises OSError after all that can be removed is
-    removed.
+    """Remove left-overs, and refused manifests older than `retention_ms`. Raises OSError after all other
+    files are removed.
     """
     stagers, small = leftovers(folder, now_ms, retention_ms)
     removals = [partial(folder.remove_stager, name) for name in stagers]

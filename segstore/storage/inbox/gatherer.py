@@ -1,10 +1,9 @@
 """Joins small staged files of an adoption, in `.segstore/inbox/gathered/`, and holds indexes of files that
-become segments there.
+will become segments.
 
-The small files of one partition are copied one behind the other into a new file, so that appends wait for one
-file's bytes at most: a joined file that is large enough becomes a segment as any large staged file, which
-takes renames only. Nothing here outlives an adoption. Threads: several, each with a number of its own; no
-append token is held meanwhile.
+The small files of one partition are copied one after the other into a new file. A joined file that is large
+enough becomes a segment by renames alone, so that appends wait for the bytes of at most one file. No file
+here outlives an adoption. Threads: several; no append token is held.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.inbox.verify import open_staged
 
 _AHEAD_BYTES = 4 << 20
-"""After so many joined bytes the disk begins to write them."""
+"""Joined bytes after which the disk begins to write them."""
 
 
 class Gatherer:
-    """Makes files of one adoption in `.segstore/inbox/gathered/`; a context manager, which removes what has
-    not become a segment.
+    """Makes the joined files of one adoption in `.segstore/inbox/gathered/`. A context manager: its end
+    removes files that have not become segments.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -44,16 +43,16 @@ class Gatherer:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """While one thread looks at the files of a partition, which is work of the interpreter, no other
-        does, but other threads join files, which is work of the kernel.
+        """Let only one thread examine files at a time: that is work of the interpreter. Other threads join
+        files during it, which is work of the kernel.
         """
         with self._looking, self._on_processor():
             yield
 
     @contextlib.contextmanager
     def _on_processor(self) -> Iterator[None]:
-        """No more threads work at a time than there are processors: they would hand the interpreter to and
-        fro.
+        """Let at most as many threads work as there are processors: more threads would only pass the GIL
+        around.
         """
         self._processors.get()
         try:
@@ -62,13 +61,13 @@ class Gatherer:
             self._processors.put(None)
 
     def gather(self, parts: Sequence[StagedFile], base: int, epoch: int, *, sync: bool) -> StagedFile:
-        """Make one file of them all, with offsets from `base` on; `sync`: make it durable. Raises
-        StagedFilesError where the parts are not what they were, OSError.
+        """Join the parts in one file, with offsets from `base` on; `sync`: make it durable. Raises
+        StagedFilesError if the parts have changed, OSError.
         """
         size, records = sum(part.size for part in parts), sum(part.records for part in parts)
         name = names.staged_file(next(self._numbers))
         with self._create(name) as target:
-            # With blocks chosen before, ext4 writes no bytes at a rename over an empty segment.
+            # With allocated blocks, ext4 does not write the file at a rename over an empty segment.
             self._files.allocate(target, 0, size)
             with self._on_processor():
                 self._join(parts, target, begin_sync=sync)
@@ -89,8 +88,8 @@ class Gatherer:
         )
 
     def _join(self, parts: Sequence[StagedFile], target: Handle, *, begin_sync: bool) -> None:
-        """Copy the files, one behind the other. With `begin_sync` the disk writes what was copied while more
-        is copied.
+        """Copy the files one after the other; with `begin_sync` the disk begins to write during the
+        copying.
         """
         at = begun = 0
         for part in parts:
@@ -101,11 +100,11 @@ class Gatherer:
                 begun = at
 
     def indexes(self, entries: Sequence[bytes]) -> list[str]:
-        """Write these entries into index files; returns their paths. Raises OSError."""
+        """Write the offset and time index entries into files; return the paths. Raises OSError."""
         paths = []
-        for suffix, held in zip((names.INDEX, names.TIME_INDEX), entries, strict=True):
+        for suffix, index in zip((names.INDEX, names.TIME_INDEX), entries, strict=True):
             with self._create(f"{next(self._numbers):08d}{suffix}") as handle:
-                self._files.pwrite(handle, held, 0)
+                self._files.pwrite(handle, index, 0)
                 paths.append(handle.path)
         return paths
 
@@ -117,9 +116,8 @@ class Gatherer:
         return self._files.open_anew(os.path.join(self._folder.gathered, name))
 
     def __enter__(self) -> Gatherer:
-        """Remove what an earlier adoption left. Its files may have other names by now, so they are unlinked,
-        never cut. Raises OSError.
-        """
+        """Remove the files of an earlier adoption. Raises OSError."""
+        # Unlinked, never cut: the files may have second names as segments.
         self._folder.remove_gathered()
         return self
 

@@ -1,9 +1,10 @@
 """The inbox, `.segstore/inbox/`, as the store's writer serves it: it adopts sealed manifests.
 
-On disk its parts adopt and remove files; what can't be adopted is moved to `.segstore/quarantine/<stem>/`.
-Threads: `undo_unfinished` at open; from `begin` on one thread of its own, which sleeps until a manifest is
-sealed, and one for each `adopt`: no adoption runs in a thread that runs signal handlers. One lock is held
-while manifests are adopted, so that they are adopted one after the other, in order.
+On disk files are adopted and removed; manifests that can't be adopted are moved to
+`.segstore/quarantine/<stem>/`. Threads: `undo_unfinished` at open. From `begin` on one thread sleeps until a
+manifest is sealed, and each `adopt` has a thread of its own: no adoption runs in a thread that runs signal
+handlers. One lock is held while manifests are adopted, so that they are adopted one after the other, in
+order.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOSYS, 
 
 
 class RenameWatch:
-    """Notices when a file is renamed into a directory, which must exist, without polling (inotify).
+    """Watches for files renamed into a directory, which must exist, without polling (inotify).
 
-    One thread waits; any may stop it. Where the system has no watch left for this user, the waiting thread
-    polls every 50 ms.
+    One thread waits; any may stop it. If the system has no watch left for this user, the waiting thread polls
+    every 50 ms.
     """
 
     def __init__(self, directory: str) -> None:
@@ -68,28 +69,28 @@ class RenameWatch:
         self._fd = self._slot[0]  # below 0: no watch was left
 
     def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds`; return whether there may be news, or the watch was stopped. This may return
+        """Wait up to `seconds`; return whether a file may have arrived, or the watch was stopped. May return
         early.
         """
         if self._fd < 0:
             return self._stopped.wait(min(seconds, _LOOK)) or True
-        found = lib.seg_watch_wait(self._fd, int(min(seconds * 1000, INT32_MAX)))
-        if found < 0:
-            raise OSError(-found, os.strerror(-found))
-        return bool(found)
+        result = lib.seg_watch_wait(self._fd, int(min(seconds * 1000, INT32_MAX)))
+        if result < 0:
+            raise OSError(-result, os.strerror(-result))
+        return bool(result)
 
     @property
     def stopped(self) -> bool:
         return self._stopped.is_open
 
     def stop(self) -> None:
-        """End the call of `wait` that is under way, or the next one."""
+        """End the current or the next call of `wait`."""
         self._stopped.open()
         if self._fd >= 0:
             lib.seg_watch_stop(self._fd)
 
     def close(self) -> None:
-        """Close the watch, when no thread waits any more."""
+        """Close the watch after the last `wait`."""
         self._fd = -1
         lib.seg_close(self._slot)
 
@@ -101,22 +102,22 @@ Key = tuple[str, int]
 
 
 class Adopts(Protocol):
-    """Adopts a manifest, once: `Adopter` in a store of one directory; a layer above may have one for more."""
+    """Adopts each manifest once: `Adopter` for one directory; a replicated store has its own class."""
 
     def adopt(self, manifest: Manifest) -> Adoption:
-        """See `Adopter.adopt`. After what `NEVER` lists the manifest can't be adopted later, either."""
+        """Adopt a manifest. After an error listed in `NEVER`, it can't be adopted later, either."""
 
 
 class Inbox:
-    """The inbox of one directory. `there` is what lies in its root and in `.segstore`, as paths below the
-    root; `wake_sealers` wakes those that wait in `seal`, in any process.
+    """The inbox of one directory. `root_names` are the names in its root and in `.segstore`, as paths below
+    the root; `wake_sealers` wakes the threads that wait in `seal`, in any process.
     """
 
     def __init__(
         self,
         context: StoreContext,
         config: StoreConfig,
-        there: Collection[str],
+        root_names: Collection[str],
         topics: Callable[[], Mapping[str, TopicInfo]],
         partition: Callable[[str, int], Partition],
         wake_sealers: Callable[[], None],
@@ -125,10 +126,10 @@ class Inbox:
         self._context, self._config, self._topics, self._wake_sealers = context, config, topics, wake_sealers
         self.folder = Folder(context.files, context.root, context.tell)
         self.folder.prepare()
-        # Failures that repeat are reported once. The key is a stem for a manifest that can't be adopted now,
-        # (stem,) for one that is refused, or "left-overs" or "looking".
-        self._told = ReportedFailures()
-        self._make_way(there)
+        # Failures that repeat are reported once. The key is a stem if a manifest can't be adopted now,
+        # (stem,) if a manifest is refused, or "left-overs" or "looking".
+        self._reported = ReportedFailures()
+        self._make_way(root_names)
         self._ids = AdoptedIds(
             context.files,
             self.folder.adopted,
@@ -150,37 +151,36 @@ class Inbox:
         self._lock, self._noting = Mutex(), Mutex()
         self._thread: Background | None = None
         self._ended = Latch()
-        self._ending: float | None = (
-            None  # seconds that a close waits for the thread; None: as long as it takes
-        )
-        self._looked = Latch()  # opened once the manifests that waited at the open were tried
+        self._ending: float | None = None  # seconds that a close waits for the thread; None: no limit
+        self._looked = Latch()  # opened after the first look at the waiting manifests
         self._failed: BaseException | None = None
         self._watch: RenameWatch | None = None
 
     # --- opening ----------------------------------------------------------------------------
 
-    def _make_way(self, there: Collection[str]) -> None:
-        """Move what is no file in the place of the adopted ids to the quarantine; the other copy has
-        the ids.
+    def _make_way(self, root_names: Collection[str]) -> None:
+        """Move directories and other special files in the place of the adopted ids to the quarantine; the
+        other copy has the ids.
         """
         for name in (names.ADOPTED, names.ADOPTED_COPY):
             place = f"{names.OURS}/{name}"
-            if place in there or place + names.TEMPORARY in there:
+            if place in root_names or place + names.TEMPORARY in root_names:
                 path = f"{self.folder.ours}/{name}"
                 aside = self._context.make_way(path)
                 if aside:
                     self._context.tell(path, "not a regular file", f"made anew from the other copy{aside}")
 
     def join_again(self, durable_below: Callable[[TopicInfo, int], int]) -> None:
-        """Make durable what was joined and not synced before a crash, before a partition is opened; see
-        `joined.join_again`. Raises OSError.
+        """Make durable the segments that were joined and not synced before a crash, before partitions are
+        opened. Segments below `durable_below(topic, partition)` are durable already. Raises OSError.
         """
         self._unsynced.join_again(self._topics(), self._ids, durable_below)
 
     def undo_unfinished(self) -> set[Key]:
-        """Undo adoptions that were begun and whose id is not recorded, before a partition is opened; returns
-        the partitions of the others, whose records are in the logs, and are to be published at once. Raises
-        OSError.
+        """Undo adoptions whose id is not recorded, before partitions are opened.
+
+        Return the partitions of unfinished adoptions whose id is recorded; the caller publishes them
+        together. Raises OSError.
         """
         finished: set[Key] = set()
         for stem in self.folder.of_kind(names.INTENT):
@@ -202,10 +202,9 @@ class Inbox:
         return finished
 
     def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
-        """Give up an adoption whose intent can't be read. Its bytes were synced before it got its name: no
-        crash did this. The files of its manifest may be in the logs, in part or whole: they are not adopted
-        again, and the sealer gets an error. Raises OSError.
-        """
+        """Give up an adoption whose intent is damaged, and refuse its manifest. Raises OSError."""
+        # No crash damages an intent, which is synced before its rename. The records may be in the logs, in
+        # part or whole, so they are not adopted again.
         path = self.folder.intent(stem)
         put_aside(self.folder, stem, path)
         self._context.tell(path, error.reason, f"moved to {os.path.join(self.folder.quarantine, stem)}")
@@ -218,17 +217,17 @@ class Inbox:
                 f"the adoption of {manifest.id!r} was begun, and {path}, which says what was appended, is "
                 "damaged: look for its records before they are sealed again"
             )
-            self._refuse(stem, manifest, StagedFilesError(reason), told=True)
+            self._refuse(stem, manifest, StagedFilesError(reason), is_listed=True)
 
     @property
     def ids(self) -> list[Adoption]:
-        """Return the adopted ids that the directory has, the newest last."""
+        """Return the adopted ids of the directory, the newest last."""
         return self._ids.all()
 
     def begin_with(self, adopter: Adopts, known: Iterable[Adoption], ending: float) -> None:
-        """Do what `begin` does in a directory of a replicated store: `adopter` adopts, and `known` are the
-        adopted ids of the store, of which this directory may lack some. A close waits at most `ending`
-        seconds, since the disk may hang. Raises OSError.
+        """Begin as the inbox of a replicated store's directory: `adopter` adopts, and `known` are the store's
+        adopted ids, which this directory may lack. A close waits at most `ending` seconds, since the disk may
+        hang. Raises OSError.
         """
         self._adopter, self._ending = adopter, ending
         for adoption in known:
@@ -236,15 +235,15 @@ class Inbox:
         self.begin()
 
     def note(self, adoption: Adoption) -> None:
-        """Record an id that was adopted, where it is missing: sealers find it here. Raises OSError."""
+        """Record an adopted id if it is missing, so that sealers find it here. Raises OSError."""
         with self._noting:
             if self._ids.find(adoption.id) is None:
                 self._ids.record(adoption)
 
     def begin(self) -> None:
-        """Adopt the manifests that wait, and from now on each one that is sealed. Raises OSError."""
+        """Adopt the waiting manifests, and from now on each new one. Raises OSError."""
         self.folder.remove_gathered()
-        self._watch = RenameWatch(self.folder.sealed)  # first: a manifest sealed meanwhile is an event
+        self._watch = RenameWatch(self.folder.sealed)  # first: a manifest sealed from now on is an event
         for stem in self.folder.of_kind(names.INTENT):
             if not self._context.files.exists(self.folder.manifest(stem)):
                 self.folder.unlink(self.folder.intent(stem))
@@ -279,9 +278,9 @@ class Inbox:
                 watch.wait(self._config.inbox_check_interval_ms / 1000)
                 if not watch.stopped:
                     self._look()
-                    self._told.over("looking")
+                    self._reported.over("looking")
             except Exception as error:
-                if self._told.is_new("looking", error):
+                if self._reported.is_new("looking", error):
                     log.exception("the inbox of %s can't be looked at now", self._context.root)
         watch.close()
         self._ended.open()
@@ -290,16 +289,18 @@ class Inbox:
         self.adopt_all()
         self.settle()
         try:
-            # By the clock that stamps files, whatever clock the store has.
+            # Not by the store's clock: file times come from the system's.
             sweep(self.folder, wall_clock(), self._config.inbox_leftovers_retention_ms)
-            self._told.over("left-overs")
+            self._reported.over("left-overs")
         except OSError as error:
-            if self._told.is_new("left-overs", error):
+            if self._reported.is_new("left-overs", error):
                 log.warning("what dead stagers left in %s can't be removed: %s", self.folder.path, error)
 
     def adopt_all(self) -> None:
-        """Adopt all sealed manifests, in order. One that can't be adopted is reported, and blocks nothing;
-        one that the disk refuses stays for the next look, with all behind it for the same partitions.
+        """Adopt all sealed manifests, in order.
+
+        A manifest that can't be adopted is reported, and blocks no other. If the disk refuses, the manifest
+        stays for the next look, together with the later ones of the same partitions.
         """
         stuck: set[Key] = set()
         with self._lock:
@@ -308,26 +309,27 @@ class Inbox:
                     return
                 try:
                     self._adopt(stem, stuck)
-                    if self._told.over(stem):
+                    if self._reported.over(stem):
                         log.info("%s is adopted, or refused, now", stem)
                 except (SegstoreError, OSError) as error:
-                    if self._told.is_new(stem, error):  # each look tries the manifest again
+                    if self._reported.is_new(stem, error):  # each look tries the manifest again
                         log.warning("%s can't be adopted now: %s", stem, error)
                     write_result(self.folder, stem, error)
                     self._wake_sealers()
 
     def settle(self) -> None:
-        """Sync the segments that adoptions have joined. What fails is logged; the next open does it then."""
+        """Sync the segments that adoptions have joined. Failures are logged; the next open repeats them."""
         with self._lock:
             self._unsynced.settle()
 
     def waiting(self) -> list[str]:
-        """Return the stems of the manifests that are sealed and not adopted. Raises OSError."""
+        """Return the stems of the sealed manifests that are not adopted yet. Raises OSError."""
         return [stem for stem, _ in self.folder.stems()]
 
     def adopt(self, id_: str, files: Sequence[StagedFile]) -> Adoption:
-        """Adopt staged files that were not sealed: now, or never. Raises the errors of `Adopter.adopt`; the
-        files are removed then.
+        """Adopt unsealed staged files now, or never: after an error the files are removed. Raises
+        UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
+        IdempotencyConflictError, StorageError, OSError.
         """
         adoption = apart(partial(self._adopt_now, id_, files), "segstore-adopt")
         self._context.scheduler.soon(self.settle)
@@ -366,7 +368,7 @@ class Inbox:
             self.note(self._adopter.adopt(manifest))
         except (SegstoreError, OSError) as error:
             if not self._context.files.exists(self.folder.manifest(stem)):
-                return  # it was taken back meanwhile
+                return  # the sealer took it back
             if isinstance(error, NEVER):
                 self._refuse(stem, manifest, error)
                 return
@@ -375,12 +377,10 @@ class Inbox:
         self._clear(manifest)
 
     def _clear(self, manifest: Manifest) -> None:
-        """Do step 7, but for what joined segments were made of, also for a manifest whose id was adopted
-        before. Raises OSError; the next look repeats
-        this.
-
-        The intent is removed first: while it exists, sealers wait for the records to become visible.
+        """Remove intent, staged files and manifest of an adopted id (step 7 of `adopt`), except the files
+        that joined segments need. Raises OSError; the next look repeats it.
         """
+        # First: while the intent exists, sealers wait for the records to become visible.
         self.folder.unlink(self.folder.intent(manifest.stem))
         self._wake_sealers()
         needed = self._unsynced.files(manifest.stem)
@@ -388,13 +388,13 @@ class Inbox:
         self.folder.unlink(self.folder.manifest(manifest.stem))
 
     def _refuse(
-        self, stem: str, manifest: Manifest | None, error: SegstoreError, *, told: bool = False
+        self, stem: str, manifest: Manifest | None, error: SegstoreError, *, is_listed: bool = False
     ) -> None:
-        """Move a manifest to the quarantine with its files, and tell the sealer. `told` says that
-        `Store.mended` lists the damage already. Raises OSError.
+        """Move a manifest to the quarantine with its files, and write the result for the sealer. `is_listed`:
+        `Store.mended` lists the damage already.
         """
-        if self._told.is_new((stem,), error):  # a manifest that can't be moved is refused at each look
-            if isinstance(error, StagedFilesError) and not told:
+        if self._reported.is_new((stem,), error):  # a manifest that can't be moved is refused at each look
+            if isinstance(error, StagedFilesError) and not is_listed:
                 aside = os.path.join(self.folder.quarantine, stem)
                 self._context.tell(self.folder.manifest(stem), str(error), f"refused, and moved to {aside}")
             else:
@@ -407,13 +407,13 @@ class Inbox:
         remove_earlier(self.folder, stem)
         if manifest is not None:
             self.folder.remove_staged(manifest.files)
-        self._told.over((stem,))
+        self._reported.over((stem,))
         self._wake_sealers()
 
     # --- the end ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Wait for the adoption that is under way; the other manifests wait for the next open."""
+        """Wait for the adoption that is under way; other manifests stay for the next open."""
         if self._watch is not None:
             self._watch.stop()
         if self._thread is not None and self._ending is not None:
@@ -423,4 +423,4 @@ class Inbox:
         if self._thread is not None:
             self._thread.join()
         with self._lock:
-            """What `adopt` has begun has ended."""
+            """An `adopt` that was under way has ended."""

@@ -1,9 +1,9 @@
-"""The intent of an adoption, `.segstore/inbox/<stem>.intent`: it says where the logs ended before.
+"""The intent of an adoption, `.segstore/inbox/<stem>.intent`: the ends of the logs before it.
 
 It is one framed line: {"id", "places": [[topic, topic id, partition, segment, position, offset], ...]}: the
-base offset and the bytes of the last segment, and the log end offset. While there is an intent whose id was
-not recorded, no reader has seen records behind the offsets that it names. Threads: the store's writer; `undo`
-before a partition is used.
+base offset and the bytes of the last segment, and the log end offset. While an intent exists whose id is not
+recorded, readers see no records above these offsets. Threads: the store's writer; `undo` before a partition
+is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _PLACE = (str, str, int, int, int, int)
 
 
 class LogOffsetMetadata(NamedTuple):
-    """Where a partition's log ended: `position` bytes into the segment with base offset `segment`."""
+    """The end of a partition's log before an adoption: `position` bytes into the segment with base offset
+    `segment`.
+    """
 
     topic: str
     topic_id: str
@@ -42,7 +44,9 @@ class Intent(NamedTuple):
 
 
 def write_intent(folder: Folder, intent: Intent) -> None:
-    """Write an intent, durable when this returns. Raises OSError; the intent may exist then, or not."""
+    """Write an intent, durable when this returns. Raises OSError; whether the intent exists is
+    unknown then.
+    """
     folder.files.write_atomic(folder.intent(intent.stem), frame({"id": intent.id, "places": intent.places}))
 
 
@@ -62,14 +66,14 @@ def read_intent(folder: Folder, stem: str) -> Intent:
             raise CorruptCheckpointError(path, 1, f"no intent: {error.strerror}") from error
         raise
     try:
-        held = unframe(data)
-        places = tuple(LogOffsetMetadata(*row) for row in held["places"])
-        kinds = [type(held["id"]), *(type(value) for place in places for value in place)]
+        fields = unframe(data)
+        places = tuple(LogOffsetMetadata(*row) for row in fields["places"])
+        kinds = [type(fields["id"]), *(type(value) for place in places for value in place)]
         if kinds != [str, *_PLACE * len(places)]:
             raise ValueError("places are no places, or the id is none")
         if not all(0 <= number <= names.MAX_OFFSET for place in places for number in place[2:]):
             raise ValueError("a number is impossible")
-        return Intent(stem, held["id"], places)
+        return Intent(stem, fields["id"], places)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptCheckpointError(path, 1, f"no intent: {error}") from error
 
@@ -77,7 +81,7 @@ def read_intent(folder: Folder, stem: str) -> Intent:
 def undo(
     files: Files, root: str, topics: Mapping[str, TopicInfo], places: Sequence[LogOffsetMetadata]
 ) -> None:
-    """Cut what was appended, durably; may be repeated. A topic that was deleted meanwhile is skipped. Raises
+    """Cut the logs to the offsets of an intent, durably; may be repeated. Deleted topics are skipped. Raises
     OSError.
     """
     for place in places:
@@ -90,10 +94,11 @@ def undo(
 
 
 def _cut(files: Files, directory: str, place: LogOffsetMetadata) -> None:
-    """Remove names, and no byte behind them: they may be a staged file's too, which is adopted again."""
+    """Remove the segments after `place`, and the bytes after its position."""
+    # A removed segment's bytes may be a staged file's too, which is adopted again: only its name is removed.
     for base, suffixes in sorted(scan_directory(files, directory).items(), reverse=True):
-        gone = suffixes if base > place.segment else {s for s in suffixes if s.endswith(names.TEMPORARY)}
-        for suffix in sorted(gone):
+        removed = suffixes if base > place.segment else {s for s in suffixes if s.endswith(names.TEMPORARY)}
+        for suffix in sorted(removed):
             files.unlink(os.path.join(directory, names.segment_file(base, suffix)))
     path = os.path.join(directory, names.segment_file(place.segment, names.LOG))
     size = files.size(path) if files.exists(path) else -1
@@ -102,7 +107,7 @@ def _cut(files: Files, directory: str, place: LogOffsetMetadata) -> None:
     elif size >= 0:
         if size > place.position:
             files.take_own(path)
-        # A log that is short enough may have been cut by the process that failed, whose sync failed too.
+        # Sync it even if it is short enough: the failed process may have cut it without a successful sync.
         with files.open(path, write=True) as handle:
             if size > place.position:
                 files.truncate(handle, place.position)

@@ -2,11 +2,11 @@
 `.segstore/inbox/<stem>.joined`.
 
 A note is one framed line: {"version", "id", "durable", "segments": [[topic, topic id, partition, base offset,
-leader epoch, [rows of StagedFile]], ...]}. It is written before the id of its adoption is recorded. Once the
-segments are durable it is written again, and says so; then the staged files are removed, and the note. Until
-then the staged files that it names, which their stagers have synced, are what
-a power cut leaves of the records: the same files, joined again, give the same bytes, whatever is left of the
-segment. Threads: the store's writer; `kept` any, in any process.
+leader epoch, [rows of StagedFile]], ...]}. It is written before the id of its adoption is recorded. When the
+segments are durable it is rewritten with "durable" true; then the staged files are removed, and the note.
+
+Until then the staged files, which their stagers have synced, are the durable copy of the records: joined
+again after a power cut, they give the same bytes. Threads: the store's writer; `kept` any, in any process.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _MOST_BYTES = 1 << 28
 
 
 class JoinedSegment(NamedTuple):
-    """A segment of one partition, with base offset `base`: these staged files, one behind the other, their
-    batches with offsets from `base` on and the leader epoch `epoch`.
+    """A segment of one partition, made of staged files one after the other. Its batches have offsets from
+    `base` on and the leader epoch `epoch`.
     """
 
     topic: str
@@ -44,7 +44,7 @@ class JoinedSegment(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Return the offset behind the last record."""
+        """Return the offset after the last record."""
         return self.base + sum(file.records for file in self.files)
 
     @classmethod
@@ -63,7 +63,9 @@ class JoinedSegment(NamedTuple):
 
 
 class JoinNote(NamedTuple):
-    """A note; `durable`: the staged files are needed no more."""
+    """A note of joined segments. `durable`: the segments are synced, and the staged files no longer
+    needed.
+    """
 
     stem: str
     id: str
@@ -81,25 +83,25 @@ class JoinNote(NamedTuple):
 
 
 def write_joined(folder: Folder, joined: JoinNote) -> None:
-    """Write a note, durable when this returns. Raises OSError; the note may exist then, or not."""
-    held = {
+    """Write a note, durable when this returns. Raises OSError; whether the note exists is unknown then."""
+    fields = {
         "version": VERSION,
         "id": joined.id,
         "durable": joined.durable,
         "segments": joined.segments,
     }
-    folder.files.write_atomic(folder.joined(joined.stem), frame(held))
+    folder.files.write_atomic(folder.joined(joined.stem), frame(fields))
 
 
 def read_joined(folder: Folder, stem: str) -> JoinNote:
     """Return the note. Raises CorruptCheckpointError, FileNotFoundError, OSError."""
     path = folder.joined(stem)
     try:
-        held = unframe(folder.files.read_file(path, _MOST_BYTES))
-        if held["version"] != VERSION or [type(held[k]) for k in ("id", "durable")] != [str, bool]:
-            raise ValueError(f"version {held['version']!r} is not known here, or the id is none")
-        segments = tuple(map(JoinedSegment.parse, held["segments"]))
-        return JoinNote(stem, held["id"], segments, held["durable"])
+        fields = unframe(folder.files.read_file(path, _MOST_BYTES))
+        if fields["version"] != VERSION or [type(fields[k]) for k in ("id", "durable")] != [str, bool]:
+            raise ValueError(f"version {fields['version']!r} is not known here, or the id is none")
+        segments = tuple(map(JoinedSegment.parse, fields["segments"]))
+        return JoinNote(stem, fields["id"], segments, fields["durable"])
     except OSError as error:
         if error.errno in NOT_A_FILE:
             raise CorruptCheckpointError(path, 1, f"no note: {error.strerror}") from error
@@ -109,14 +111,14 @@ def read_joined(folder: Folder, stem: str) -> JoinNote:
 
 
 def forget_joined(folder: Folder, stem: str) -> None:
-    """Remove the note of an adoption that is undone, durably. Raises OSError."""
+    """Remove the note of an undone adoption, durably. Raises OSError."""
     if folder.files.exists(folder.joined(stem)):
         folder.unlink(folder.joined(stem))
         folder.files.sync_dir(folder.path)
 
 
 def remove_joined(folder: Folder, joined: JoinNote) -> None:
-    """Remove the staged files and the note, whose segments are durable. Raises OSError; may be repeated."""
+    """Remove the staged files and the note of durable segments. Raises OSError; may be repeated."""
     if not joined.durable:
         write_joined(folder, joined._replace(durable=True))
     folder.remove_staged(joined.files)
@@ -124,17 +126,16 @@ def remove_joined(folder: Folder, joined: JoinNote) -> None:
 
 
 def kept(folder: Folder) -> set[tuple[str, str]]:
-    """Return (stager, name) of the staged files that notes name. Raises OSError.
-
-    A note that can't be read counts for none, as nothing can be joined by it.
+    """Return (stager, name) of the staged files that notes name. A damaged note counts as naming none: no
+    segment can be joined from it. Raises OSError.
     """
-    found: set[tuple[str, str]] = set()
+    files: set[tuple[str, str]] = set()
     for stem in folder.of_kind(names.JOINED):
         try:
-            found |= {(file.stager, file.name) for file in read_joined(folder, stem).files}
+            files |= {(file.stager, file.name) for file in read_joined(folder, stem).files}
         except (CorruptCheckpointError, FileNotFoundError):
             continue
-    return found
+    return files
 
 
 # --- after a crash -----------------------------------------------------------------------------
@@ -146,17 +147,16 @@ def join_again(
     joined: JoinNote,
     durable_below: Callable[[TopicInfo, int], int],
 ) -> None:
-    """Make a note's segments anew and durable, before their partitions are opened; may be repeated.
+    """Make a note's segments again, durably, before their partitions are opened; may be repeated.
 
-    What the kernel holds of a segment proves nothing, since a sync of it may have failed: the bytes are
-    written again. A segment below `durable_below(topic, partition)` is durable, or was deleted since; it may
-    have been compacted, and stays as it is. Raises StagedFilesError where a staged file is missing or
-    damaged, OSError.
+    A segment below `durable_below(topic, partition)` stays unchanged: it is durable, and may have been
+    compacted or deleted. Raises StagedFilesError if a staged file is missing or damaged, OSError.
     """
     for segment in () if joined.durable else joined.segments:
         info = topics.get(segment.topic)
         if info is None or info.topic_id != segment.topic_id or segment.partition not in info.partition_ids:
             continue
+        # The bytes are written again even if the segment looks whole: a sync of it may have failed.
         if durable_below(info, segment.partition) < segment.end:
             _join(folder, segment)
 
@@ -169,7 +169,7 @@ def _join(folder: Folder, segment: JoinedSegment) -> None:
         check_bytes(files, folder.staged(file), file)
     with Gatherer(folder) as gatherer:
         made = gatherer.gather(segment.files, segment.base, segment.epoch, sync=True)
-        for suffix in (names.INDEX, names.TIME_INDEX):  # they are made anew, from these bytes
+        for suffix in (names.INDEX, names.TIME_INDEX):  # the open makes new ones
             folder.unlink(os.path.join(directory, names.segment_file(segment.base, suffix)))
         files.rename(
             folder.staged(made), os.path.join(directory, names.segment_file(segment.base, names.LOG))
@@ -178,11 +178,11 @@ def _join(folder: Folder, segment: JoinedSegment) -> None:
 
 
 def all_joined(folder: Folder, damaged: Callable[[str, CorruptCheckpointError], None]) -> Sequence[JoinNote]:
-    """Return the notes; those that can't be read are handed to `damaged`. Raises OSError."""
-    found = []
+    """Return all notes; the stems and errors of damaged notes are passed to `damaged`. Raises OSError."""
+    notes = []
     for stem in folder.of_kind(names.JOINED):
         try:
-            found.append(read_joined(folder, stem))
+            notes.append(read_joined(folder, stem))
         except CorruptCheckpointError as error:
             damaged(stem, error)
-    return found
+    return notes

@@ -1,5 +1,5 @@
-"""`KnownIds`: the ids of adopted manifests in memory, and which of them are dropped when there are too many;
-`check_again` compares records that come under an adopted id.
+"""`KnownIds`: the ids of adopted manifests in memory, and their expiry; `check_again` compares records that
+come under an adopted id.
 
 Nothing is on disk: `adopted_ids` has the file of one directory. Threads: one at a time.
 """
@@ -12,16 +12,17 @@ from typing import NamedTuple
 from segstore.errors import IdempotencyConflictError
 
 GUESTS = "segstore.guests"
-"""The series of the ids under which guests of a shared store append what is long: nobody asks for one behind
-its append."""
+"""The series of the ids of long appends by guests of a shared store. Nobody looks up such an id after its
+append.
+"""
 _MOST_OF_GUESTS = 1000
 
 
 class Adoption(NamedTuple):
-    """A manifest that was adopted: its id, when (ms), and first and end offset by partition.
+    """An adopted manifest: its id, the time (ms), and first and end offset by partition.
 
-    `others` counts the offsets in these spans that are none of its records: 0, but in a replicated store,
-    where others may append between its batches. `source` is what its sealer said the records were made of.
+    `others` counts the offsets in these ranges that belong to other records: 0, except in a replicated store,
+    where appends may come between the batches. `source` is the sealer's description of the records' origin.
     """
 
     id: str
@@ -32,7 +33,7 @@ class Adoption(NamedTuple):
 
     @property
     def records(self) -> int:
-        """Return how many records were adopted."""
+        """Return the number of adopted records."""
         return sum(end - first for first, end in self.offsets.values()) - self.others
 
     def __str__(self) -> str:
@@ -43,9 +44,9 @@ class Adoption(NamedTuple):
 def check_again(known: Adoption, records: int, source: str) -> None:
     """Raise IdempotencyConflictError unless `records` that come under an adopted id are the same work again.
 
-    The source decides if both have one: of the same source a second run may make other rows, in another
-    order (random columns, a query that was changed), and they were written once all the same. Without it the
-    numbers of records must agree. No records are no conflict: nothing is dropped.
+    If both have a source, the sources must be equal: a second run of a job may make other rows, in another
+    order (random columns, a changed query), but the job's records were written once. Otherwise the numbers of
+    records must agree. No records are no conflict: nothing is dropped.
     """
     by_source = known.source and source
     same = known.source == source if by_source else known.records == records
@@ -61,7 +62,7 @@ def _counted(records: int, source: str) -> str:
 
 
 class KnownIds:
-    """Adopted ids, the newest last; `retention_ms` and `count` bound how long they are kept, and how many."""
+    """Adopted ids, the newest last; `retention_ms` limits their age, `count` their number."""
 
     def __init__(self, retention_ms: int, count: int) -> None:
         self._retention_ms, self._count = retention_ms, count
@@ -75,7 +76,7 @@ class KnownIds:
         return self._held.get(id_)
 
     def all(self) -> list[Adoption]:
-        """Return all that are kept, the newest last."""
+        """Return all kept ids, the newest last."""
         return list(self._held.values())
 
     def keep(self, adoption: Adoption) -> None:
@@ -84,23 +85,24 @@ class KnownIds:
         self._last[_series(adoption.id)] = adoption.id
 
     def forget(self, id_: str) -> None:
-        """Remove an id that was not adopted after all."""
+        """Remove an id whose adoption failed."""
         self._held.pop(id_, None)
         self._last = {_series(each): each for each in self._held}
 
     def expire(self, now_ms: int) -> list[str]:
-        """Drop ids by age, and the oldest where there are too many; return those that were dropped. The
-        newest stays. Ids that are not the newest of their series are dropped first: a Spark query that is
-        started again after a crash comes with its last id, however many ids others have added.
+        """Drop ids by age, and the oldest if there are too many; return the dropped ids. The newest id stays.
+
+        Ids that are not the newest of their series are dropped first: a Spark query that restarts after a
+        crash sends its last id, however many ids other jobs have added.
         """
         newest, least = next(reversed(self._held), None), now_ms - self._retention_ms
         old = [id_ for id_, held in self._held.items() if id_ != newest and held.adopted_ms < least]
         guests = [id_ for id_ in self._held if _series(id_) == GUESTS]
         old += [id_ for id_ in guests[:-_MOST_OF_GUESTS] if id_ not in old]
         dropped = [self._drop(id_) for id_ in old]
-        for spared in (True, False):
+        for spare_newest in (True, False):
             for id_ in list(self._held) if len(self._held) > self._count else ():
-                if id_ != newest and not (spared and self._last.get(_series(id_)) == id_):
+                if id_ != newest and not (spare_newest and self._last.get(_series(id_)) == id_):
                     dropped.append(self._drop(id_))
                 if len(self._held) <= self._count:
                     break
@@ -114,5 +116,5 @@ class KnownIds:
 
 
 def _series(id_: str) -> str:
-    """Return the part that ids which follow one another share: all before the last "/"."""
+    """Return the common prefix of consecutive ids: the part before the last "/"."""
     return id_.rpartition("/")[0]

@@ -1,17 +1,17 @@
 """The layout of `.segstore/inbox/`: which directories and files there are, and how they are removed.
 
-    inbox/<32 hex digits>/            a stager's: `owner`, locked while it lives, and <8 digits>.batches
+    inbox/<32 hex digits>/            one stager: `owner`, locked while it lives, and <8 digits>.batches
     inbox/sealed/<stem>.manifest      sealed, waiting for the store's writer
     inbox/<stem>.intent               is being adopted
-    inbox/<stem>.joined               is adopted, and joined segments are not synced yet: of what they are
+    inbox/<stem>.joined               is adopted, with unsynced joined segments: their staged files
     inbox/<stem>.result               was refused: why
-    inbox/gathered/                   the adopter's: small staged files, one behind the other; indexes
-    inbox/topics/<topic>.json         of a replicated store: see `told_topics`
+    inbox/gathered/                   the adopter's: joined files, and indexes
+    inbox/topics/<topic>.json         replicated store: topic settings for stagers (`told_topics`)
     <stem>                            <sequence, 20 digits>-<digest of the id>-<random>, 16 hex digits each
 
-Threads and processes: any; every file has one process that writes it, and a file that another process may
-have removed is skipped when it is missing. Others may put anything here: a stager's directory is never
-followed where it is a link, and what is no plain file is never waited for.
+Threads and processes: any; every file has one process that writes it, and a missing file that another process
+may have removed is skipped. Foreign processes may put files of any kind here: a link in place of a stager's
+directory is never followed, and opening a special file never waits.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def _warn(path: str, message: str, done: str) -> None:
 
 
 class Folder:
-    """The inbox of the store at `root`. `tell` (`Context.tell`) reports what was no file where one must be:
-    its path, what is wrong with it, what was done about it.
+    """The inbox of the store at `root`. `tell` (`Context.tell`) reports a directory or special file in the
+    place of a regular file: its path, the fault, the repair.
     """
 
     def __init__(self, files: Files, root: str, tell: Callable[[str, str, str], None] = _warn) -> None:
@@ -52,12 +52,12 @@ class Folder:
         self.quarantine = f"{self.ours}/{names.QUARANTINE}"
 
     def prepare(self) -> None:
-        """Make the directories that are missing, durably. Raises OSError; ELOOP where one of them is a
-        symbolic link.
+        """Make missing directories, durably. Raises OSError; ELOOP if a symbolic link is in the place of a
+        directory.
         """
-        there = check_places(self.files, self.root)
+        existing = check_places(self.files, self.root)
         for place, directory in ((names.OURS, self.ours), (INBOX, self.path), (SEALED, self.sealed)):
-            if place not in there:
+            if place not in existing:
                 self.files.ensure_directory(directory)
 
     # --- names --------------------------------------------------------------
@@ -83,7 +83,7 @@ class Folder:
     def staged(self, file: StagedFile) -> str:
         return os.path.join(self.path, file.stager, file.name)
 
-    # --- what is there --------------------------------------------------------
+    # --- listings -------------------------------------------------------------
 
     def _names(self, directory: str) -> list[str]:
         try:
@@ -97,27 +97,25 @@ class Folder:
         return [(p[0], p[1]) for p in parsed if p is not None and p[2] == names.MANIFEST]
 
     def of_kind(self, suffix: str) -> list[str]:
-        """Return the stems of the intents, of the notes of joined segments, or of the results. Raises
+        """Return the stems of the files with a suffix: intents, notes of joined segments, or results. Raises
         OSError.
         """
         parsed = map(names.parse_of_manifest, self._names(self.path))
         return [p[0] for p in parsed if p is not None and p[2] == suffix]
 
     def stagers(self) -> list[str]:
-        """Return the names of the stagers that have a directory. Raises OSError."""
+        """Return the names of the stagers' directories. Raises OSError."""
         return [name for name in self._names(self.path) if names.is_stager(name)]
 
     def is_stagers(self, name: str) -> bool:
-        """Return whether the stager has a directory of its own, and no link to one elsewhere. Raises
-        OSError.
-        """
+        """Return whether the stager's directory exists and is not a link. Raises OSError."""
         try:
             return not self.files.is_symlink(self.stager(name))
         except FileNotFoundError:
             return False
 
     def lives(self, stager: str) -> bool:
-        """Return whether a stager's process exists and has not finished. Raises OSError."""
+        """Return whether a stager's process exists and has not finished staging. Raises OSError."""
         try:
             return self.files.is_locked(self.owner(stager))
         except OSError as error:
@@ -126,7 +124,7 @@ class Folder:
             raise
 
     def temporaries(self) -> list[str]:
-        """Return the paths of small files that never got their final names. Raises OSError."""
+        """Return the paths of small files that were never renamed to their final names. Raises OSError."""
         return [
             os.path.join(directory, name)
             for directory in (self.path, self.sealed)
@@ -150,12 +148,10 @@ class Folder:
             self._tell(path, "a directory", f"moved to {put_aside(self.files, self.root, path)}")
 
     def remove_staged(self, files: Iterable[StagedFile]) -> None:
-        """Remove staged files, and the directories that are empty then and whose stagers don't live. Raises
-        OSError.
-        """
-        gone = list(files)
-        stagers = {stager for stager in {file.stager for file in gone} if self.is_stagers(stager)}
-        for file in gone:
+        """Remove staged files, and then the empty directories of stagers that don't live. Raises OSError."""
+        removed = list(files)
+        stagers = {stager for stager in {file.stager for file in removed} if self.is_stagers(stager)}
+        for file in removed:
             if file.stager in stagers:
                 self.unlink(self.staged(file))
         for stager in sorted(stagers):
@@ -163,20 +159,20 @@ class Folder:
                 self.remove_stager(stager, only_empty=True)
 
     def remove_gathered(self) -> None:
-        """Remove the files that the adopter has gathered. Raises OSError."""
+        """Remove the joined files of the adopter. Raises OSError."""
         if self.files.exists(self.gathered):
             self.remove_stager(names.GATHERED)
 
     def remove_stager(self, name: str, *, only_empty: bool = False) -> None:
-        """Remove a stager's directory. If it is a link, remove the link alone. Raises OSError."""
+        """Remove a stager's directory, or the link in its place. Raises OSError."""
         directory = self.stager(name)
         if not self.is_stagers(name):
             self.unlink(directory)
             return
-        held = self._names(directory)
-        if only_empty and set(held) - {names.OWNER}:
+        entries = self._names(directory)
+        if only_empty and set(entries) - {names.OWNER}:
             return
-        for each in held:
+        for each in entries:
             self.unlink(os.path.join(directory, each))
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             self.files.rmdir(directory)

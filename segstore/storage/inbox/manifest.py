@@ -1,9 +1,10 @@
-"""Manifests, `.segstore/inbox/sealed/<stem>.manifest`: which staged files belong together, under which id.
+"""Manifests, `.segstore/inbox/sealed/<stem>.manifest`: the staged files that are adopted together, and their
+id.
 
-A manifest is one framed line: {"version", "id", "files": rows of StagedFile}; version 3, which is written if
-the sealer has said of what the records were made, has "source" too. Its rename is the seal; the
-sequence in its name is above all that were sealed when it was written. Threads and processes: any may write,
-each under a name of its own; the store's writer reads and removes.
+A manifest is one framed line: {"version", "id", "files": rows of StagedFile}. Version 3, written if the
+sealer gave a source of the records, also has "source". The rename of the file is the seal; the sequence in
+its name is above that of every manifest sealed before. Threads and processes: any may write, each under its
+own name; the store's writer reads and removes.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Manifest(NamedTuple):
     files: tuple[StagedFile, ...]
     source: str = ""
     is_sealed: bool = False
-    """Whether it lies in the inbox: who sealed it may take it back until its adoption begins."""
+    """Whether the manifest is a file of the inbox: its sealer may take it back until its adoption begins."""
 
     @property
     def records(self) -> int:
@@ -64,12 +65,12 @@ class Manifest(NamedTuple):
 
 
 def digest_of(id_: str) -> str:
-    """Return the digest of an id that is part of its manifests' stems."""
+    """Return the digest of an id, which is a part of its manifests' stems."""
     return hashlib.blake2b(id_.encode(), digest_size=8).hexdigest()
 
 
 def new_manifest(folder: Folder, id_: str, files: Sequence[StagedFile], source: str = "") -> Manifest:
-    """Return a manifest that is not sealed. Raises OSError."""
+    """Return an unsealed manifest. Raises OSError."""
     stems = folder.stems()
     sequence = stems[-1][1] + 1 if stems else 1
     stem = names.manifest_stem(sequence, digest_of(id_), secrets.token_hex(8))
@@ -77,17 +78,17 @@ def new_manifest(folder: Folder, id_: str, files: Sequence[StagedFile], source: 
 
 
 def write_manifest(folder: Folder, id_: str, files: Sequence[StagedFile], source: str = "") -> Manifest:
-    """Seal a manifest, durably. Raises OSError; whether it is sealed is not known then."""
+    """Seal a manifest, durably. Raises OSError; whether it is sealed is unknown then."""
     manifest = new_manifest(folder, id_, files, source)
-    held: dict[str, Any] = {"version": VERSION, "id": id_, "files": files}
-    held |= {"version": WITH_SOURCE, "source": source} if source else {}
-    folder.files.write_atomic(folder.manifest(manifest.stem), frame(held))
+    fields: dict[str, Any] = {"version": VERSION, "id": id_, "files": files}
+    fields |= {"version": WITH_SOURCE, "source": source} if source else {}
+    folder.files.write_atomic(folder.manifest(manifest.stem), frame(fields))
     return manifest
 
 
 def read_manifest(folder: Folder, stem: str) -> Manifest:
-    """Return the manifest. Raises StagedFilesError where it is damaged; OSError; FileNotFoundError where it
-    was adopted meanwhile.
+    """Return the manifest. Raises StagedFilesError if it is damaged; FileNotFoundError if it was adopted or
+    taken back; OSError.
     """
     path = folder.manifest(stem)
     try:
@@ -97,34 +98,32 @@ def read_manifest(folder: Folder, stem: str) -> Manifest:
             raise StagedFilesError(f"{path} is no manifest: {error.strerror}") from error
         raise
     try:
-        held = unframe(data)
-        if held.get("version") not in list(_MEMBERS) or held.keys() != _MEMBERS[held["version"]]:
+        fields = unframe(data)
+        if fields.get("version") not in list(_MEMBERS) or fields.keys() != _MEMBERS[fields["version"]]:
             raise ValueError(
-                f"keys {sorted(held)} and version {held.get('version')!r}: not what is known here"
+                f"keys {sorted(fields)} and version {fields.get('version')!r}: not what is known here"
             )
-        if not isinstance(held["files"], list):
+        if not isinstance(fields["files"], list):
             raise ValueError("files must be a list")
-        rows = tuple(StagedFile.parse(row) for row in held["files"])
+        rows = tuple(StagedFile.parse(row) for row in fields["files"])
         if len({(row.stager, row.name) for row in rows}) < len(rows):
             raise ValueError("a file is named twice")
-        return Manifest(stem, check_id(held["id"]), rows, check_source(held.get("source", "")), True)
+        return Manifest(stem, check_id(fields["id"]), rows, check_source(fields.get("source", "")), True)
     except (ValueError, InvalidArgumentError, InvalidTypeError) as error:
         raise StagedFilesError(f"{path} is no manifest: {error}") from error
 
 
 def named(folder: Folder) -> set[tuple[str, str]]:
-    """Return (stager, name) of all files that are needed still: those that sealed manifests name, and those
-    that joined segments can be made of again. Raises OSError.
-
-    A manifest that can't be read counts for none, since nobody could adopt its files.
+    """Return (stager, name) of all needed staged files: those of sealed manifests, and those of unsynced
+    joined segments. A damaged manifest counts as naming none: its files can't be adopted. Raises OSError.
     """
-    found: set[tuple[str, str]] = set()
+    files: set[tuple[str, str]] = set()
     for stem, _ in folder.stems():
         try:
-            found |= {(file.stager, file.name) for file in read_manifest(folder, stem).files}
+            files |= {(file.stager, file.name) for file in read_manifest(folder, stem).files}
         except (StagedFilesError, FileNotFoundError):
             continue
-    return found | kept(folder)  # last: a note is written before its manifest is removed
+    return files | kept(folder)  # last: a note is written before its manifest is removed
 
 
 # --- results -----------------------------------------------------------------------------------
@@ -141,8 +140,8 @@ NEVER = (
     StagedFilesError,
     UnknownTopicOrPartitionError,
 )
-"""Errors of what is sealed, with which an adoption fails for ever. After any other one the manifest stays,
-and is adopted once that has passed.
+"""Errors after which a manifest can never be adopted. After any other error the manifest stays, and a later
+look adopts it.
 """
 
 _KNOWN: dict[str, type[SegstoreError]] = {
@@ -150,8 +149,8 @@ _KNOWN: dict[str, type[SegstoreError]] = {
     for kind in (
         *NEVER,
         ConcurrentTransactionsError,
-        InvalidReplicationFactorError,  # of the topics that an adoption makes: too few directories work
-        KafkaTimeoutError,  # of the same: they have no leaders yet
+        InvalidReplicationFactorError,  # of a topic created by an adoption: too few directories work
+        KafkaTimeoutError,  # of a topic created by an adoption: its partitions have no leaders yet
         NotEnoughReplicasAfterAppendError,
         NotEnoughReplicasError,
         NotLeaderOrFollowerError,
@@ -167,23 +166,23 @@ _KNOWN: dict[str, type[SegstoreError]] = {
 
 
 def write_result(folder: Folder, stem: str, error: Exception) -> None:
-    """Tell the sealer. A failure to write is ignored: the sealer finds out by the manifest's absence, or by
-    its timeout.
+    """Write the error of a refused manifest for its sealer. A failed write is ignored: the sealer then
+    notices that the manifest is gone, or times out.
     """
     arguments: list[Any] = [str(error)]
     if isinstance(error, OSError) and error.errno is not None:
         arguments = [error.errno, error.strerror, error.filename]
     kind = type(error).__name__ if isinstance(error, SegstoreError) else "StorageError"
-    held = {"error": kind if kind in _KNOWN else "SegstoreError", "arguments": arguments}
+    fields = {"error": kind if kind in _KNOWN else "SegstoreError", "arguments": arguments}
     with contextlib.suppress(OSError):
-        folder.files.write_atomic(folder.result(stem), frame(held), sync=False)
+        folder.files.write_atomic(folder.result(stem), frame(fields), sync=False)
 
 
 def take_result(folder: Folder, stem: str) -> SegstoreError | None:
-    """Return why the manifest was refused; None where there is no result. Raises OSError."""
+    """Return the error of a refused manifest, and remove the file; None without a result. Raises OSError."""
     try:
-        held = unframe(folder.files.read_file(folder.result(stem), 1 << 20))
-        error = _KNOWN[held["error"]](*held["arguments"])
+        fields = unframe(folder.files.read_file(folder.result(stem), 1 << 20))
+        error = _KNOWN[fields["error"]](*fields["arguments"])
     except FileNotFoundError:
         return None
     except OSError as damage:

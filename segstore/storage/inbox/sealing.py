@@ -1,6 +1,6 @@
-"""A sealed manifest as its sealer sees it: it is written, and what became of it is looked up.
+"""A sealed manifest as its sealer sees it: written, then looked up until its outcome is known.
 
-On disk in `.segstore/inbox/`: the manifest is written, or taken back while nobody adopts it; the result is
+On disk in `.segstore/inbox/`: the manifest is written, or removed before its adoption begins; the result is
 read and removed. Threads and processes: any.
 """
 
@@ -26,13 +26,13 @@ from segstore.storage.inbox.manifest import (
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.meta.published_ends import EndsReader, open_reader
 
-PATIENCE = 0.05  # seconds after which the writer's lock is tried again: its holder may be gone
-_BLIND = 0.005  # the same where no ends are published yet
-_SETTLING = 0.002  # the same once the id is recorded: only some unlinks are left to be done
+PATIENCE = 0.05  # seconds between two attempts at the writer's lock, whose holder may have died
+_BLIND = 0.005  # seconds between two looks if no ends are published yet
+_SETTLING = 0.002  # seconds, once the id is recorded: only some unlinks are missing
 
 
 class SealedManifest:
-    """One manifest, by `work`'s id and files, in the store at `root`."""
+    """One manifest of the store at `root`, with the id and files of `work`."""
 
     def __init__(self, files: Files, root: str, work: Manifest) -> None:
         self._root, self._work, self._id = root, work, work.id
@@ -42,7 +42,9 @@ class SealedManifest:
         self.patience = PATIENCE
 
     def begin(self) -> None:
-        """Seal, unless the id is recorded. Raises IdempotencyConflictError, StagedFilesError, OSError."""
+        """Seal the manifest, unless its id is recorded. Raises IdempotencyConflictError, StagedFilesError,
+        OSError.
+        """
         known = self.recorded()
         if known is not None:
             check_again(known, self._work.records, self._work.source)
@@ -55,46 +57,48 @@ class SealedManifest:
         self._stem = write_manifest(self.folder, self._id, self._work.files, self._work.source).stem
 
     def recorded(self) -> Adoption | None:
-        """Return the adoption, if the id is recorded. Raises OSError."""
+        """Return the adoption if the id is recorded. Raises OSError."""
         return read_adoption(self._files, self.folder.adopted, self._id)
 
     def outcome(self) -> Adoption | None:
-        """Return the adoption; None where nothing has happened yet. Raises the errors of `seal`."""
+        """Return the adoption; None if it has not ended yet. Raises the errors of `seal`."""
         # In this order: the id is recorded, and the result written, before the manifest is removed.
-        gone = self._stem and not self._files.exists(self.folder.manifest(self._stem))
+        is_gone = self._stem and not self._files.exists(self.folder.manifest(self._stem))
         known = self.recorded()
         if known is not None:
             self.patience = _SETTLING
-            # Read again: a failed adoption is forgotten first, and its intent is removed after that.
+            # Read again after `is_begun`: a failed adoption first forgets the id, then removes its intent.
             return known if not self.is_begun() and self.recorded() == known else None
         if not self._stem:
             raise StagedFilesError(f"{self._id!r} was adopted, and has been forgotten since")
         refused = take_result(self.folder, self._stem)
         if refused is not None:
             raise copy_of(refused)
-        if gone and not self._files.exists(self._root):
+        if is_gone and not self._files.exists(self._root):
             lost = "The directory was lost; to seal the same id elsewhere tells whether it was adopted"
             raise StorageError(errno.ENOENT, lost, self._root)
-        if gone:
+        if is_gone:
             raise StagedFilesError(
                 f"{self._id!r} was not adopted, and why could not be written: see the quarantine"
             )
         return None
 
     def take_back(self) -> bool:
-        """Take the manifest back, of an id that nobody else seals; return whether that was in time: nothing
-        of it is in the log, nor will be. Else it was adopted, or is being adopted: `is_begun` tells until
-        when. Raises OSError.
+        """Remove the manifest, if nobody else seals this id; return whether no record of it is or will be in
+        the log. If False, it was adopted, or its adoption lasts until `is_begun` is False. Raises OSError.
         """
-        # Who adopts writes the intent first, and looks for the manifest then; here it is the other way round.
+        # The adopter writes the intent, then looks for the manifest. This method removes the manifest, then
+        # looks for the intent.
         for stem, _ in self.folder.stems():
             if self._is_mine(stem):
                 self.folder.unlink(self.folder.manifest(stem))
         return not self.is_begun() and self.recorded() is None
 
     def is_begun(self) -> bool:
-        """Return whether an adoption under the id is under way. Records whose id is recorded may not be
-        visible yet: the writer publishes them, then removes the intent, and may have died before.
+        """Return whether an adoption under the id is under way.
+
+        Its id may be recorded before its records are visible: the writer publishes them, then removes the
+        intent, and may die before.
         """
         return any(map(self._is_mine, self.folder.of_kind(names.INTENT)))
 
@@ -102,8 +106,8 @@ class SealedManifest:
         return stem.split("-")[1] == digest_of(self._id)
 
     def wait(self, seconds: float) -> None:
-        """Sleep until the writer tells of an adoption, so long at most. Publications of other appends don't
-        end this: each would cost the appender a switch to this thread, and a look at the inbox.
+        """Sleep until the writer announces an adoption, at most `seconds`. Publications of other appends
+        don't end the sleep: each would cost the appender a thread switch.
         """
         if self._ends is None:
             self._ends = open_reader(self._files, os.path.join(self.folder.ours, names.ENDS))
@@ -114,6 +118,6 @@ class SealedManifest:
 
 
 def remove_unsealed(folder: Folder, staged: tuple[StagedFile, ...]) -> None:
-    """Remove staged files, but those that a sealed manifest names. Raises OSError."""
+    """Remove staged files, except those that a sealed manifest names. Raises OSError."""
     sealed = named(folder)
     folder.remove_staged(file for file in staged if (file.stager, file.name) not in sealed)

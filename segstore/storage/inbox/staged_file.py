@@ -1,5 +1,4 @@
-"""What a stager says of its files: small, picklable values, which `seal` checks. Nothing is on disk.
-
+"""A stager's description of its files: small, picklable values, which `seal` checks. Nothing is on disk.
 Threads: any; values.
 """
 
@@ -18,10 +17,11 @@ from segstore.storage.meta.framed import compact
 
 
 class StagedFile(NamedTuple):
-    """A file of whole batches for one partition with contiguous offsets; `size` in bytes; `changed` is when
-    it was last touched, by the file system's clock (ns; 0 where a later touch could not be told from that),
-    and `boot` the run of the kernel in which this was; `keyed`: the topic was compacted then, so that every
-    record was checked to have a key.
+    """A file of whole batches for one partition with contiguous offsets.
+
+    `size` is in bytes. `changed` is the ctime of its last change (ns; 0 if a later change might get the same
+    ctime), and `boot` the start of the kernel at that time. `keyed`: the topic was compacted at that time, so
+    that every record was checked to have a key.
     """
 
     stager: str
@@ -62,7 +62,7 @@ class Staged:
 
     @classmethod
     def of(cls, path: str, stager: str, files: Sequence[StagedFile]) -> Staged:
-        """Return the message with its CRC."""
+        """Return the message of a stager, with its CRC."""
         return cls(path, stager, tuple(files), _crc(stager, files))
 
     @property
@@ -83,12 +83,12 @@ def _crc(stager: str, files: Sequence[StagedFile]) -> int:
 
 
 def files_of(messages: Iterable[Staged]) -> tuple[StagedFile, ...]:
-    """Return all files that the messages name, once each, in order. Raises InvalidTypeError,
+    """Return the files of all messages, each once, in order. Raises InvalidTypeError,
     InvalidArgumentError.
     """
     if isinstance(messages, Staged) or not isinstance(messages, Iterable):
         raise InvalidTypeError(f"messages must be a sequence of Staged, not {type(messages).__name__}")
-    found: dict[StagedFile, None] = {}
+    files_in_order: dict[StagedFile, None] = {}
     for message in messages:
         if not isinstance(message, Staged):
             raise InvalidTypeError(f"messages must be of Staged, not {type(message).__name__}")
@@ -98,12 +98,12 @@ def files_of(messages: Iterable[Staged]) -> tuple[StagedFile, ...]:
             raise InvalidArgumentError(f"a message is damaged: {error}") from error
         if message.crc != _crc(message.stager, files) or {f.stager for f in files} - {message.stager}:
             raise InvalidArgumentError(f"the message of stager {message.stager!r:.60} is damaged: wrong CRC")
-        found |= dict.fromkeys(files)
-    return tuple(found)
+        files_in_order |= dict.fromkeys(files)
+    return tuple(files_in_order)
 
 
 def check_id(value: Any) -> str:
-    """Return an id that a manifest may have: 1 to 1,000 printable characters. Raises InvalidTypeError,
+    """Return a valid id of a manifest: 1 to 1,000 printable characters. Raises InvalidTypeError,
     InvalidArgumentError.
     """
     if not isinstance(value, str):
@@ -114,8 +114,8 @@ def check_id(value: Any) -> str:
 
 
 def check_source(value: Any) -> str:
-    """Return what records were made of, as a manifest may have it: up to 1,000 printable characters. Raises
-    InvalidTypeError, InvalidArgumentError.
+    """Return a valid source of a manifest, the description of the records' origin: up to 1,000 printable
+    characters. Raises InvalidTypeError, InvalidArgumentError.
     """
     if not isinstance(value, str):
         raise InvalidTypeError(f"source must be a str, not {type(value).__name__}")

@@ -1,11 +1,12 @@
-"""The stager: it writes record batches for any partitions into files of its own, without the writer's lock.
+"""The stager: it writes record batches for any partitions into its own files, without the writer's lock.
 
 On disk are `.segstore/inbox/<its name>/`: `owner`, locked while the stager lives, and <8 digits>.batches,
-each of whole batches for one partition with contiguous offsets, at most `segment.bytes` long. They begin at
-the offset, and have the leader epoch, that the partition's next record would get now: a guess, which saves
-the adoption of a large file from writing into it where nothing else is appended. Threads: one at a time; a
-thread of the stager's own writes to the disk. Processes: any number of stagers, beside each other and beside
-the store's writer; a stager belongs to the process that made it.
+each of whole batches for one partition with contiguous offsets, at most `segment.bytes` long. The first batch
+gets the base offset and leader epoch of the partition's next record at that time. If no other append comes
+before the adoption, the guess is right, and a large file is adopted without a write into it.
+
+Threads: one at a time; a thread of the stager's own writes to the disk. Processes: any number of stagers run
+beside each other and beside the store's writer; a stager belongs to the process that made it.
 """
 
 from __future__ import annotations
@@ -42,20 +43,21 @@ from segstore.storage.meta.topics import TopicInfo
 
 # --- kernel ------------------------------------------------------------------------------------
 
-# Before Linux 6.13 the kernel's clock that stamps files moves in ticks, and two changes of a file may have
-# one time.
+# Before Linux 6.13 the kernel's clock of file times moves in ticks, and two changes of a file may get the
+# same time.
 
 _TICK = 0.001  # seconds: the shortest tick of a kernel; the longest is 10 ms
 _LOOKS = 16
 
 
 def wait_until_past(files: Files, probe: Handle, ns: int) -> bool:
-    """Wait until a change of a file would get a ctime above `ns`, a time of the same file system: at most
-    some ms. False where that takes longer: a file system that counts seconds, a clock that was set back.
-    `probe` is a file to touch. Raises OSError.
+    """Wait until a change of a file would get a ctime above `ns`, some ms at most; return False if that takes
+    longer (a file system that counts seconds, a clock that was set back).
+
+    `probe` is a file to touch; `ns` is a time of the same file system. Raises OSError.
     """
     for look in range(_LOOKS):
-        if look > 1:  # from 6.13 on the second look is enough: a stamp that was read is not given again
+        if look > 1:  # from 6.13 on two looks are enough: the kernel never repeats a ctime that was read
             time.sleep(_TICK)
         if files.has_passed(probe, ns):
             return True
@@ -65,28 +67,30 @@ def wait_until_past(files: Files, probe: Handle, ns: int) -> bool:
 # --- stager ------------------------------------------------------------
 
 BATCH_BYTES = 1 << 19
-"""The default size of a batch in plain bytes. It is large: the adoption writes 12 bytes into each batch."""
+"""The default size of a batch in plain bytes. It is large because the adoption writes 12 bytes into each
+batch.
+"""
 _AHEAD_BYTES = 1 << 22
-"""After so many bytes the disk begins to write them, while more are being encoded."""
+"""Staged bytes after which the disk begins to write them, while more are being encoded."""
 _OVERLAPPED_BYTES = 1 << 20
-"""A call that stages so much returns while its last bytes are being written."""
+"""A call that stages this many bytes returns while its last bytes are being written."""
 _MOST_GUESSED = 1 << 62
 _MOST_OFFSETS = MOST_RELATIVE  # a staged file may become a segment, whose offsets are int32
 
 
 class _Output:
-    """A staged file while it is written."""
+    """A staged file that is being written."""
 
     def __init__(
         self, info: TopicInfo, partition: int, name: str, handle: Handle, place: tuple[int, int]
     ) -> None:
-        """`place`: base offset and leader epoch that the file will have, if the guess is right."""
+        """`place`: the expected base offset and leader epoch of the file."""
         self.info, self.partition, self.name, self.handle = info, partition, name, handle
         self.base, self.epoch = place
         self.size = self.records = self.batches = self.changed = self.begun = 0
 
     def room(self, part: Any) -> int:
-        """Return how many of these batches still fit into the file."""
+        """Return the number of these batches that still fit into the file."""
         sizes, spans = part["size"].cumsum(dtype="int64"), part["count"].cumsum(dtype="int64")
         fit = int(sizes.searchsorted(self.info.settings.segment_bytes - self.size, side="right"))
         return min(fit, int(spans.searchsorted(_MOST_OFFSETS - self.records, side="right")))
@@ -98,13 +102,13 @@ class _Output:
 
 
 class Stager(Closing):
-    """Stages record batches. A context manager: what was not finished at its end is removed."""
+    """Stages record batches. A context manager: its end removes the files unless `finish` was called."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, clock: Clock = wall_clock, files: Files | None = None
     ) -> None:
-        """Make a stager for the existing store at `path`; of a replicated store this is any of its
-        directories, which takes records for all partitions. Raises StorageError, InvalidTypeError.
+        """Make a stager for the existing store at `path`. For a replicated store `path` is any of its
+        directories; the stager takes records for all partitions. Raises StorageError, InvalidTypeError.
         """
         self._root = arguments.path("path", path)
         self._files, self._clock = files or Files(), clock
@@ -150,14 +154,15 @@ class Stager(Closing):
         compression: str | None = None,
         batch_bytes: int = BATCH_BYTES,
     ) -> int:
-        """Stage records for a partition, behind those that were staged for it before; returns how many.
+        """Stage records for a partition, after the records staged before; return their number.
 
-        Columns, `compression` (by default the topic's) and errors are those of `PartitionLog.append_batch`,
-        `batch_bytes` too but for its default. Raises UnknownTopicOrPartitionError, InvalidTopicError for an
-        internal topic, IllegalStateError once finished, ForkedError in a child of the process that made the
-        stager. The columns may be changed once this returns. The last bytes may still be written then: an
-        error of that is raised by the next call, or by `finish`. After a StorageError the stager can only be
-        closed.
+        Columns, `compression` (by default the topic's), `batch_bytes` (except its default) and errors are
+        those of `PartitionLog.append_batch`. Raises also UnknownTopicOrPartitionError, InvalidTopicError for
+        an internal topic, IllegalStateError once finished, ForkedError in a child of the process that made
+        the stager.
+
+        The columns may be changed once this returns. The last bytes may still be being written then; the next
+        call, or `finish`, raises their error. After a StorageError the stager can only be closed.
         """
         self._check_open()
         number = arguments.whole("partition", partition, 0, names.MAX_PARTITION)
@@ -179,14 +184,15 @@ class Stager(Closing):
         compression: str | None = None,
         batch_bytes: int = BATCH_BYTES,
     ) -> int:
-        """Stage the rows of a table, as `append_batch` stages records; returns how many. Tables and their
-        columns are those of `PartitionLog.append_table`, errors those of both: no row of the table is staged
-        then, but after a StorageError.
+        """Stage the rows of a table, after the records staged before; return their number.
+
+        Tables and their columns are those of `PartitionLog.append_table`; errors are those of `append_batch`,
+        too. After an error no row of the table is staged, unless it is a StorageError.
         """
         return self.append_batch(topic, partition, *table_columns(table), compression, batch_bytes)
 
     def append_encoded(self, info: TopicInfo, partition: int, chunks: Iterable[Encoded]) -> None:
-        """Stage encoded records for a partition of a topic that is known; errors as `append_batch`."""
+        """Stage encoded records for a partition of a known topic; errors as `append_batch`."""
         self._check_open()
         with os_errors():
             self._write_all(info, partition, chunks)
@@ -197,10 +203,10 @@ class Stager(Closing):
             for chunk in chunks:
                 size += chunk.size
                 self._write(info, number, chunk)
-            if size < _OVERLAPPED_BYTES:  # to hand them over would take longer than to write them
+            if size < _OVERLAPPED_BYTES:  # so few bytes are written faster in this thread
                 self._pipe.drain()
         except BaseException:
-            self.close()  # what was written is not known: nothing of this stager is ever sealed
+            self.close()  # the written part is unknown, so none of the stager's records may be sealed
             raise
 
     def _check_open(self) -> None:
@@ -210,9 +216,7 @@ class Stager(Closing):
             raise IllegalStateError(f"stager {self.name} is {'finished' if self._finished else 'closed'}")
 
     def _topic(self, name: str, partition: int) -> TopicInfo:
-        """Return the topic as it was when the stager first read it; a topic that is not known is looked up
-        again.
-        """
+        """Return the topic, as first read by this stager."""
         check_not_internal(name, "nothing is staged for it")
         if self._topics is None:
             self._topics = StagersTopics(self._files, self._root)
@@ -241,7 +245,7 @@ class Stager(Closing):
         self._pipe.then(chunk.release)
 
     def _begin_sync(self, output: _Output, end: int) -> None:
-        """Start to sync once enough is written, so that most is on disk when `finish` syncs all."""
+        """Start to sync after enough bytes, so that most are on disk when `finish` syncs all."""
         begun, size = output.begun, end - output.begun
         if size >= _AHEAD_BYTES:
             output.begun = end
@@ -257,8 +261,8 @@ class Stager(Closing):
         return output
 
     def _place(self, info: TopicInfo, partition: int) -> tuple[int, int]:
-        """Return the base offset and the leader epoch with which the next staged file begins: behind what
-        this stager staged for the partition so far, else at the partition's published end.
+        """Return the expected base offset and leader epoch of the next staged file: after this stager's
+        earlier files of the partition, or at the partition's published end.
         """
         for output in reversed(self._done):
             if (output.info.name, output.partition) == (info.name, partition):
@@ -267,16 +271,14 @@ class Stager(Closing):
             self._ends = open_reader(self._files, os.path.join(self._folder.ours, names.ENDS))
         key = slot_key(info.topic_id, info.name, partition)
         ends = None if self._ends is None else self._ends.get(key)
-        # The published end may be from before a broker was here: any guess will do, within an int64.
+        # The published end may be older than the log's, if a Kafka broker wrote since: a guess may be wrong.
         return (0, 0) if ends is None else (max(0, min(ends.end, _MOST_GUESSED)), max(ends.epoch, 0))
 
     # --- the end --------------------------------------------------------------
 
     def finish(self) -> Staged:
-        """Make all durable, and close the stager; returns the message that `seal` takes, also in another
-        process.
-
-        Raises StorageError; nothing of the stager is left then.
+        """Make all staged records durable, and close the stager; return the message for `seal`, which may run
+        in another process. Raises StorageError; the staged files are removed then.
         """
         self._check_open()
         outputs = [*self._done, *self._open.values()]
@@ -299,7 +301,7 @@ class Stager(Closing):
         return message
 
     def _date(self, outputs: Sequence[_Output]) -> None:
-        """Keep the files' change times only where any later change would get another time."""
+        """Set the files' change times to 0 unless any later change would get another time."""
         assert self._owner is not None
         latest = max((output.changed for output in outputs), default=0)
         if not wait_until_past(self._files, self._owner, latest):
@@ -307,8 +309,8 @@ class Stager(Closing):
                 output.changed = 0
 
     def close(self) -> None:
-        """Close the stager; what was not finished is removed, unless a child of a fork calls this. A second
-        call does nothing. Raises StorageError.
+        """Close the stager and remove its files unless it is finished; in a child of a fork do nothing. May
+        be repeated. Raises StorageError.
         """
         if os.getpid() != self._pid:
             return

@@ -1,10 +1,10 @@
-"""The topics of a replicated store, as its writer tells them to stagers:
+"""The topics of a replicated store, published by its writer for stagers:
 `.segstore/inbox/topics/<topic>.json`.
 
-A directory has the settings of the partitions that lie in it; a stager needs all, since any directory takes
-what is staged for any partition. A file has the form of a topic's settings (`meta.topic_info`). It is a copy
-of what the metadata log says: the writer makes it anew at each open, so it is not synced, and one that is
-damaged is an error of the stager alone.
+A directory has the settings of its own partitions only; a stager needs all, since any directory takes staged
+records of any partition. A file has the format of a topic's settings (`meta.topic_info`). It is a copy of the
+metadata log: the writer rewrites it at each open, so it is not synced, and a damaged file is an error for
+stagers only.
 
 Threads and processes: the directory's own thread writes; any may read.
 """
@@ -28,12 +28,12 @@ _MOST_BYTES = 1 << 24
 
 
 def tell_topics(folder: Folder, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
-    """Write the files of the topics `changed`, and remove those of which `topics` does not know; None stands
-    for all. Raises OSError.
+    """Write the files of the topics in `changed` (None: all topics), and remove the files of topics not in
+    `topics`. Raises OSError.
     """
     folder.files.ensure_directory(folder.topics)
-    there = {name.removesuffix(_FORM) for name in folder.files.listdir(folder.topics)}
-    for topic in sorted((there | topics.keys()) if changed is None else changed):
+    existing = {name.removesuffix(_FORM) for name in folder.files.listdir(folder.topics)}
+    for topic in sorted((existing | topics.keys()) if changed is None else changed):
         path, info = _path(folder, topic), topics.get(topic)
         if info is None:
             with suppress(FileNotFoundError):
@@ -61,12 +61,12 @@ def _is_topic(name: object) -> bool:
 
 
 class StagersTopics:
-    """The topics of a store that is not opened, as a stager sees them: of a directory of a replicated store,
-    those that its writer has told. A topic is read when it is first asked for, and kept.
+    """The topics of a store that is not opened, for a stager. In a directory of a replicated store they come
+    from the files that its writer has published. A topic is read at its first use, and cached.
     """
 
     def __init__(self, files: Files, root: str) -> None:
-        """Raises CorruptCheckpointError, OSError."""
+        """Open the topics of the store at `root`. Raises CorruptCheckpointError, OSError."""
         self._folder, self._files = Folder(files, root), TopicFiles(files, root)
         self.replicated = self._files.is_replicated()
         self._held: dict[str, TopicInfo] = {}
@@ -77,11 +77,11 @@ class StagersTopics:
         if not self.replicated:
             return sorted(self._files.load()[0])
         files, path = self._folder.files, self._folder.topics
-        there = files.listdir(path) if files.exists(path) else []
-        return sorted(name.removesuffix(_FORM) for name in there if name.endswith(_FORM))
+        listed = files.listdir(path) if files.exists(path) else []
+        return sorted(name.removesuffix(_FORM) for name in listed if name.endswith(_FORM))
 
     def find(self, topic: str, partition: int | None = None) -> TopicInfo:
-        """Return the topic. Raises UnknownTopicOrPartitionError; the topic's own error; OSError."""
+        """Return the topic. Raises UnknownTopicOrPartitionError; the error of damaged settings; OSError."""
         if not isinstance(topic, str) or topic not in self._held:
             if not self.replicated:
                 self._held = self._files.load()[0]

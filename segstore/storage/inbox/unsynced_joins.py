@@ -1,7 +1,8 @@
 """The segments that adoptions of a store have joined from staged files, and that are not synced yet.
 
-On disk notes (`joined`) and the staged files that they name are removed; what can't be joined again is moved
-to the quarantine. Threads: one at a time, the holder of the inbox's lock, or the one that opens the store.
+On disk notes (`joined`) and the staged files that they name are removed; notes with damaged or missing staged
+files are moved to the quarantine. Threads: one at a time, the holder of the inbox's lock, or the one that
+opens the store.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ log = Logger("segstore")
 
 
 class UnsyncedJoins:
-    """What was joined and is to be synced; `partition(topic, number)` is the store's, `tell` see `Folder`."""
+    """The joined segments that must still be synced. `partition(topic, number)` is the store's method, `tell`
+    that of `Folder`.
+    """
 
     def __init__(
         self,
@@ -40,20 +43,20 @@ class UnsyncedJoins:
     ) -> None:
         self._folder, self._tell, self._partition = folder, tell, partition
         self._joined: dict[str, JoinNote] = {}  # by stem
-        self._told = ReportedFailures()
+        self._reported = ReportedFailures()
 
     def add(self, joined: JoinNote) -> None:
-        """Take a note that was written, whose adoption is over."""
+        """Add a written note of a finished adoption."""
         self._joined[joined.stem] = joined
 
     def files(self, stem: str) -> set[StagedFile]:
-        """Return the staged files that an adoption's segments are made of again after a power cut."""
+        """Return the staged files from which an adoption's segments are joined again after a power cut."""
         joined = self._joined.get(stem)
         return set() if joined is None else set(joined.files)
 
     def settle(self) -> None:
-        """Sync the segments, and remove the notes and what the segments were joined from. Where that fails,
-        for a fence, the note stays for the next open.
+        """Sync the segments, and remove the notes and their staged files. If that fails, for example because
+        a partition is fenced, the note stays for the next open.
         """
         for stem, joined in tuple(self._joined.items()):
             try:
@@ -61,7 +64,7 @@ class UnsyncedJoins:
                 remove_joined(self._folder, joined)
                 del self._joined[stem]
             except (OSError, StoreClosedError) as error:
-                if self._told.is_new(stem, error):
+                if self._reported.is_new(stem, error):
                     log.warning("what %s has joined can't be synced now: %s", stem, error)
 
     def _sync(self, joined: JoinNote) -> None:
@@ -69,7 +72,7 @@ class UnsyncedJoins:
             try:
                 self._partition(topic, number).flush()
             except UnknownTopicOrPartitionError:
-                """The topic was deleted meanwhile."""
+                """The topic was deleted after the adoption."""
 
     # --- at open ----------------------------------------------------------------------------
 
@@ -79,9 +82,10 @@ class UnsyncedJoins:
         ids: AdoptedIds,
         durable_below: Callable[[TopicInfo, int], int],
     ) -> None:
-        """Make durable what a crash has left, by all notes that are there. Raises OSError."""
+        """Make the segments of all notes durable after a crash. Raises OSError."""
         for path in self._folder.temporaries():
-            if path.endswith(names.JOINED + names.TEMPORARY):  # no adoption went on behind it
+            # The crash came before this note's rename, and nothing depends on it.
+            if path.endswith(names.JOINED + names.TEMPORARY):
                 self._folder.unlink(path)
         for joined in all_joined(self._folder, self._give_up):
             begun = self._folder.files.exists(self._folder.intent(joined.stem))
@@ -97,7 +101,9 @@ class UnsyncedJoins:
                 remove_joined(self._folder, joined)
 
     def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
-        """Leave a log as it is: what was synced is damaged, which no crash does."""
+        """Move a note to the quarantine and leave the log unchanged: synced files are damaged, which no crash
+        causes.
+        """
         path = self._folder.joined(stem)
         put_aside(self._folder, stem, path)
         self._tell(path, error.reason, f"moved to {os.path.join(self._folder.quarantine, stem)}")

@@ -1,11 +1,11 @@
-"""Verifies a staged file before it is adopted: every CRC, every offset, and what its manifest says of it.
+"""Verifies a staged file before it is adopted: every CRC, every offset, and the numbers in its manifest.
 
-Of a file that nobody has touched since it was synced, under the same run of the kernel, only the headers are
-read: the stager computed the CRCs of its very bytes, and these are on disk. Keys are checked where the topic
-has become compacted since.
+If nobody has touched the file since it was synced, in the same start of the kernel, only the headers are
+read: the stager computed the CRCs of these bytes, and they are on disk. Keys are checked if the topic has
+become compacted since.
 
-On disk files are read; batches get contiguous offsets where an adoption that was undone has left other ones.
-Threads: any; no append token is held meanwhile.
+On disk files are read; batches get contiguous offsets again if an undone adoption has left others. Threads:
+any; no append token is held.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _OFFSET_ENTRY, _TIME_ENTRY = 8, 12
-_SPARSE = 1 << 16  # bytes read at a time of a file whose batches are large
+_SPARSE = 1 << 16  # bytes per read of a file with large batches
 
 
 class VerifiedFile(NamedTuple):
-    """A sound staged file. `place`: its base offset and its leader epoch, -1 where it has several. `stamps`:
-    the timestamp of its first batch, and the largest, in ms. `indexes`: its index entries as a segment, None
-    where it is to be copied. `durable`: the file is on disk as it is now. A file that was touched since it
-    was synced is always copied: a sync of it may have failed, and what the kernel holds of it since proves
-    nothing.
+    """A valid staged file.
+
+    `place`: its base offset and leader epoch, -1 if it has several. `stamps`: the timestamp of its first
+    batch, and the largest, in ms. `indexes`: its index entries as a segment, None if it must be copied.
+    `durable`: its present bytes are on disk. A file touched after its sync is always copied: a later sync may
+    have failed, and the kernel's view of the file proves nothing.
     """
 
     file: StagedFile
@@ -62,9 +63,7 @@ def chunks_of(
     files: Files, handle: Handle, size: int, *, check_crcs: bool
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.void], int]]:
     """Yield whole batches of about CHUNK_BYTES: buffer, headers, bytes. The next chunk is read into the same
-    buffer.
-
-    The chunks end early at bytes that are no batch.
+    buffer. The chunks end early if bytes are no batch.
     """
     buffer, at = np.empty(CHUNK_BYTES, np.uint8), 0
     while at < size:
@@ -84,9 +83,10 @@ def chunks_of(
 def verify(
     files: Files, path: str, file: StagedFile, config: TopicConfig, segment_bytes: int
 ) -> VerifiedFile:
-    """Check a staged file. A file of `segment_bytes` or more becomes a segment if it can.
+    """Check a staged file. A file of at least `segment_bytes` becomes a segment if its topic's limits allow
+    it.
 
-    Raises StagedFilesError, RecordTooLargeError, InvalidRecordError; OSError where the disk can't be read.
+    Raises StagedFilesError, RecordTooLargeError, InvalidRecordError; OSError if the disk can't be read.
     """
     if file.topic in INTERNAL:
         raise StagedFilesError(
@@ -106,8 +106,8 @@ def verify(
 
 
 def examine(files: Files, path: str, file: StagedFile, config: TopicConfig) -> None:
-    """Check whether `verify` would accept a file, without changing anything; raises the errors of `verify`.
-    Offsets that are not contiguous are no error, since `verify` puts them right.
+    """Check whether `verify` would accept a file, without changing it. Raises the errors of `verify`; offsets
+    that are not contiguous are no error, since `verify` repairs them.
     """
     with open_staged(files, path) as handle, contextlib.suppress(_MovedError):
         _check_size(files, handle, path, file)
@@ -115,9 +115,7 @@ def examine(files: Files, path: str, file: StagedFile, config: TopicConfig) -> N
 
 
 def check_bytes(files: Files, path: str, file: StagedFile) -> None:
-    """Check the bytes of a file that was adopted: whole batches, whose CRCs hold. Raises StagedFilesError,
-    OSError.
-    """
+    """Check the bytes of an adopted file: whole batches with valid CRCs. Raises StagedFilesError, OSError."""
     with open_staged(files, path) as handle:
         _check_size(files, handle, path, file)
         try:
@@ -129,7 +127,7 @@ def check_bytes(files: Files, path: str, file: StagedFile) -> None:
 
 
 def _take_own(files: Files, path: str) -> None:
-    """Give the file its own inode: it may be written where it lies."""
+    """Replace the file by a copy if it has hard links, since it may be written in place."""
     try:
         files.take_own(path)
     except OSError as error:
@@ -143,7 +141,7 @@ def _check_size(files: Files, handle: Handle, path: str, file: StagedFile) -> No
 
 
 def open_staged(files: Files, path: str) -> Handle:
-    """Open a staged file. Raises StagedFilesError where there is no such file, or no plain one; OSError."""
+    """Open a staged file. Raises StagedFilesError if it is missing or not a regular file; OSError."""
     try:
         return files.open(path)
     except FileNotFoundError:
@@ -177,32 +175,32 @@ class _Look:
         self._at = self._batches = 0
 
     def run(self, files: Files, handle: Handle) -> VerifiedFile:
-        said, keys = self._file, self._validator.needs_keys and not self._file.keyed
-        durable = 0 < said.changed == files.changed(handle) and said.boot == boot_id() != ""
+        file, keys = self._file, self._validator.needs_keys and not self._file.keyed
+        durable = 0 < file.changed == files.changed(handle) and file.boot == boot_id() != ""
         if durable and not keys:
-            large = said.size > said.batches * LARGE
-            walked = partial(walk, files, handle, 0, said.size, check_crcs=False, sparse=True, large=large)
+            large = file.size > file.batches * LARGE
+            walked = partial(walk, files, handle, 0, file.size, check_crcs=False, sparse=True, large=large)
             for step in walked(chunk=_SPARSE if large else CHUNK):
                 if len(step.batches):
                     self._take(step.batches, step.stop.position - self._at)
         else:
-            for buffer, batches, size in chunks_of(files, handle, said.size, check_crcs=not durable):
+            for buffer, batches, size in chunks_of(files, handle, file.size, check_crcs=not durable):
                 if keys:
                     self._look_for_keys(buffer, batches, size)
                 self._take(batches, size)
-        found = self._at, self._offset - self._base, self._batches
-        if found[0] != said.size:
+        totals = self._at, self._offset - self._base, self._batches
+        if totals[0] != file.size:
             raise StagedFilesError(f"{self._path}: the batch at byte {self._at} is damaged, or none")
-        if found[1:] != (said.records, said.batches):
+        if totals[1:] != (file.records, file.batches):
             raise StagedFilesError(
-                f"{self._path} has {found[1]:,} records in {found[2]:,} batches, "
-                f"not {said.records:,} in {said.batches:,}"
+                f"{self._path} has {totals[1]:,} records in {totals[2]:,} batches, "
+                f"not {file.records:,} in {file.batches:,}"
             )
         place, stamps = (self._base, self._epoch), (self._first_ms, self._latest_ms)
-        return VerifiedFile(said, self._path, place, stamps, self._indexes() if durable else None, durable)
+        return VerifiedFile(file, self._path, place, stamps, self._indexes() if durable else None, durable)
 
     def _look_for_keys(self, buffer: NDArray[np.uint8], batches: NDArray[np.void], size: int) -> None:
-        for batch in range(len(batches)):  # one at a time: a batch may be large once decompressed
+        for batch in range(len(batches)):  # one by one: a batch may be large once decompressed
             one = batches[batch : batch + 1]
             try:
                 keys = decode(buffer[:size], one, self._path, self._at).keys
@@ -244,7 +242,7 @@ class _Look:
             self._entries.append(self._builder.add(batches))
 
     def _indexes(self) -> tuple[bytes, bytes] | None:
-        """Return the index entries, relative to the base offset that the file will get, as those of any
+        """Return the index entries, relative to the file's future base offset; None if the file can't be a
         segment.
         """
         if not self._segment or self._builder is None:

@@ -1,7 +1,7 @@
-"""Acknowledgements: what an append asks of other replicas, and whom a partition asks (R23; Kafka:
-ReplicaManager, DelayedProduce).
+"""Acknowledgements: which replicas an append waits for (R23; Kafka: ReplicaManager, DelayedProduce).
 
-Nothing is on disk. Threads: any. A partition without replicas has no acknowledger, and nothing is waited for.
+Nothing is on disk. Threads: any. A partition without replicas has no acknowledger, and its appends wait for
+no other log.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from segstore.errors import StorageError
 
 
 class Acks(NamedTuple):
-    """What is waited for: `acks` -1, all in-sync replicas have the records; 1, the leader has them; 0,
-    nothing is promised. `timeout_ms` is the longest wait.
+    """The acknowledgement that an append waits for. `acks` -1: all in-sync replicas have the records; 1: the
+    leader has them; 0: none. `timeout_ms` is the longest wait.
     """
 
     acks: int = -1
@@ -24,25 +24,27 @@ ALL = Acks()
 
 
 class Acknowledger(Protocol):
-    """The other replicas of a partition, as its appends see them. No lock of the partition is held in any of
-    these calls.
+    """The other replicas of a partition, as its appends see them. The caller of these methods holds no lock
+    of the partition.
     """
 
     def check(self, acks: int) -> None:
-        """Called before an append is written: nothing is, if it raises NotEnoughReplicasError or
-        NotLeaderOrFollowerError.
+        """Check the in-sync replicas before an append is written. Raises NotEnoughReplicasError or
+        NotLeaderOrFollowerError; the append is not written then.
         """
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
-        """Called when all below `end_offset` is written, and flushed as flush.messages asks. Raises
-        NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError: the records are in
-        this log then, and may stay.
+        """Wait for the replicas after all records below `end_offset` were written, and flushed by
+        flush.messages.
+
+        Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError: this log has
+        the records then, and may keep them.
         """
 
     def shown(self) -> None:
-        """Called when an append has written all replicas, and readers see it."""
+        """Take note of an append that all replicas have written and readers see."""
 
     def failed(self, error: StorageError) -> None:
-        """Called when the disk has refused an append, but for want of room, or the log is fenced (R32);
-        `error` is raised then.
+        """Take note of an append that fails with `error`: the disk refused it for another reason than room,
+        or the log is fenced (R32).
         """

@@ -1,10 +1,10 @@
 """Appends to a partition: records are checked by the topic's settings, encoded, and written.
 
-A usual record is appended by one call of C, `append_short` (`_native/tail_append.c`), a list of records by
-`append_list`. An application's other records come by `append_one` and `append_columns`, a producer's by
-`append_record`, `append_batches` and `append_pieces` (a file of its own). They are encoded and compressed
-here; then `append` has C write their batches (`_write_short`), and what C leaves (`SLOW`) is for `write`,
-which takes the append token. Threads: any.
+On the fast path one call of C appends a record (`append_short`; `_native/tail_append.c`) or a list of records
+(`append_list`). Other records of an application come by `append_one` and `append_columns`, those of a
+producer by `append_record`, `append_batches` and `append_pieces` (a file of its own). These are encoded and
+compressed here; then C writes their batches (`_write_short`). If C answers `SLOW`, `Partition.put` writes
+them, which takes the append token. Threads: any.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def append(
     acks: Acks = ALL,
 ) -> int:
     """Append `n` records with contiguous offsets, visible together; return the first offset. With a `claim`
-    Kafka's rules for a producer with an id are applied first, or the log's end is compared with the offset
-    that is expected. `flush.messages` is kept, then `acks`.
+    Kafka's rules for a producer with an id are applied first, or the log's end is compared with the expected
+    offset. The append is flushed by `flush.messages`, and acknowledged by `acks`.
 
-    Raises StorageError, OffsetMismatchError, and the errors of `append_info.judge`; nothing is appended then,
-    unless it was the flush that failed. Raises the errors of `Acknowledger`.
+    Raises StorageError, OffsetMismatchError, and the errors of `append_info.judge`. Nothing is appended then,
+    unless the flush failed. Raises the errors of `Acknowledger`.
     """
     expected = claim.offset if isinstance(claim, ExpectedEnd) else -1
     short = len(chunks) == 1 and (claim is None or expected >= 0 or claim.sequenced)
@@ -67,8 +67,8 @@ def append(
 
 
 def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
-    """Return the first offset of `n` records, which an append has written that found no other replicas. Wait,
-    as `acks` asks, for a standby in sync mode that has come since. Raises the errors of `Acknowledger`.
+    """Return the first offset of `n` records that were appended while the partition had no acknowledger. If a
+    standby in sync mode has come since, wait for it as `acks` asks. Raises the errors of `Acknowledger`.
     """
     acknowledger = partition.acks
     if acknowledger is not None:
@@ -80,8 +80,8 @@ def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
 def _acknowledged(
     partition: Partition, acknowledger: Acknowledger | None, acks: Acks, n: int, write: Callable[[], int]
 ) -> int:
-    """Append `n` records by `write`, which returns the first offset, keep flush.messages, and wait for other
-    replicas. A repeated append waits for what it repeats.
+    """Append `n` records by `write`, which returns the first offset; flush by flush.messages, and wait for
+    other replicas. A repeated append waits for the batches that it repeats.
     """
     if acknowledger is None:
         first = write()
@@ -95,26 +95,27 @@ def _acknowledged(
         tell_of(error, partition, acknowledger)
         raise
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
-    # Another one has come where sync mode has ended and begun again since.
+    # If sync mode has ended and begun again since, there is another acknowledger.
     return first if partition.acks is acknowledger else awaited(partition, first, n, acks)
 
 
 def tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
-    """Let the other replicas hear of an append that the disk has refused; room may come back."""
+    """Report to the other replicas an append that the disk refused, unless the disk was only full."""
     if partition.segments.fenced is not None or error.errno not in NO_ROOM:
         acknowledger.failed(error)
 
 
 def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], int]) -> int:
-    """Append `n` records to all replicas by `write`, one call of C, while the tails of all are open; or to a
-    log with a standby. Return the first offset, or SLOW: nothing is done then. Wait for a follower that did
-    not take the records, or for the standby, as `acks` asks. Raises StorageError, and the errors of
-    `Acknowledger`.
+    """Append `n` records to all replicas, or to a log with a standby, by `write`, one call of C.
+
+    Return the first offset, or SLOW, and nothing is appended, if a replica's tail is not open. Wait, as
+    `acks` asks, for the standby, or for a follower that did not take the records. Raises StorageError, and
+    the errors of `Acknowledger`.
     """
     acknowledger, native = partition.acks, partition.tail.native
     if acknowledger is None:
         return SLOW
-    if native.is_behind:
+    if native.is_replicated:
         acknowledger.check(acks.acks)
     try:
         first = write()
@@ -123,7 +124,7 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
         raise
     if first <= BEHIND:
         return behind(acknowledger, acks, n, first)
-    if first >= 0 and native.is_behind:  # readers see it once the standby has it
+    if first >= 0 and native.is_replicated:  # readers see it once the standby has it
         awaited(partition, first, n, acks)
     elif first >= 0:
         acknowledger.shown()
@@ -131,20 +132,20 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
 
 
 def behind(acknowledger: Acknowledger, acks: Acks, n: int, answer: int) -> int:
-    """Wait, as `acks` asks, for the followers that lack `n` records which C has appended to the leader's log;
-    return the first offset, which the `answer` stands for. Raises the errors of `Acknowledger`.
+    """Wait, as `acks` asks, for the followers that lack `n` records of the leader's log. Return the first
+    offset; `answer` is `BEHIND - offset`. Raises the errors of `Acknowledger`.
     """
     first = BEHIND - answer
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
     return first
 
 
-# --- the short way: one call of C --------------------------------------------------------------
+# --- the fast path: one call of C --------------------------------------------------------------
 
 SLOW: int = lib.SEG_SLOW
-"""What C answers to an append that it leaves to the long way; nothing is done then."""
-BEHIND: int = lib.SEG_BEHIND
-"""`BEHIND - offset` is what C answers where a follower lacks what was appended there."""
+"""C's answer to an append for the slow path; nothing is appended then."""
+BEHIND: int = lib.SEG_UNREPLICATED
+"""C answers `BEHIND - offset` if a follower lacks the records that were appended at `offset`."""
 _NOW: int = lib.SEG_NOW
 _write_at, _cast = lib.seg_tail_write, ffi.cast
 
@@ -158,14 +159,16 @@ def append_short(
     expected: int | None = None,
     batch: int = 0,
 ) -> int:
-    """Append a record by one call of C, where nothing unusual is the case; returns its offset, or SLOW, also
-    where that is not the `expected` one. `batch` (the address of a `seg_batch`, 0 for none) says which
-    producer with an id wrote it, and gets the other fields of its batch. Raises StorageError: the record is
-    not in the log.
+    """Append a record by one call of C. Return its offset; SLOW if the tail is closed, the record is not
+    plain, or the log's end is not `expected`.
+
+    `batch` is the address of a `seg_batch`, 0 for none. It names the producer with an id that wrote the
+    record, and receives the other fields of the batch header. Raises StorageError; the record is not in the
+    log then.
     """
     native = tail.native
-    due, late, clock = native.due, native.late, native.clock
-    if due is not None:
+    on_append, flush_left, clock = native.on_append, native.flush_left, native.clock
+    if on_append is not None:
         check_apart("append()")
     now = _NOW if clock is None else clock()
     offset: int = seg_tail_append(native.address, value, key, headers, timestamp, expected, now, batch)
@@ -173,10 +176,10 @@ def append_short(
         return SLOW
     if offset < 0:
         return undone(tail, offset, sum(len(each) for each in (key, value) if each is not None))
-    if due is not None:
-        due(offset + 1)
-    elif late is not None and offset + 1 - native.commit.synced >= native.c.flush_messages:
-        late(offset + 1)
+    if on_append is not None:
+        on_append(offset + 1)
+    elif flush_left is not None and offset + 1 - native.commit.synced >= native.c.flush_messages:
+        flush_left(offset + 1)
     return offset
 
 
@@ -190,10 +193,12 @@ def append_list(
     batch_bytes: int,
     expected: int | None = None,
 ) -> int:
-    """Append `n` records, mostly lists of bytes, as `append_short` appends one; returns the first offset."""
+    """Append `n` records, mostly lists of bytes, as `append_short` appends one record. Return the first
+    offset, or SLOW.
+    """
     native = tail.native
-    due, late, clock = native.due, native.late, native.clock
-    if due is not None:
+    on_append, flush_left, clock = native.on_append, native.flush_left, native.clock
+    if on_append is not None:
         check_apart("append()")
     now = _NOW if clock is None else clock()
     first: int = seg_list_append(
@@ -203,15 +208,15 @@ def append_list(
         return SLOW
     if first < 0:
         return undone(tail, first, sum(len(each) for each in values if each is not None))
-    if due is not None:
-        due(first + n)
-    elif late is not None and first + n - native.commit.synced >= native.c.flush_messages:
-        late(first + n)
+    if on_append is not None:
+        on_append(first + n)
+    elif flush_left is not None and first + n - native.commit.synced >= native.c.flush_messages:
+        flush_left(first + n)
     return first
 
 
 def _write_due(partition: Partition, chunk: Encoded, n: int, expected: int, opens: bool) -> int:
-    """Append encoded batches of `n` records as `_write_short`, and keep flush.messages and flush.ms."""
+    """Append encoded batches of `n` records by `_write_short`, and flush by flush.messages and flush.ms."""
     first = _write_short(partition, chunk, expected, opens)
     if first >= 0:
         partition.flushing.flush_if_due(first + n)
@@ -219,11 +224,11 @@ def _write_due(partition: Partition, chunk: Encoded, n: int, expected: int, open
 
 
 def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: bool) -> int:
-    """Append encoded batches as `append_short` appends a record; at the `expected` offset, -1: at any. With
-    `opens` a transaction may begin with them.
+    """Append encoded batches by one call of C. Return the first offset, SLOW, or `BEHIND - offset`.
+    `expected` is the offset to append at, -1 for any; with `opens` a transaction may begin with the batches.
     """
     native = partition.tail.native
-    if native.due is not None:
+    if native.on_append is not None:
         check_apart("append()")
     now = _NOW if native.clock is None else native.clock()
     n = chunk.n
@@ -234,10 +239,10 @@ def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: boo
 
 
 def undone(tail: Tail, answer: int, need: int) -> int:
-    """Return the answer for an append that a follower lacks, or raise the error of one of `need` bytes that
-    failed.
+    """Return `answer` if it says that a follower lacks the append. Else raise the error of a failed append of
+    `need` bytes.
     """
-    with tail.token:  # which pauses the tail, so that followers can fetch what was not shown
+    with tail.token:  # pauses the tail: followers can fetch the records that were not shown
         if answer <= BEHIND:
             return answer
         raise tail.torn(-answer, need)
@@ -245,8 +250,8 @@ def undone(tail: Tail, answer: int, need: int) -> int:
 
 # --- an application's records ------------------------------------------------------------------
 
-# A long append is encoded up to this many bytes before it takes the append token; one that is longer keeps
-# other appends waiting while it is encoded, since its records must lie together whatever their number.
+# So many bytes of a long append are encoded before it takes the append token. The later bytes are encoded
+# with the token held, while other appends wait: the records of one append are contiguous.
 AHEAD_PLAIN = 4 << 20
 AHEAD_COMPRESSED = 64 << 20
 
@@ -260,7 +265,7 @@ def append_one(
     acks: Acks = ALL,
     expected: ExpectedEnd | None = None,
 ) -> int:
-    """Append a record; returns its offset."""
+    """Append a record; return its offset."""
     if partition.tail.has_standby:
         offset = None if expected is None else expected.offset
         record = partition.tail, value, key, headers, timestamp, offset
@@ -287,7 +292,7 @@ def append_columns(
     acks: Acks = ALL,
     expected: ExpectedEnd | None = None,
 ) -> range:
-    """Append columns of records; returns their offsets."""
+    """Append columns of records; return their offsets."""
     if partition.tail.has_standby and compression is None and isinstance(values, list | tuple):
         n, offset = len(values), None if expected is None else expected.offset
         given = n, values, keys, timestamps, headers, batch_bytes, offset
@@ -324,8 +329,9 @@ def encode_columns(
     compression: str | None,
     batch_bytes: int,
 ) -> tuple[int, Iterator[Encoded]]:
-    """Return how many records these columns hold, and an iterator of their batches, each as large as the
-    topic allows at most. All that can be wrong with the columns is raised before the first batch is made.
+    """Return the number of records in these columns, and an iterator of their batches, each up to
+    `batch_bytes` and the topic's largest batch. Errors of the columns are raised before the first batch is
+    encoded.
     """
     batch_bytes = arguments.whole("batch_bytes", batch_bytes, 1)
     codec, level = validator.named_codec(compression)
@@ -343,8 +349,8 @@ def encode_columns(
 
 
 def table_columns(table: Any) -> TableColumns:
-    """Return the columns that `append_table` takes from a table. Raises MissingPackageError without pyarrow;
-    errors as `columns_of_table`.
+    """Return the columns that `append_table` takes from a table. Raises MissingPackageError without pyarrow,
+    and the errors of `columns_of_table`.
     """
     with Needing("pyarrow", "append_table"):
         from segstore.records.arrow_table import columns_of_table
@@ -354,8 +360,8 @@ def table_columns(table: Any) -> TableColumns:
 def write_long(
     partition: Partition, chunks: Iterator[Encoded], ahead: int, expected: ExpectedEnd | None = None
 ) -> int:
-    """Write batches as `Partition.put`, while they are encoded: only the first `ahead` bytes are encoded
-    before the token is taken.
+    """Write batches by `Partition.put` while they are encoded: the first `ahead` bytes before the append
+    token is taken, later ones after.
     """
     ready: list[Encoded] = []
     size = 0
@@ -371,8 +377,8 @@ def write_long(
 
 
 class Appended(NamedTuple):
-    """Where the records lie: from offset `first` on; `append_time` in ms is the stamp that the log gave them,
-    -1 where they keep their own; `size` is bytes on disk.
+    """The place of appended records: their offsets begin at `first`. `append_time` in ms is the log's
+    timestamp of them, -1 if they keep their own; `size` is bytes on disk.
 
     `duplicate`: the producer had written these records before, and nothing was written now.
     """
@@ -399,14 +405,14 @@ def append_batches(
     """Append all records with contiguous offsets, or none. A batch ends before each record numbered in
     `cuts`.
 
-    A batch that would be above `max.message.bytes` is split. `compression` applies where the topic's
-    `compression.type` is "producer". Raises RecordTooLargeError, InvalidArgumentError (nothing was written
-    then), StorageError, ReadOnlyError, StoreClosedError, ForkedError.
+    A batch above `max.message.bytes` is split. `compression` applies if the topic's `compression.type` is
+    "producer". Raises RecordTooLargeError, InvalidArgumentError (nothing was written then), StorageError,
+    ReadOnlyError, StoreClosedError, ForkedError.
 
-    Where `template` has a producer id, its epoch, its sequences and its transaction are judged by Kafka's
-    rules (ProducerAppendInfo), and batches that repeat one of the producer's last 5 are not written again.
-    Raises InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError.
-    With `sequenced=False`, or a base sequence of -1, sequences are not judged: such are a coordinator's own
+    If `template` has a producer id, its epoch, its sequences and its transaction are judged by Kafka's rules
+    (ProducerAppendInfo), and batches that repeat one of the producer's last 5 are not written again. Raises
+    InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError. With
+    `sequenced=False`, or a base sequence of -1, sequences are not judged: this is for a coordinator's own
     records (Kafka: AppendOrigin.COORDINATOR).
     """
     claim = claim_of(template, sequenced)
@@ -435,7 +441,7 @@ def append_record(
     sequenced: bool = True,
     acks: Acks = ALL,
 ) -> Appended:
-    """Append one record, as `append_batches` does, in less time: mostly by one call of C."""
+    """Append one record as `append_batches` does, but mostly by one call of C."""
     partition = log.partition_for_write()
     if compression is None and (sequenced or template.producer_id < 0):
         batch = ffi.new("seg_batch *")
@@ -473,9 +479,7 @@ def _append(
 
 
 def _room(columns: Columns, batches: int) -> int:
-    """Return an upper bound of the bytes that the records take uncompressed, so that they become one
-    chunk.
-    """
+    """Return an upper bound of the uncompressed bytes of these records: the bound makes them one chunk."""
     size = batches * HEADER_SIZE + columns.n * _NUMBERS
     size += int(columns.keys.c.data_len) + int(columns.values.c.data_len)
     if columns.headers:
@@ -485,4 +489,4 @@ def _room(columns: Columns, batches: int) -> int:
 
 
 _NUMBERS = 36
-"""Bytes of a record's varints and attributes, at most."""
+"""The most bytes of a record's varints and attributes."""

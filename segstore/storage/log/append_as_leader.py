@@ -1,7 +1,7 @@
 """Appends a batch as a producer sent it (Kafka: UnifiedLog.appendAsLeader with AppendOrigin.CLIENT).
 
-On disk are the log's files, written as by all other appends (`append`). The usual batch takes one call of C,
-which checks it, gives it its offset where it lies, and writes it. Threads: any.
+On disk are the log's files, written as by all other appends (`append`). On the fast path one call of C checks
+the batch, gives it its offset in place, and writes it. Threads: any.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _NEW_HEADER = ffi.typeof("seg_batch *")
 
 
 class AppendedBatch(NamedTuple):
-    """Where a batch lies: its `records` have the offsets from `base_offset` on. `log_append_time` in ms is
-    the stamp that the log gave them, -1 where they keep their own; `log_start_offset` is the log's first
-    offset.
+    """The place of an appended batch: its `records` have the offsets from `base_offset` on. `log_append_time`
+    in ms is the log's timestamp of the records, -1 if they keep their own; `log_start_offset` is the log's
+    first offset.
+
     `duplicate`: the producer had sent the batch before, and nothing was written now.
     """
 
@@ -41,7 +42,9 @@ class AppendedBatch(NamedTuple):
 def append_as_leader(
     partition: Partition, batch: Received, acks: Acks, verified: bool, allow_zstd: bool, where: str
 ) -> AppendedBatch:
-    """See `PartitionLog.append_as_leader`; `where` names the partition."""
+    """Append a received batch, and wait as `acks` asks. `verified` lets it begin a transaction, `allow_zstd`
+    lets it have that codec; `where` names the partition in errors. Errors as `PartitionLog.append_as_leader`.
+    """
     check_received(batch, allow_zstd)
     header = ffi.new(_NEW_HEADER)
     validator = partition.validator
@@ -51,7 +54,7 @@ def append_as_leader(
             partition.flushing.flush_if_due(first + header.count)
             stamp = header.max_timestamp if header.attributes & APPEND_TIME_FLAG else -1
             return AppendedBatch(first, stamp, partition.visible.start_offset, header.count)
-    if header.size:  # the check has found nothing
+    if header.size:  # C has checked the batch: it is valid
         sent = of_header(batch, header)
     else:
         sent = check_batch(batch, validator, partition.context.clock(), where)
@@ -59,11 +62,11 @@ def append_as_leader(
 
 
 def _take(tail: Tail, rules: Any, batch: Received, header: Any) -> int:
-    """Check and append by one call of C; returns the offset, or SLOW: nothing is done then, but that the
-    header's size is not 0 where the batch was checked. Raises StorageError.
+    """Check and append a batch by one call of C; return its offset, or SLOW. With SLOW nothing is appended,
+    and `header.size` is not 0 if the batch has passed the check. Raises StorageError.
     """
     native = tail.native
-    if native.due is not None:
+    if native.on_append is not None:
         check_apart("append_as_leader()")
     now = _NOW if native.clock is None else native.clock()
     first: int = lib.seg_tail_take(

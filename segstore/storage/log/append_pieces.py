@@ -1,8 +1,9 @@
 """Appends a producer's batches in pieces, by one call of C for all.
 
 On disk are record batches, as `append` writes them: each piece is an append of its own. Threads: any. A
-thread that calls C beside one that runs Python waits up to 5 ms for the interpreter's lock on its way back,
-in which the other sends some MB: so the call has many pieces. Each is small enough to stay in a core's cache.
+thread that returns from C while another runs Python waits up to 5 ms for the interpreter's lock, and the
+producer could send some MB in that time: so one call has many pieces. Each piece is small enough to stay in a
+core's cache.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ PIECE_BYTES = 1 << 20
 
 
 class Pieces(NamedTuple):
-    """The first offsets of the batches that were appended, the stamps in ms that the log gave them, -1 where
-    they keep their own, their bytes on disk, and what the disk refused the next piece with.
+    """The batches that were appended: their first `offsets`, the log's timestamps of them in ms (-1 if they
+    keep their own), and their `size` in bytes on disk. `error` is the disk's refusal of the next piece, or
+    None.
     """
 
     offsets: list[int]
@@ -41,10 +43,12 @@ NOTHING = Pieces([], [], 0, None)
 def append_pieces(
     log: Writable, columns: Columns, cuts: Sequence[int], compression: str | None, template: Template
 ) -> Pieces:
-    """Append batches, of which one ends before each record that is numbered in `cuts`, as long as nothing
-    unusual is the case; the others are left to `append_batches`. No batch is above `PIECE_BYTES`, nor above
-    the topic's limits. Raises what `append_batches` raises of wrong records, and of a log that can't be
-    written.
+    """Append batches by one call of C while the tail is open; `append_batches` is for the batches that C
+    leaves. A batch ends before each record numbered in `cuts`; no batch is above `PIECE_BYTES`, nor above the
+    topic's limits.
+
+    Appends nothing with a codec, with replicas, without timestamps, or if each append is flushed. Raises the
+    errors of `append_batches` for wrong records, and for a log that can't be written.
     """
     partition = log.partition_for_write()
     tail, validator = partition.tail.native, partition.validator
@@ -71,7 +75,7 @@ def append_pieces(
         try:
             undone(partition.tail, answer, PIECE_BYTES)
         except StorageError as refused:
-            error = copy_of(refused)  # whose traceback would keep the records
+            error = copy_of(refused)  # the traceback of `refused` would keep the records
     taken = batches[: done[0]]
     stamps = taken["max_timestamp"].tolist() if tail.c.stamps else [-1] * len(taken)
     return Pieces(taken["base_offset"].tolist(), stamps, done[1], error)

@@ -2,9 +2,9 @@
 
 On disk files are only read. Threads: one, when the partition is opened.
 
-Each batch header has the leader epoch that the batch was written under, so the file can be made anew, but for
-epochs in which nothing was written. The epoch in a header lies outside the batch's CRC: where a log's
-epochs go down its headers may be damaged, and a file that can be read is believed rather than the log.
+Each batch header has the leader epoch that the batch was written under, so the file can be made anew, except
+for epochs without a batch. The epoch lies outside the batch's CRC: if the epochs of a log go down, its
+headers may be damaged, and a readable file is believed rather than the log.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from segstore.storage.segment.segment import Segment
 def load_epochs(
     files: Files, path: str, opened: Opened, *, replicated: bool = False
 ) -> tuple[LeaderEpochs, str]:
-    """Return the leader epochs of a log, and what is wrong with the checkpoint file, "" for nothing. Raises
-    OSError. The file of a log that is `replicated` has no entry where no batch has an epoch, or all batches
-    were deleted, which a segment may still have.
+    """Return the leader epochs of a log, and the fault of the checkpoint file, "" for none. Raises OSError.
+
+    The file of a `replicated` log has no entry if no batch has an epoch, or if all batches were deleted; a
+    segment may still have deleted batches.
     """
     empty = opened.end_offset == (opened.start_offset if replicated else opened.segments[0].base_offset)
     if replicated and not empty:
@@ -62,9 +63,7 @@ def derive(files: Files, segments: list[Segment]) -> tuple[list[tuple[int, int]]
 
 
 def _runs(files: Files, segment: Segment) -> Iterator[tuple[int, int]]:
-    """Yield the epoch and the base offset of each batch of a segment; batches without an epoch are left
-    out.
-    """
+    """Yield the epoch and the base offset of each batch of a segment that has an epoch."""
     for step in walk_past_damage(files, segment.handle, segment.size, check_crcs=False, sparse=True):
         batches = step.batches
         epochs, bases = batches["leader_epoch"].tolist(), batches["base_offset"].tolist()
@@ -72,8 +71,8 @@ def _runs(files: Files, segment: Segment) -> Iterator[tuple[int, int]]:
 
 
 def _contradiction(epochs: LeaderEpochs, opened: Opened) -> str:
-    """Return how the log contradicts the epochs, at its ends and beside the start of each epoch; "" where it
-    does not.
+    """Return a message if a batch has another epoch than the checkpoint says, else "". Batches at the log's
+    ends and beside the start of each epoch are compared.
     """
     starts = [start for _, start in epochs.entries if opened.start_offset < start < opened.end_offset]
     beside = [at for start in starts for at in (start - 1, start)]
@@ -90,12 +89,12 @@ def _contradiction(epochs: LeaderEpochs, opened: Opened) -> str:
 
 
 def _batch_at(segments: list[Segment], offset: int) -> Any:
-    """Return the header of the batch that holds an offset, or of the next batch in its segment; None where
+    """Return the header of the batch that holds an offset, or of the next batch in its segment; None if
     damage hides it.
     """
     slot = max(bisect.bisect_right(segments, offset, key=attrgetter("base_offset")) - 1, 0)
     segment, header = segments[slot], ffi.new("seg_batch *")
-    if not slot:  # most partitions need no more than this, and no index
+    if not slot:  # for most partitions this is enough, without an index
         last = segment.header_at(0, segment.size, header)
         if last is not None and last >= offset:
             return header

@@ -1,9 +1,9 @@
-"""`NativeExchange`: requests of one connection that are alike, each of which one call of C receives, does and
-answers (`_native/exchange.c`): a produce by the native tail, a fetch of a few batches by one look at one
-segment.
+"""`NativeExchange`: requests of one connection that match a template, each of which one call of C receives,
+does and answers (`_native/exchange.c`): a produce by the native tail, a fetch of a few batches by one look at
+one segment.
 
-On disk are the log's files, written and read as by `append_as_leader` and `stretch`. Whatever is unusual is
-left to these. Threads: an exchange belongs to one thread at a time.
+On disk are the log's files, written and read as by `append_as_leader` and `stretch`, which do the requests
+that C leaves. Threads: an exchange belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -11,56 +11,64 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore._native import ffi, held, lib
+from segstore.protocol.template import SIZE, MessageTemplate, RecordsFrame
 from segstore.storage.log.append import SLOW, undone
 
 if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition
 
 _NOW: int = lib.SEG_NOW
-_SIZE = 4  # bytes of a request's size
 _NEW_HEADER = ffi.typeof("seg_batch *")
+_NOTHING, _NO_RECORDS = MessageTemplate(b"", []), RecordsFrame(False, b"")
 
 
-class Alike(NamedTuple):
-    """What requests and answers have in common, as `seg_exchange` (exchange.h) describes its fields of these
-    names.
+class CopyLimits(NamedTuple):
+    """The bytes of batches that C copies into an answer: `most` are wanted, below `least` there is no answer
+    yet, and above `longest` the batches are not copied. `committed`: C leaves batches of transactions.
     """
 
-    asked: bytes
-    answer: bytes
-    told_at: int
-    n_told: int
-    compact: bool
-    behind: bytes = b""
-    offset_at: int = 0
-    epoch_at: int = 0
-    most: int = 0
-    least: int = 0
-    longest: int = 0
-    committed: bool = False
+    most: int
+    least: int
+    longest: int
+    committed: bool
 
 
 class NativeExchange:
-    """`c` is the struct for C. `counts`, a `seg_counts *`, gets what is answered in whole. `begin` comes
+    """`c` is the struct for C. Requests match `asked`, and are answered by `answer`, of which the first hole
+    is the correlation id. `counts`, a `seg_counts *`, counts the answers that are sent whole. `begin` comes
     before each call: its memory is the caller's, and not kept.
     """
 
     __slots__ = ("_header", "_owners", "c", "committed")
 
-    def __init__(self, alike: Alike, counts: Any = None) -> None:
+    def __init__(
+        self,
+        asked: MessageTemplate | None,
+        answer: MessageTemplate | None,
+        limits: CopyLimits | None = None,
+        counts: Any = None,
+    ) -> None:
         self.c = c = ffi.new("seg_exchange *")
         self._header = ffi.new(_NEW_HEADER)
-        self._owners = [held("uint8_t[]", each) for each in (alike.asked, alike.answer, alike.behind)]
-        c.asked, c.answer, c.behind = self._owners
-        c.asked_len, c.answer_len, c.behind_len = len(alike.asked), len(alike.answer), len(alike.behind)
-        c.told_at, c.n_told = alike.told_at, alike.n_told
-        c.offset_at, c.epoch_at = alike.offset_at, alike.epoch_at
-        c.most, c.least, c.longest = alike.most, alike.least, alike.longest
-        c.compact, c.committed = alike.compact, alike.committed
-        self.committed = alike.committed
+        self._owners: list[Any] = []
+        for name, template in ("asked", asked or _NOTHING), ("answer", answer or _NOTHING):
+            self._put(name, template)
+        if limits is not None:
+            c.most, c.least, c.longest, c.committed = limits
+        self.committed = bool(c.committed)
         if counts is not None:
             c.counts = counts
             self._owners.append(counts)
+
+    def _put(self, name: str, template: MessageTemplate) -> None:
+        """Describe a template to C, as `seg_message` (exchange.h)."""
+        c, records = getattr(self.c, name), template.records or _NO_RECORDS
+        front, end = held("uint8_t[]", template.front), held("uint8_t[]", records.end)
+        self._owners += [front, end]
+        c.front, c.front_len, c.end, c.end_len = front, len(template.front), end, len(records.end)
+        c.compact, c.n_holes = records.is_compact, len(template.holes)
+        for slot, hole in enumerate(template.holes):
+            c.holes[slot] = hole.at, hole.width
 
     def begin(self, room: Any) -> None:
         """Receive into `room`, a `uint8_t[]`."""
@@ -69,7 +77,7 @@ class NativeExchange:
     @property
     def request(self) -> memoryview:
         """Return the request that was received, without its size."""
-        return memoryview(ffi.buffer(self.c.room, self.c.received)[_SIZE:])
+        return memoryview(ffi.buffer(self.c.room, self.c.received)[SIZE:])
 
     @property
     def rest(self) -> bytearray:
@@ -82,7 +90,7 @@ class NativeExchange:
         received: another way has to be taken. Raises StorageError: the batch is not in the log.
         """
         tail, validator = partition.tail.native, partition.validator
-        if tail.due or tail.late or partition.acks is not None or not tail.c.open:
+        if tail.on_append or tail.flush_left or partition.acks is not None or not tail.c.open:
             return None
         if validator.codec and not validator.keeps_codec:
             return None

@@ -1,13 +1,14 @@
 """The flusher makes a partition's log durable: group commit, recovery point, fencing after a failed sync.
 
-On disk it syncs logs, the files that a roll has sealed beside them, the leader epochs, and the directory; it
-writes nothing.
-Threads: any. One syncs for all; the others wait for the end of that sync: a thread whose records it has made
-durable goes on at once, whoever syncs next. While the native tail is open and nothing but the active
-segment's log is to be synced, C does both (`_native/commit.c`). The append token is never taken here.
+On disk it syncs logs, the index and snapshot files of segments that a roll has sealed, the leader epochs, and
+the directory; it writes nothing.
 
-Of a log that several processes share, one of them syncs for all (`_native/share_sync.c`). What the host syncs
-here, it syncs while no other one does.
+Threads: any. One thread syncs for all; the others wait for the end of that sync, and each goes on at once if
+its records are durable, whoever syncs next. While the native tail is open and only the active segment's log
+is to be synced, C syncs (`_native/commit.c`). The append token is never taken here.
+
+If several processes share a log, one of them syncs for all (`_native/share_sync.c`). While the host syncs
+here, no other process does.
 """
 
 from __future__ import annotations
@@ -50,27 +51,27 @@ class Flusher:
         self._sync_epochs = sync_epochs
         self._pool, self._segments, self._view, self._advanced = pool, segments, view, advanced
         self._tail, self._commit, self._failure = tail, tail.c.commit, tail.failure
-        # What other processes are told when no sync is under way any more: up to where the log is durable,
-        # -1: nothing was synced, and the errno of what has failed.
+        # Published to other processes when a sync ends: the offset below which the log is durable (-1:
+        # nothing was synced), and the errno of a failed sync.
         self._synced, self._errno = -1, 0
         self._writes_again = False
-        """Whether another process has died while it synced: what the kernel told it nobody knows."""
-        self._changes = count(1)  # of what is to be synced beside the active segment's log
+        """Whether another process died during a sync: the kernel may have reported an error to it alone."""
+        self._changes = count(1)  # numbers each change of a file other than the active segment's log
         self.lock = Mutex()
         self.lock.on_taken = self._close
         self._names_synced = _NEVER
         self._sealed: list[tuple[Segment, int]] = []  # sealed by rolls at these offsets, and not synced
-        self.failed = False  # whether a sync has failed: what the kernel holds of the log may not be on disk
+        self.failed = False  # whether a sync has failed: the page cache may have bytes that the disk lacks
 
     @property
     def recovery_point(self) -> int:
         """Return the offset below which all is synced."""
         return self._tail.synced
 
-    # --- the short way --------------------------------------------------------------------
+    # --- the fast path --------------------------------------------------------------------
 
     def bind(self, view: LogView) -> None:
-        """Let C sync, if it may, and if nothing but the log is to be synced; the caller holds the append
+        """Let C sync from now on if only the active segment's log needs it; the caller holds the append
         token.
         """
         tail = self._tail
@@ -79,15 +80,15 @@ class Flusher:
             self._sync_log_only(self._changes_now(), view)
 
     def _changes_now(self) -> tuple[int, int]:
-        """Return the number of changes, and the generation of a shared log, of which the next one has changed
-        too.
+        """Return the number of the last change, and the generation of a shared log, or -1. A roll by another
+        process changes the generation.
         """
         c = self._tail.c
         return c.names, c.share.generation if c.share else -1
 
     def _sync_log_only(self, changes: tuple[int, int], view: LogView) -> None:
-        """Let C sync from now on, if nothing but the active segment's log is to be synced, and nothing has
-        changed since `_changes_now` gave this, before `view` was got.
+        """Let C sync from now on if only the active segment's log needs it, and no file has changed since
+        `_changes_now` returned `changes`, before `view` was read.
         """
         if self._needs_log_only(view):
             self._tail.c.synced_names = changes[0]
@@ -97,7 +98,7 @@ class Flusher:
             self.names_changed()
 
     def _needs_log_only(self, view: LogView) -> bool:
-        """Return whether nothing but the active segment's log is to be synced."""
+        """Return whether only the active segment's log is to be synced."""
         return (
             view.slot(self.recovery_point) == len(view.segments) - 1
             and not self._sealed
@@ -106,7 +107,7 @@ class Flusher:
         )
 
     def _flush_short(self, upto: int) -> bool:
-        """Flush by one call of C; False where the long way must be taken."""
+        """Flush by one call of C; return False if the slow path must be taken."""
         code: int = seg_tail_flush(self._tail.address, upto)
         if code == 1:
             self._advanced(upto)
@@ -115,8 +116,8 @@ class Flusher:
     # --- flushing -------------------------------------------------------------------------
 
     def flush(self, upto: int) -> None:
-        """Return when all below `upto` is durable. Raises StorageError where the sync failed; the partition
-        is fenced then. StoreClosedError where the partition was deleted.
+        """Make all records below `upto` durable. Raises StorageError if the sync failed, and fences the
+        partition then; StoreClosedError if the partition was deleted.
         """
         if self._flush_short(upto):
             return
@@ -130,7 +131,7 @@ class Flusher:
         if self._is_done(upto):
             return
         self._check_fenced()
-        time.sleep(0)  # threads that the last flush was for may append what this one can make durable
+        time.sleep(0)  # threads that the last flush has served may append records for this sync
         changes, view = self._changes_now(), self._view()
         self._sync_or_fence(view)
         self._synced = self._tail.synced = view.end_offset
@@ -149,8 +150,8 @@ class Flusher:
         return self.recovery_point >= upto and not self._sealed and not removed
 
     def sync_ahead(self, view: LogView) -> None:
-        """Make durable what is in `view` and not visible yet. Raises StorageError where the sync failed; the
-        partition is fenced then.
+        """Make durable the records of `view` that are not visible yet. Raises StorageError if the sync
+        failed, and fences the partition then.
         """
 
         def sync() -> None:
@@ -160,8 +161,8 @@ class Flusher:
         self.without_syncs(sync)
 
     def set_recovery_point(self, offset: int) -> None:
-        """Note that all below `offset` is durable, or that the log was cut there; the caller holds the append
-        token.
+        """Set the recovery point after all below `offset` became durable, or after the log was cut at
+        `offset`; the caller holds the append token.
         """
         self._tail.synced = offset
 
@@ -178,7 +179,7 @@ class Flusher:
             if not is_refusal(error):
                 raise
             if error.errno == errno.ENOENT:
-                self._view()  # raises StoreClosedError where the partition was deleted meanwhile
+                self._view()  # raises StoreClosedError if the partition was deleted during the sync
             # The kernel may have dropped the pages and called them clean: a second sync proves nothing.
             self._errno = error.errno or errno.EIO
             self._segments.fence(error)
@@ -191,8 +192,7 @@ class Flusher:
         try:
             self._sync_files(view, sealed)
         except BaseException:
-            # Where a signal handler has raised the error, the next sync does again what this one may have
-            # missed.
+            # If a signal handler has raised the error, files may be unsynced: the next sync repeats all.
             self._sealed = sealed + self._sealed
             self.names_changed()
             raise
@@ -211,19 +211,18 @@ class Flusher:
                 self._sync_aborts(segment)
         for segment, offset in sealed:
             index_files.sync(segment)
-            with suppress(FileNotFoundError):  # its segment was deleted meanwhile
+            with suppress(FileNotFoundError):  # its segment was deleted since the roll
                 path = os.path.join(segment.directory, names.segment_file(offset, names.SNAPSHOT))
                 with pool.files.open(path, write=True) as handle:
                     pool.files.sync(handle)
         names_now = view.bases[-1], self._segments.removals
         if names_now != self._names_synced:
-            self._names_synced = names_now  # first: names that are made meanwhile are left to the next sync
+            self._names_synced = names_now  # first: the next sync is for files made during this one
             pool.files.sync_dir(self._segments.directory)
 
     def _write_again(self, handle: Handle, end: int) -> None:
-        """Write again what may not be durable: so the next sync has an answer of its own.
-
-        Raises OSError, also for a batch whose CRC does not hold.
+        """Write the bytes from the recovery point up to `end` again, so that the kernel reports an error of
+        their sync to this process. Raises OSError, also for a batch with a wrong CRC.
         """
         code = lib.seg_write_again(handle.fd, self.recovery_point, -1, end)
         if code == -errno.ENOMEM:
@@ -232,10 +231,10 @@ class Flusher:
             raise OSError(-code, os.strerror(-code), handle.path)
 
     def _sync_aborts(self, segment: Segment) -> None:
-        segment.unsynced_aborts = False  # first: aborts that come meanwhile are left to the next sync
+        segment.unsynced_aborts = False  # first: the next sync is for aborts that come during this one
         try:
             with (
-                suppress(FileNotFoundError),  # the abort was taken back, or the segment deleted meanwhile
+                suppress(FileNotFoundError),  # the abort was undone, or the segment deleted
                 self._pool.files.open(segment.file(names.TXN_INDEX), write=True) as handle,
             ):
                 self._sync_file(handle)
@@ -249,7 +248,9 @@ class Flusher:
         self._pool.files.sync(handle)
 
     def without_syncs(self, run: Callable[[], None]) -> None:
-        """Call `run` while nothing else is synced: it may rename the active segment's file away and back."""
+        """Call `run` while no other thread or process syncs the log: `run` may rename the active segment's
+        file.
+        """
         with self.lock:
             try:
                 run()
@@ -268,14 +269,14 @@ class Flusher:
             raise
 
     def rolled(self, sealed: Segment, offset: int) -> None:
-        """Let the next flush also sync the indexes and the producer snapshot that a roll at `offset`
+        """Have the next flush also sync the indexes and the producer snapshot that a roll at `offset`
         wrote.
         """
         self._sealed.append((sealed, offset))
         self.names_changed()
 
     def names_changed(self) -> None:
-        """Let the next flush also sync the directory, since a file was made."""
+        """Have the next flush also sync the directory, because a file was made or removed."""
         self._names_synced = _NEVER
         self._tail.c.names = changes = next(self._changes)
         if self._tail.c.share:

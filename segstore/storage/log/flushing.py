@@ -1,6 +1,6 @@
-"""When a partition is flushed: by flush.messages and flush.ms, behind a roll, and on request.
+"""The policy of a partition's flushes: by flush.messages and flush.ms, after a roll, and on request.
 
-On disk the flusher syncs. Threads: any; the append token is never held here, but for `adopted` and `bind`.
+On disk the flusher syncs. Threads: any; the append token is held only in `adopted` and `bind`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ NEVER = INT64_MAX  # Kafka's default for flush.ms
 
 
 class FlushPolicy:
-    """Decides when a partition is flushed: by flush.messages and flush.ms, behind a roll, and on request.
+    """Decides when a partition is flushed: by flush.messages and flush.ms, after a roll, and on request.
 
-    The append token is never held here, but for `adopted`. `changed` says whether anything was written that
-    the next open should find in a producer snapshot.
+    The append token is held only in `adopted` and `bind`. `changed` is True after a write that the next open
+    should find in a producer snapshot.
     """
 
     def __init__(
@@ -31,15 +31,15 @@ class FlushPolicy:
         self._context, self._writer, self._flusher, self._visible = context, writer, flusher, visible
         self.changed = changed
         self._planned = False
-        self.untold: StorageError | None = None
-        """Why a sync in the background failed; closing the partition raises this."""
+        self.failure: StorageError | None = None
+        """The error of a failed sync in the background; closing the partition raises it."""
 
     def flush(self) -> None:
-        """Make all that is visible durable. Raises StorageError."""
+        """Make all visible records durable. Raises StorageError."""
         self._flusher.flush(self._visible.log_end_offset)
 
     def flush_if_due(self, after: int) -> None:
-        """Keep `flush.messages` and `flush.ms` for an append that ends at offset `after`. Raises
+        """Apply `flush.messages` and `flush.ms` to an append that ends at offset `after`. Raises
         StorageError.
         """
         config = self._writer.config
@@ -50,16 +50,16 @@ class FlushPolicy:
         self.changed = True
 
     def bind(self, tail: NativeTail) -> None:
-        """Say when an append at a tail is flushed: C keeps `flush.messages` where it may sync, and
-        `flush_if_due` does the rest.
+        """Give a tail its flush settings: C applies `flush.messages` if it may sync, else `flush_if_due`
+        does. `flush_if_due` always applies flush.ms.
         """
         config = self._writer.config
         by_messages = config.flush_messages != NEVER
         by_c = by_messages and tail.syncs
         tail.c.flush_messages = config.flush_messages if by_c else 0
-        tail.late = self.flush_if_due if by_c else None
+        tail.flush_left = self.flush_if_due if by_c else None
         by_python = config.flush_ms < NEVER or (by_messages and not tail.syncs)
-        tail.due = self.flush_if_due if by_python else None
+        tail.on_append = self.flush_if_due if by_python else None
 
     def _plan(self, seconds: float) -> None:
         self._planned = True
@@ -70,14 +70,14 @@ class FlushPolicy:
             raise
 
     def adopted(self, end: int) -> None:
-        """Note that all below `end` is durable, and about to become visible; the caller holds the append
-        token.
+        """Set the recovery point to `end`, since all records below it are durable and about to become
+        visible; the caller holds the append token.
         """
         self._flusher.set_recovery_point(end)
         self.changed = True
 
     def soon(self, upto: int) -> None:
-        """Make all below `upto` durable in the background."""
+        """Make all records below `upto` durable in the background."""
         self._context.scheduler.soon(partial(self._quietly, upto))
 
     def _as_planned(self) -> None:
@@ -89,8 +89,8 @@ class FlushPolicy:
             try:
                 self._flusher.flush(min(upto, self._visible.log_end_offset))
             except StoreClosedError:
-                pass  # the topic was deleted meanwhile
+                pass  # the topic was deleted
             except StorageError as error:
-                if error.errno is not None:  # an error without errno is a fence that was raised before
-                    self.untold = copy_of(error)
+                if error.errno is not None:  # an error without errno is that of an earlier fence
+                    self.failure = copy_of(error)
                 raise

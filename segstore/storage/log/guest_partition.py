@@ -1,10 +1,10 @@
-"""A partition to which a guest appends: a process beside the host of a shared store, which does by itself
-what needs nothing but the log's end.
+"""A partition to which a guest appends. A guest is a process beside the host of a shared store; it does by
+itself the work for which the log's end is enough.
 
-C appends as in a host (`_native/append.c`), with the log's lock held. Whatever C can't do now is seen to
-here: the files of another generation are opened, what this process has left behind a sealed end is cut, or
-the host is asked for a verdict; then the append is tried again. On disk the active segment's log and indexes
-are written.
+C appends as in a host (`_native/append.c`), with the log's lock held. If C can't append, `GuestPartition`
+removes the obstacle: it opens the files of another generation, cuts bytes that this process wrote beyond the
+end of a sealed segment, or sends a request to the host. Then the append is tried again. On disk the active
+segment's log and indexes are written.
 
 Threads: any. `token` is held while the tail is bound; C appends without it.
 """
@@ -39,34 +39,35 @@ if TYPE_CHECKING:
     from segstore.storage.log.read_only_partition import ReadOnlyPartition
 
 MOST_AT_ONCE = 4 << 20
-"""Bytes of the largest append that a guest makes by itself: a longer one would hold up all others."""
+"""Bytes of the largest append that a guest writes itself: a longer append would hold the log's lock too long.
+"""
 NEVER = INT64_MAX
 
 
 class GuestSide(Protocol):
-    """What a guest's partition asks of its store."""
+    """The parts of a guest's store that its partitions use."""
 
     def share_of(self, key: int) -> tuple[int, Any] | None:
         """Return the slot of a partition, and a new share of its log; None if there is none yet."""
 
     def ask(self, what: int, request: MemberRequest) -> None:
-        """Ask the host; see `Asking.ask`."""
+        """Send a request to the host, and wait for its answer. `what` is a SEG_ASKS constant; errors as
+        `Asking.ask`.
+        """
 
     @property
     def patience(self) -> float:
-        """Return the seconds after which an append raises `unavailable()` that the host does not make
-        possible.
-        """
+        """Return the seconds that an append waits for the host before it raises `unavailable()`."""
 
     def unavailable(self) -> HostUnavailableError:
-        """Return the error for an append that the host has not made possible in time."""
+        """Return the error for an append that has waited too long for the host."""
 
     @property
     def ends(self) -> tuple[Any, int]:
-        """Return a mapping of the published ends that may be written, and its size."""
+        """Return a writable mapping of the published ends, and its size."""
 
     def slot_of(self, key: int) -> int:
-        """Return the slot of a partition. Raises StoreClosedError where it has none any more."""
+        """Return the slot of a partition. Raises StoreClosedError if the partition was deleted."""
 
     def led(self, topic: str, partition: int, key: int) -> Any:
         """Return the host's partition if this process is the host, else None. Raises StoreClosedError if the
@@ -74,7 +75,7 @@ class GuestSide(Protocol):
         """
 
     def stage(self, topic: str, partition: int, key: int, chunks: Iterable[Encoded]) -> int:
-        """Append by way of the host, all visible at once; returns the first offset."""
+        """Append by way of the host, all records visible at once; return the first offset."""
 
 
 class GuestTail:
@@ -87,16 +88,18 @@ class GuestTail:
         self.token = Mutex()
 
     def flush(self) -> bool:
-        """Make durable what lies in the log by one call of C; False where more is to be done."""
+        """Make the appended records durable by one call of C; return False if the host must sync."""
         return self.native.is_open and self.flush_to(self._end())
 
     def flush_to(self, upto: int) -> bool:
-        """Do what `flush` does, up to this offset."""
+        """Make the records below `upto` durable by one call of C; return False if the host must sync."""
         code: int = seg_tail_flush(self.native.address, upto)
         return code >= 0
 
     def torn(self, number: int, need: int) -> BaseException:
-        """Return the error for an append of C's that failed with this errno; nothing of it is in the log."""
+        """Return the error for an append by C that failed with this errno; the log has none of its
+        records.
+        """
         raised = self.native.write.raised()
         if raised is not None and not is_refusal(raised):
             return raised
@@ -104,7 +107,7 @@ class GuestTail:
 
 
 class GuestFlushing:
-    """Keeps flush.messages and flush.ms for what this process appends."""
+    """Applies flush.messages and flush.ms to the appends of this process."""
 
     def __init__(self, context: StoreContext, flush: Callable[[int], None]) -> None:
         self._context, self._flush = context, flush
@@ -113,17 +116,19 @@ class GuestFlushing:
         self.synced: Callable[[], int]
 
     def bind(self, tail: NativeTail, config: TopicConfig) -> None:
-        """Keep these settings from now on: C keeps flush.messages if it may sync, as in `Flushing.bind`."""
+        """Use these settings from now on. C applies flush.messages if it may sync, as in
+        `FlushPolicy.bind`.
+        """
         self._messages, self._ms = config.flush_messages, config.flush_ms
         self.synced = lambda: int(tail.c.share.log.synced)
         by_messages = self._messages != NEVER
         by_c = by_messages and tail.syncs
         tail.c.flush_messages = self._messages if by_c else 0
-        tail.late = self.flush_if_due if by_c else None
-        tail.due = self.flush_if_due if self._ms != NEVER or (by_messages and not by_c) else None
+        tail.flush_left = self.flush_if_due if by_c else None
+        tail.on_append = self.flush_if_due if self._ms != NEVER or (by_messages and not by_c) else None
 
     def flush_if_due(self, after: int) -> None:
-        """See `Flushing`."""
+        """Apply flush.messages and flush.ms to an append that ends at offset `after`. Raises StorageError."""
         if self._messages != NEVER and after - self.synced() >= self._messages:
             self._flush(after)
         elif self._ms != NEVER and not self._planned:
@@ -136,8 +141,8 @@ class GuestFlushing:
         try:
             self._flush(NEVER)
         except StoreClosedError:
-            pass  # the topic was deleted meanwhile
-        except HostUnavailableError:  # the next host makes it possible
+            pass  # the topic was deleted
+        except HostUnavailableError:  # tried again: another process may become host
             self._plan()
             raise
 
@@ -151,8 +156,8 @@ class GuestFlushing:
 
 
 class GuestPartition:
-    """The appending side of one partition in a guest. `follower` is the reading side; `topic_config()` gives
-    the topic's settings as they are now.
+    """The appending side of one partition in a guest. `follower` is the reading side; `topic_config()`
+    returns the topic's current settings.
     """
 
     acks = None
@@ -185,17 +190,17 @@ class GuestPartition:
         self._slot = -1
 
     def for_write(self) -> Any:
-        """Return what appends: this object, with the topic's settings of now, or the host's partition once
-        this process is the host.
+        """Return the partition that appends: this object, with the current settings, or the host's partition
+        if this process has become the host.
         """
         led = self._side.led(self.topic, self.partition, self._key)
         share = self._share
-        # A log is closed while its settings change, and until somebody appends.
+        # A log is closed while its settings change, until the next append.
         if led is None and (share is None or not share.log.open or share.log.settings != self._settings):
             self._use(self._topic_config())
         return led or self
 
-    # --- what appends ask for ---------------------------------------------------------------
+    # --- the end of the log -----------------------------------------------------------------
 
     @property
     def visible(self) -> GuestPartition:
@@ -208,7 +213,7 @@ class GuestPartition:
         return self.follower.view.end_offset
 
     def _shared_end(self) -> int:
-        """Return the log end offset, without the segments of a view."""
+        """Return the log end offset from the shared record of the log, which needs no view."""
         now, share = ffi.new("seg_shared_end *"), self._share
         if share is not None and share.log.key == self._key and lib.seg_shared_now(share.log, now):
             return int(now.end.next_offset)
@@ -232,7 +237,7 @@ class GuestPartition:
         raise refused_in_guest("delete_records()")
 
     def put(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
-        """Append what C could not append at once; returns the first offset. Raises OffsetMismatchError,
+        """Append chunks that C could not append at once; return the first offset. Raises OffsetMismatchError,
         HostUnavailableError, StorageError, StoreClosedError, ForkedError; nothing is appended then.
         """
         if isinstance(claim, ProducerAppendInfo):
@@ -257,7 +262,7 @@ class GuestPartition:
         native, tried = self.tail.native, False
         until = time.monotonic() + self._side.patience
         while True:
-            self._see_to(chunk, tried)
+            self._remove_obstacle(chunk, tried)
             now = lib.SEG_NOW if native.clock is None else native.clock()
             first = int(
                 lib.seg_tail_write(
@@ -270,17 +275,17 @@ class GuestPartition:
             if first != lib.SEG_SLOW:
                 raise self.tail.torn(-first, chunk.size)
             if self._share is not None and self._share.comes_again:
-                continue  # the lock is another one's: behind signals' handlers it is waited for on
-            if tried and time.monotonic() > until:  # others are faster, again and again
+                continue  # another process has the lock, and a signal has ended the wait for it
+            if tried and time.monotonic() > until:  # other processes were faster again and again
                 raise self._side.unavailable()
             tried = True
-            if claim is not None and not self._wants():
+            if claim is not None and not self._obstacle():
                 claim.check(self.log_end_offset)
 
-    # --- what C can't do now ----------------------------------------------------------------
+    # --- obstacles to C's appends -----------------------------------------------------------
 
-    def _wants(self) -> str:
-        """Return what keeps C from an append that fits: "" for nothing."""
+    def _obstacle(self) -> str:
+        """Return the name of the obstacle to an append by C, "" for none."""
         share = self._share
         if share is None or share.log.key != self._key:
             return "log"
@@ -297,32 +302,32 @@ class GuestPartition:
             return "files"
         return "" if self.tail.native.is_open else "files"
 
-    def _see_to(self, chunk: Encoded, tried: bool) -> None:
-        """Put right what keeps C from appending, or have the host do it; behind a try in vain, also where
-        nothing seems to.
+    def _remove_obstacle(self, chunk: Encoded, tried: bool) -> None:
+        """Remove the obstacle to an append by C, or have the host remove it. After a failed try (`tried`) the
+        host is asked even if no obstacle is seen.
         """
         self.context.check_writable()
-        wants = self._wants()
-        if wants == "log":
+        obstacle = self._obstacle()
+        if obstacle == "log":
             self._find_log()
-        elif wants == "fence":
+        elif obstacle == "fence":
             raise self._fenced()
-        elif wants == "lock":
+        elif obstacle == "lock":
             word, self._share.waited_for = self._share.waited_for, 0
             self._side.ask(lib.SEG_ASKS_AWAY, MemberRequest(self._slot, self._key, word=word))
-        elif wants == "sealed":
+        elif obstacle == "sealed":
             with os_errors():
-                self._let_go()
-        elif wants == "files":
+                self._cut_sealed()
+        elif obstacle == "files":
             with os_errors():
                 self._bind()
-        elif wants == "open" or tried:
+        elif obstacle == "open" or tried:
             self._side.ask(lib.SEG_ASKS_READY, self._request(chunk))
 
     def _fenced(self) -> StorageError:
         number = self._share.log.failed
-        told = f"{self.directory} is fenced for writing until the host reopens it: a sync failed"
-        return StorageError(number, f"{told}: {os.strerror(number)}", self._path)
+        message = f"{self.directory} is fenced for writing until the host reopens it: a sync failed"
+        return StorageError(number, f"{message}: {os.strerror(number)}", self._path)
 
     def _request(self, chunk: Encoded) -> MemberRequest:
         headers, n = chunk.headers, chunk.n
@@ -331,14 +336,14 @@ class GuestPartition:
         return MemberRequest(self._slot, self._key, generation, 0, chunk.size, n, offsets, when)
 
     def _when(self, timestamp: int) -> int:
-        """Return the time by which C measures the age of the segment for a batch."""
+        """Return the time in ms by which C measures the age of the segment for a batch."""
         clock = self.tail.native.clock
         if self.tail.native.c.stamps and clock is not None:
             return int(clock())
         return wall_clock() if self.tail.native.c.stamps or timestamp < 0 else timestamp
 
     def _find_log(self) -> None:
-        """Find the log's part of the shared file, or have the host open the partition."""
+        """Take the log's share from the shared file, or have the host open the partition."""
         with self.token:
             self.tail.native.pause()
             found = self._side.share_of(self._key)
@@ -354,9 +359,9 @@ class GuestPartition:
         self._slot = self._side.slot_of(self._key)
         self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
 
-    def _let_go(self) -> None:
-        """Cut what this process may have written behind the ends of segments whose lock was taken from it
-        [A4].
+    def _cut_sealed(self) -> None:
+        """Cut the bytes that this process may have written beyond the ends of segments whose lock was taken
+        from it [A4].
         """
         share, sealed = self._share, ffi.new("seg_sealed *")
         with self.token:
@@ -365,7 +370,7 @@ class GuestPartition:
             while (number := lib.seg_share_sealed(share, 0, False, sealed)) >= 0:
                 cut_sealed(self.context, self.directory, sealed, self.config.index_interval_bytes)
                 lib.seg_share_let_go(share, number)
-            if number != -errno.EAGAIN:  # else the host has not gone on yet
+            if number != -errno.EAGAIN:  # else the host has no next segment yet
                 share.aways = aways
         if number == -errno.EAGAIN:
             self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
@@ -373,7 +378,7 @@ class GuestPartition:
     def _bind(self) -> None:
         """Open the files of the log's generation, and let C append to them. Raises OSError, StorageError."""
         with self.token:
-            self.context.check_writable()  # `close` pauses the tail with the token, behind the store's end
+            self.context.check_writable()  # `close` pauses the tail after the store was marked closed
             native, share = self.tail.native, self._share
             native.pause()
             now = ffi.new("seg_shared_end *")
@@ -384,7 +389,7 @@ class GuestPartition:
             except FileNotFoundError:
                 if not self.context.files.exists(self.directory):
                     raise StoreClosedError(f"{self.directory}: the topic was deleted") from None
-                return  # the log has gone on meanwhile
+                return  # the log has rolled
             log, active = share.log, self._active
             active.most_position, active.young_ms, active.interval = (
                 log.most_position,
@@ -404,7 +409,7 @@ class GuestPartition:
         stem = os.path.join(self.directory, names.segment_file(now.end.base_offset, ""))
         context, native = self.context, self.tail.native
         path = stem + names.LOG
-        context.pool.forget(path)  # the name may be another file's by now
+        context.pool.forget(path)  # another file may have the name now
         handle = context.pool.get(path, write=True)
         offsets = self._map(stem + names.INDEX, now.end.offset_room, 8)
         times = self._map(stem + names.TIME_INDEX, now.end.time_room, 12)
@@ -414,16 +419,16 @@ class GuestPartition:
         self._path = path
 
     def _map(self, path: str, entries: int, size: int) -> Any:
-        """Map an index for the entries for which there is room. Raises OSError."""
+        """Map an index file with room for so many entries. Raises OSError."""
         with self.context.files.open(path, write=True) as handle:
             length = max(entries * size, 1)
             try:
                 return held("uint8_t[]", self.context.files.map(handle, length, write=True))
-            except OSError as error:  # a look at the size before would say less: a roll may trim it meanwhile
+            except OSError as error:  # no size check before the call: a roll may trim the file in between
                 if error.errno != errno.EINVAL:
                     raise
-                told = "The index has less room than its log says"
-                raise FileNotFoundError(errno.ENOENT, told, path) from None
+                message = "The index has less room than its log says"
+                raise FileNotFoundError(errno.ENOENT, message, path) from None
 
     def _use(self, config: TopicConfig) -> None:
         self.config, self.validator = config, LogValidator(config)
@@ -431,7 +436,7 @@ class GuestPartition:
     # --- syncs, closing ---------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Make all that is visible durable. Raises StorageError, HostUnavailableError."""
+        """Make all visible records durable. Raises StorageError, HostUnavailableError."""
         self._flush(NEVER)
 
     def _flush(self, upto: int) -> None:
@@ -443,11 +448,11 @@ class GuestPartition:
         end = min(upto, self._shared_end())
         if self._is_durable(end):
             return
-        if self._wants() == "files":  # of which a sync may be all that it takes
+        if self._obstacle() == "files":  # with the files open, C can sync
             with os_errors():
                 self._bind()
         if not self.tail.native.is_open or not self.tail.flush_to(end):
-            if self._wants() == "fence":
+            if self._obstacle() == "fence":
                 raise self._fenced()
             self._side.ask(lib.SEG_ASKS_SYNC, MemberRequest(self._slot, self._key, offsets=end))
 
@@ -456,7 +461,7 @@ class GuestPartition:
         return share is not None and share.log.key == self._key and share.log.synced >= end
 
     def close(self) -> None:
-        """Make durable what this process can sync by itself, and let C append no more."""
+        """Make durable the records that this process can sync by itself, and stop C's appends."""
         if self.tail.native.is_open:
             self.tail.flush()
         with self.token:
@@ -464,7 +469,7 @@ class GuestPartition:
 
 
 def joined(chunks: list[Encoded]) -> Encoded:
-    """Return the batches of several chunks as one."""
+    """Return the batches of several chunks as one chunk."""
     data = bytearray().join(chunk.data for chunk in chunks)
     batches = np.concatenate([chunk.batches for chunk in chunks])
     batches["position"] = np.cumsum(batches["size"]) - batches["size"]
@@ -476,10 +481,10 @@ def joined(chunks: list[Encoded]) -> Encoded:
 
 
 def cut_sealed(context: StoreContext, directory: str, sealed: Any, interval: int) -> None:
-    """Cut what lies behind the end of a sealed segment, to which nobody writes any more, and make its indexes
-    anew: so long nobody could end them. Raises OSError.
+    """Cut the bytes beyond the end of a sealed segment that no process writes to any more, and build its
+    indexes anew: they could not be finished before. Raises OSError.
     """
-    if sealed.is_replaced:  # its name is another file's
+    if sealed.is_replaced:  # another file has its name
         return
     size = int(sealed.position)
     segment = Segment(context.pool, directory, sealed.base_offset, size, writable=True, interval=interval)

@@ -1,6 +1,6 @@
-"""`LeaseTerm`: until when a primary with a lease takes appends. Nothing is on disk.
+"""`LeaseTerm`: the time until which a primary with a lease takes appends. Nothing is on disk.
 
-Threads: one renews, any asks.
+Threads: one renews, any checks.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from segstore.errors import DemotedError
 
 
 def now() -> float:
-    """Return seconds of a clock that goes on while the machine is suspended."""
+    """Return the seconds of a clock that runs while the machine is suspended, too."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class LeaseTerm:
-    """All logs of one store ask it before each append. `why` says why it has run out."""
+    """The term of a store's lease, which all logs of the store check before each append. `why` is the message
+    for a term that is over.
+    """
 
     def __init__(self, why: str) -> None:
         self.until, self.why = 0.0, why
 
     def check(self) -> None:
-        """Raise DemotedError where the term has run out."""
+        """Raise DemotedError if the term is over."""
         if now() >= self.until:
             raise DemotedError(self.why)

@@ -1,9 +1,10 @@
-"""`LogEnd`: where the next batch of a log will begin; and `LastRecordEnds`, which come there.
+"""`LogEnd`: the place of the next batch of a log; and `LastRecordEnds`, which reads new records at the ends
+of logs.
 
-A reader that has read all of a log waits for the next record, which mostly comes in a batch of its own: it is
-read within the wait, in C (_native/follow.c). Everything else is left to `storage/log/read.py`.
+A reader at the end of a log waits for the next record, which is mostly alone in its batch: C reads such a
+record within the wait (_native/follow.c). All other batches are left to `storage/log/read.py`.
 
-On disk the log is only read. Threads: any; both never change.
+On disk the log is only read. Threads: any for `LogEnd`, which never changes; one for `LastRecordEnds`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from segstore.storage.segment.log_view import LogView
 
 
 class LogEnd(NamedTuple):
-    """The batch with `offset`, once it is written, begins at byte `position` of an open log. That is a hint:
-    the batch itself must have the offset.
+    """The byte `position` of an open log at which the batch with `offset` will begin. It is a hint: the
+    reader must compare the batch's own offset.
     """
 
     offset: int
@@ -27,13 +28,13 @@ class LogEnd(NamedTuple):
 
 
 def end_of(view: LogView) -> LogEnd:
-    """Return the end of what is visible. Raises OSError where the active segment can't be opened."""
+    """Return the end of the visible log. Raises OSError if the active segment can't be opened."""
     return LogEnd(view.end_offset, view.end_position, view.segments[-1].handle)
 
 
 class LastRecordEnds:
-    """The ends that one reader follows, whose waits read the last record of a log: `followed.came`. It has no
-    headers. Threads: one.
+    """The ends of logs at which one reader waits. Its waits read the next record of a log, without headers,
+    into `followed.came`. Threads: one.
     """
 
     def __init__(
@@ -44,8 +45,8 @@ class LastRecordEnds:
         committed: bool,
         check_crcs: bool,
     ) -> None:
-        """`keys` and `kind` are those of `FollowedEnds`. `committed`: records are only read where no
-        transaction is open in the partition.
+        """`keys` and `kind` are those of `FollowedEnds`. `committed`: a record is read only if no transaction
+        is open in its partition.
         """
         followed.keys, followed.kind = tuple(keys), kind
         self.followed = followed
@@ -53,21 +54,21 @@ class LastRecordEnds:
         followed.last.committed, followed.last.check_crc = committed, check_crcs
 
     def expect(self, ends: Sequence[LogEnd | None]) -> None:
-        """Let the next waits read a record that comes at the end of each partition; None: leave it to others.
-        Behind a record that was read the next one is expected.
+        """Have the next waits read a record at the end of each partition, and after a record the next one. A
+        partition with None is left to other readers.
         """
         places = self.followed.content
         for number in range(self.followed.n):
             places[number].fd = -1  # first: an interrupt may come between these lines
-        self._ends = ends  # which keep the files open
+        self._ends = ends  # keeps the files open
         for number, end in enumerate(ends):
             if end is not None:
                 place = places[number]
                 place.offset, place.position, place.fd = end.offset, end.position, end.handle.fd
 
     def read_up_to(self, ends: Sequence[LogEnd]) -> bool:
-        """Expect records at these ends, up to which all was read, and let the next wait end at once where
-        more is published already. Returns False where that can't be told now.
+        """Expect records at these ends, up to which all records were read. The next wait ends at once if more
+        is published already. Return False if the published ends can't be compared now.
         """
         self.expect(ends)
         return self.followed.see([end.offset for end in ends])

@@ -1,9 +1,9 @@
-"""The segments of one partition as its writer holds them: which there are, which is active, and whether the
-log takes appends (Kafka: LogSegments, and the state of UnifiedLog).
+"""The segments of one partition as its writer holds them: their list, the active one, and the state that
+stops appends: closed or fenced (Kafka: LogSegments, and the state of UnifiedLog).
 
-This object alone changes the list. It changes no file: `LogWriter.roll` makes those of the next segment.
-Threads: the holder of the partition's append token; any thread may ask `lies_in`, `fenced` and `closed`, and
-a flush of any thread may fence.
+Only this object changes the list. It changes no file: `LogWriter.roll` makes the files of the next segment.
+Threads: the holder of the partition's append token; any thread may call `lies_in` and read `fenced` and
+`closed`, and a flush of any thread may fence.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ def _nothing() -> None:
 
 
 def _ignored(error: BaseException) -> None:
-    """Tell nobody."""
+    """Ignore the error."""
 
 
 class LogSegments:
-    """Segments in the order of their base offsets; `active`, the last one, is open for appending.
+    """The segments of one log in the order of their base offsets; `active`, the last one, is open for
+    appending.
 
-    `layout` is a number that changes with the list: other processes list the directory again then. `removals`
-    counts the segments of failed appends that were removed: the directory may not be synced since.
+    `layout` counts changes of the list, after which other processes list the directory again. `removals`
+    counts removed segments of failed appends: each leaves the directory unsynced.
     """
 
     def __init__(
@@ -40,11 +41,11 @@ class LogSegments:
         self.directory, self.layout, self.removals = directory, layout, 0
         self.active = ActiveSegment(segments[-1], config, end_offset)
         self.fenced: BaseException | None = None
-        """Why nothing may be appended before the partition is reopened."""
+        """The error because of which appends fail until the partition is reopened; None without one."""
         self.stop_appends: Callable[[], None] = _nothing
-        """Stops appends that don't ask whether the log is fenced."""
+        """Stops C's appends, which don't check `fenced`."""
         self.on_fence: Callable[[BaseException], object] = _ignored
-        """Is told why the log is fenced, by whoever fences it, with its locks held: it waits for nothing."""
+        """Called with the error of a fence, while the fencing thread holds its locks: it must not wait."""
         self.closed = False
         """Whether the partition is closed, or its topic deleted."""
         self._list = segments
@@ -59,17 +60,17 @@ class LogSegments:
 
     @property
     def next_offset(self) -> int:
-        """Return the offset of the next record that is written, whether those before are visible or not."""
+        """Return the offset of the next record to be written; earlier records may not be visible yet."""
         return int(self.active.end.next_offset)
 
     def list_anew(self) -> Lists:
-        """Make `lists`, and return them."""
+        """Set `lists` from the current segments, and return them."""
         lists = self.lists = tuple(self._list), tuple(segment.base_offset for segment in self._list)
         return lists
 
     def lies_in(self, segments: Sequence[Segment]) -> bool:
-        """Return whether these are sealed segments of the log still, side by side. Any thread may call
-        this.
+        """Return whether these segments are still sealed segments of the log, side by side. Any thread may
+        call this.
         """
         sealed = self._list[:-1]
         at = sealed.index(segments[0]) if segments[0] in sealed else 0
@@ -78,60 +79,60 @@ class LogSegments:
     # --- whether the log takes appends ------------------------------------------------------
 
     def check(self) -> None:
-        """Raise StoreClosedError, or StorageError where the log is fenced."""
+        """Raise StoreClosedError if the log is closed, StorageError if it is fenced."""
         if self.closed:
             raise StoreClosedError(f"{self.directory} is closed, or its topic deleted")
         if self.fenced is not None:
             raise StorageError(f"{self.directory} is fenced for writing until it is reopened: {self.reason}")
 
     def fence(self, error: BaseException) -> None:
-        """Let nothing be appended until the partition is reopened, because of `error`."""
+        """Make appends fail with `error` until the partition is reopened."""
         self.fenced = copy_of(error)
         self.stop_appends()
         self.on_fence(error)
 
     @property
     def reason(self) -> str:
-        """Return why the partition is fenced."""
+        """Return the message of the error that fenced the log."""
         return str(self.fenced) or type(self.fenced).__name__
 
     # --- changes ----------------------------------------------------------------------------
 
-    # `lists` are dropped first: where an interrupt comes then, they are made anew.
+    # `lists` are dropped first: if an interrupt follows, the next caller makes them anew.
 
     def append(self, segment: Segment) -> None:
-        """Put a segment behind the last one. `activate` follows: until then appends go to the one before."""
+        """Add a segment to the end of the list. Appends go to the segment before it until `activate`."""
         self.lists = None
         self._list.append(segment)
 
     def activate(self, active: ActiveSegment) -> None:
-        """Let `active`, which is the last segment, take the appends from now on."""
+        """Send appends to `active`, the last segment, from now on."""
         self.active = active
 
     def replace_last(self, segment: Segment) -> None:
-        """Put a segment in place of the last one."""
+        """Put a segment in place of the last segment."""
         self.lists = None
         self._list[-1] = segment
 
-    def behind(self, segment: Segment) -> list[Segment]:
-        """Return the segments behind this one."""
+    def after(self, segment: Segment) -> list[Segment]:
+        """Return the segments after this segment."""
         return self._list[self._list.index(segment) + 1 :]
 
-    def cut_behind(self, segment: Segment) -> None:
-        """Let this segment be the last one."""
+    def cut_after(self, segment: Segment) -> None:
+        """Remove the segments after this segment from the list."""
         self.lists = None
         del self._list[self._list.index(segment) + 1 :]
 
     def cut_from(self, slot: int, segment: Segment) -> list[Segment]:
-        """Put a segment in place of those from number `slot` on, which are returned."""
+        """Put a segment in place of the segments from index `slot` on; return the replaced segments."""
         gone = self._list[slot:]
         self.lists = None
         self._list[slot:] = [segment]
         return gone
 
     def drop_below(self, start: int) -> list[Segment]:
-        """Drop the segments that lie wholly below the offset `start`, and return them. The active segment
-        stays.
+        """Remove the segments wholly below the offset `start` from the list, and return them. The active
+        segment stays.
         """
         behind = enumerate(self._list[1:])
         keep = next((i for i, s in behind if s.base_offset > start), len(self._list) - 1)
@@ -143,7 +144,7 @@ class LogSegments:
         return dropped
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Put the segments `new` in place of `old`, which lie in the log side by side."""
+        """Put the segments `new` in place of the segments `old`, which lie side by side in the log."""
         at = self._list.index(old[0])
         self.lists = None
         self._list[at : at + len(old)] = new

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from segstore.config import TopicConfig
 from segstore.index.sparse import MOST
 from segstore.storage.handle_pool import HandlePool
-from segstore.storage.log.recovery import PartitionRecovery, Recovered, behind_last, last_whole
+from segstore.storage.log.recovery import PartitionRecovery, Recovered, end_of_batches, last_whole
 from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import (
     bury_segment,
@@ -25,14 +25,14 @@ from segstore.storage.segment.segment_files import (
 
 
 class Expected(NamedTuple):
-    """What the checkpoints say of a partition. `gaps_end`, `suspect`: see `PartitionRecovery`.
+    """The state of a partition by its checkpoints. `gaps_end`, `suspect`: as in `PartitionRecovery`.
 
-    `recovery_point_checked`, `log_start_checked`: whether the source of the number has a checksum. A
-    recovery point without one that is behind the log's end is ignored, and a log start offset without one
-    lets no file be touched; `log_start_claimed`: that was so at an earlier open, and was reported then.
-    `now_ms` is the store's clock. `told` says which of the checkpoints disagree. `replicated`: this is a
-    replica's log, which ends where it has no more (R7): its leader has the rest. `may_be_old`: see `Segment`.
-    `ends`: where segments end, by base offset, to whose files processes may be writing still (A5).
+    `recovery_point_checked`, `log_start_checked`: whether the source of the number has a checksum. A recovery
+    point without one is ignored if it lies beyond the log's end; because of a log start offset without one no
+    file is removed. `log_start_claimed`: an earlier open has reported such a log start offset. `now_ms` is
+    the store's clock. `told` are messages about checkpoints that disagree. `replicated`: this is a replica's
+    log, which ends at its last record (R7): its leader has the records that it lacks. `may_be_old`: as in
+    `Segment`. `ends`: the ends of sealed segments that processes may still write to, by base offset (A5).
     """
 
     clean: bool
@@ -52,9 +52,9 @@ class Expected(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """An opened log; all below `durable_offset` is synced. `recovered` is None where the log was taken as it
-    was. `told` says what else was not as expected. `buried` are paths of `.deleted` files, to be deleted
-    later. `claimed`: segments stay below a log start offset from a source without a checksum.
+    """An opened log; all below `durable_offset` is synced. `recovered` is None if no recovery was needed.
+    `told` are messages about other faults. `buried` are paths of `.deleted` files, to be deleted later.
+    `claimed`: segments stay below a log start offset from a source without a checksum.
     """
 
     segments: list[Segment]
@@ -68,7 +68,7 @@ class Opened(NamedTuple):
 
 
 def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expected: Expected) -> Opened:
-    """Open a partition's segments, ready for appending to the last. Raises OSError."""
+    """Open a partition's segments, the last one for appending. Raises OSError."""
     bases, buried = finish_renames(pool.files, directory)
     old = expected.may_be_old
     segments = load_segments(pool, directory, bases, config, writable=True, may_be_old=old)
@@ -84,7 +84,7 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
         segments = _begun_anew(segments, config, expected)
     recovered = None
     last = segments[-1]
-    position, end = behind_last(last) if expected.clean else (-1, -1)
+    position, end = end_of_batches(last) if expected.clean else (-1, -1)
     if position != last.final_size or end < least:
         recovered = PartitionRecovery(
             segments,
@@ -112,11 +112,11 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
 
 
 def _begun_anew(segments: list[Segment], config: TopicConfig, expected: Expected) -> list[Segment]:
-    """Return the segments of a replica's log; a new one where a crash came after it was decided to begin the
-    log anew (R6): only then the log start offset lies above the log's end.
+    """Return the segments of a replica's log. If the log start offset lies above the log's end, a crash came
+    after the decision to begin the log anew (R6): then return a new segment alone.
     """
     last, start = segments[-1], expected.log_start
-    if not expected.log_start_checked or start <= behind_last(last)[1]:
+    if not expected.log_start_checked or start <= end_of_batches(last)[1]:
         return segments
     for segment in reversed(segments):
         remove_segment(segment)
@@ -125,15 +125,15 @@ def _begun_anew(segments: list[Segment], config: TopicConfig, expected: Expected
 
 
 def _recovery_point(segments: list[Segment], expected: Expected, messages: list[str]) -> int:
-    """Return the recovery point. One that is behind the log's end, from a source without a checksum, is
-    ignored: then all up to the last whole batch is taken for synced, so that no good batch is cut off.
+    """Return the recovery point. A recovery point beyond the log's end is ignored unless it has a checksum;
+    the log then counts as synced up to its last whole batch, so that no good batch is cut off.
     """
     claimed = max(expected.recovery_point, 0)
     if expected.log_start_checked and not expected.replicated:
-        # The log start offset only moves to durable offsets. Of the segments below it a crash may have left
-        # any, since their names are removed in any order: a gap among them does not end the log.
+        # The log start offset only moves to durable offsets. A crash may have left any of the segments below
+        # it, because their names are removed in any order: a gap between them does not end the log.
         claimed = max(claimed, expected.log_start)
-    if expected.recovery_point_checked or not segments or claimed <= behind_last(segments[-1])[1]:
+    if expected.recovery_point_checked or not segments or claimed <= end_of_batches(segments[-1])[1]:
         return claimed
     pool, directory = segments[0].pool, segments[0].directory
     end = last_whole(pool.files, directory, [segment.base_offset for segment in segments])
@@ -144,10 +144,10 @@ def _recovery_point(segments: list[Segment], expected: Expected, messages: list[
 
 
 def _start(segments: list[Segment], expected: Expected, end: int, messages: list[str]) -> tuple[int, int]:
-    """Return the log start offset, and how many segments are wholly below it."""
+    """Return the log start offset, and the number of segments wholly below it."""
     log_start, first = expected.log_start, segments[0].base_offset
     if log_start > end:
-        # The log start offset only moves to durable offsets: one behind the end comes from a damaged
+        # The log start offset only moves to durable offsets: beyond the end, it comes from a damaged
         # checkpoint.
         messages.append(f"log start offset {log_start} is behind the end {end}: {first} is taken")
         return first, 0
@@ -158,8 +158,8 @@ def _start(segments: list[Segment], expected: Expected, end: int, messages: list
 def _put_aside(
     segments: list[Segment], below: int, start: int, now_ms: int, messages: list[str]
 ) -> list[str]:
-    """Rename segments below the log start offset, which a crash left, to names that end in `.deleted`;
-    returns the files' paths.
+    """Rename the segments below the log start offset, left by a crash, to names that end in `.deleted`;
+    return the files' paths.
     """
     if not below:
         return []
@@ -179,7 +179,7 @@ def load_segments(
     writable: bool,
     may_be_old: bool = True,
 ) -> list[Segment]:
-    """Return the segments with these base offsets, each with its file's size, all as sealed ones. Raises
+    """Return the segments with these base offsets, each with its file's size, all as sealed segments. Raises
     OSError.
     """
     segments = []

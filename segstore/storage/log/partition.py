@@ -1,9 +1,9 @@
 """One partition as its writer holds it: its parts put together, log start and retention, and flushing.
 
-On disk are files in the partition's directory, which the parts write. Threads: any. The append token
-(`token`) is held where the log's end or its segments change, `admin` where the log start offset does,
-`naming` where files are renamed or the directory is; they are taken in the order admin, naming, token. No
-sync is done with the token held, but for `sync_ahead`.
+On disk are files in the partition's directory, which the parts write. Threads: any. Three locks order the
+changes: `admin_lock` for the log start offset, `rename_lock` for renames of files or of the directory, and
+the append token (`token`) for the log's end and its segments. They are taken in this order. No sync is done
+with the token held, except in `sync_ahead`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class Retained(NamedTuple):
-    """What retention removed: a number of segments, and the bytes of their logs."""
+    """The segments that retention removed, and the bytes of their logs."""
 
     segments: int
     bytes: int
@@ -55,9 +55,9 @@ class Retained(NamedTuple):
 class LogStart:
     """Moves the log start offset up, and removes the segments below it: by request, and by retention.
 
-    On disk the new start is durable before a byte is removed; then the segments below are `.deleted` for
-    file.delete.delay.ms, their producer snapshots are removed, and the leader epochs begin with the log.
-    Threads: any, one at a time (`admin` of the partition); the append token is held only to replace the view.
+    On disk the new start is durable before a byte is removed. Then the segments below it are `.deleted` for
+    file.delete.delay.ms, their producer snapshots are removed, and older leader epochs are dropped. Threads:
+    any, one at a time (`admin_lock` of the partition); the append token is held only to replace the view.
     `start_moved` makes a new log start offset durable.
     """
 
@@ -67,13 +67,13 @@ class LogStart:
         self._partition, self._epochs, self._start_moved = partition, epochs, start_moved
 
     def delete_records(self, before: int) -> int:
-        """Move the log start offset up to `before` (-1: the high watermark), and remove the segments that lie
-        wholly below; returns the new log start offset.
+        """Move the log start offset up to `before` (-1: the high watermark), and remove the segments wholly
+        below it. Return the new log start offset.
 
         The start is durable before a byte is removed. Raises OffsetOutOfRangeError.
         """
         partition = self._partition
-        with partition.context.reserve, partition.admin:
+        with partition.context.reserve, partition.admin_lock:
             view = partition.view
             before = view.end_offset if before == -1 else before
             view.check(max(before, view.start_offset) if before >= 0 else before, partition.directory)
@@ -90,7 +90,7 @@ class LogStart:
         OSError.
         """
         partition = self._partition
-        with partition.admin:
+        with partition.admin_lock:
             view, config = partition.view, partition.config
             count = retention.breached(view, config, now_ms, partition.context.files)
             if count == len(view.segments):
@@ -99,7 +99,7 @@ class LogStart:
                 return Retained(0, 0)
             before = partition.segments[count].base_offset
             if config.retention_bytes >= 0:
-                # The bytes that count in place of older ones must be durable before the older are removed.
+                # Newer bytes use up retention.bytes: they must be durable before older bytes are removed.
                 partition.flusher.flush(view.end_offset)
             full = partition.context.full.note is not None  # appends fail: nothing else waits for these bytes
             delay_ms = 0 if full else config.file_delete_delay_ms
@@ -107,8 +107,8 @@ class LogStart:
             return Retained(count, retention.freed(view, count))
 
     def _rolled_from(self, view: LogView, others: bool) -> bool:
-        """Do what `Partition.roll_from` does. Where the roll fails and there are `others`, these are removed
-        without the active segment, which may be what makes room for the roll.
+        """Roll as `Partition.roll_from`; return False if the roll fails and there are `others` to remove:
+        that may make room for a later roll.
         """
         try:
             return self._partition.roll_from(view)
@@ -118,16 +118,16 @@ class LogStart:
             return False
 
     def _advance(self, start: int, delay_ms: int) -> None:
-        """Let the log begin at `start`, which is durable before a byte is removed."""
+        """Set the log start offset, durably before a byte is removed, and remove the segments below it."""
         partition = self._partition
         partition.flusher.flush(start)
         self._start_moved(start)
         with partition.token:
             dropped = partition.visible.begin_at(start)
         self._remove(dropped, delay_ms)
-        # Last: this frees nothing, and the next open puts right what a crash leaves undone here.
-        # Without `naming` the directory may be that of a new topic with the same name.
-        with partition.naming, suppress(OSError):
+        # Last: this frees no room, and the next open drops the epochs if a crash comes before.
+        # Without `rename_lock` the directory may be that of a new topic with the same name.
+        with partition.rename_lock, suppress(OSError):
             if partition.visible.current is not None and self._epochs.truncate_from_start(start):
                 self._epochs.save()
 
@@ -151,8 +151,20 @@ class Writable(Protocol):
         """Return the partition. Raises ReadOnlyError, StoreClosedError, ForkedError."""
 
 
+class LogState(NamedTuple):
+    """The state of a log after it was opened. `layout` numbers the list of segments for readers of other
+    processes. With a `high_watermark` the log is a replica's.
+    """
+
+    opened: Opened
+    epochs: LeaderEpochs
+    producers: Producers
+    layout: int = 0
+    high_watermark: int | None = None
+
+
 class Partition:
-    """The writing side of one partition. `publisher` tells other processes what is visible; `start_moved`
+    """The writing side of one partition. `publisher` publishes its ends to other processes; `start_moved`
     makes a new log start offset durable.
     """
 
@@ -160,15 +172,12 @@ class Partition:
         self,
         context: StoreContext,
         config: TopicConfig,
-        opened: Opened,
-        epochs: LeaderEpochs,
-        producers: Producers,
+        state: LogState,
         publisher: Publisher,
         start_moved: Callable[[int], None],
-        layout: int = 0,
-        high_watermark: int | None = None,
     ) -> None:
-        """With a `high_watermark` this is a replica, which takes no application's appends before it leads."""
+        """A replica refuses the appends of applications until it leads."""
+        opened, epochs, producers, layout, high_watermark = state
         self.context, self.config, self.producers = context, config, producers
         self.directory = opened.segments[0].directory
         self.segments = LogSegments(self.directory, opened.segments, config, opened.end_offset, layout)
@@ -197,17 +206,19 @@ class Partition:
         self.token = self.tail.token
         self.epochs = epochs
         self.log_start = LogStart(self, epochs, start_moved)
-        self.admin, self.naming = Mutex(), Mutex()
+        self.admin_lock, self.rename_lock = Mutex(), Mutex()
         self.validator = LogValidator(config)
         self.acks: Acknowledger | None = None
         """The other replicas, which an application's append waits for; None without any."""
         self.unsettled: str | None = None
-        """Why a compaction's swap was left half done: reopening finishes it, and no other runs before."""
+        """The reason why a compaction's swap is half done, None if it is not: reopening finishes the swap,
+        and no compaction runs before.
+        """
         self.visible.publish()
 
     @property
     def view(self) -> LogView:
-        """Return the view that readers may see now. Raises StoreClosedError where the topic was deleted."""
+        """Return the view that readers may see now. Raises StoreClosedError if the topic was deleted."""
         return self.visible.view
 
     @property
@@ -217,9 +228,9 @@ class Partition:
 
     @property
     def recovery_begin(self) -> int:
-        """Return the offset from which a recovery is to look at the log behind a crash of the machine: the
-        recovery point, but no offset behind a segment to which a process may write still, though it is
-        sealed: what lies behind its end is to be cut then [A5].
+        """Return the offset from which a recovery must check the log after a crash of the machine: the
+        recovery point, or the base offset of an earlier sealed segment that a process may still write to. The
+        recovery cuts bytes beyond that segment's end [A5].
         """
         share = self.tail.native.c.share
         sealed = share.log.sealed if share else ()
@@ -229,7 +240,7 @@ class Partition:
         self.visible.publish()
 
     def show(self) -> None:
-        """Make visible what was written, or have the scheduler do so, if a signal handler can't; the caller
+        """Make the written records visible. If a signal handler can't, the scheduler does it. The caller
         holds the token.
         """
         try:
@@ -242,8 +253,8 @@ class Partition:
             self.show()
 
     def show_rest(self) -> None:
-        """Make visible what an interrupt kept from becoming visible, here or to other processes: the end, or
-        the start.
+        """Make visible, here and to other processes, a log end or log start offset that an interrupt has kept
+        hidden.
         """
         with self.token:
             self._show_rest()
@@ -253,24 +264,24 @@ class Partition:
             self.visible.show()
 
     def flush(self) -> None:
-        """Make all that is visible durable. Raises StorageError."""
+        """Make all visible records durable. Raises StorageError."""
         self.flushing.flush()
 
     # --- the log's end --------------------------------------------------------------------
 
     def sync_ahead(self) -> None:
-        """Make durable what was written and is not visible yet; the caller holds the token. Raises
-        StorageError, and the partition is fenced then.
+        """Make durable the written records that are not visible yet; the caller holds the token. Raises
+        StorageError, and fences the partition then.
         """
         self.flusher.sync_ahead(self.visible.ahead())
 
     def put(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
-        """Write encoded batches that C has left, with contiguous offsets, visible together; return the first
+        """Write encoded batches on the slow path, with contiguous offsets, visible together; return the first
         offset. With a `claim` Kafka's rules for a producer with an id are applied first, or the log's end is
-        compared with the offset that is expected.
+        compared with the expected offset.
 
         Encoding and compression are done before the token is taken (of a long append for its first bytes
-        only), fsync after it is let go of. Raises StorageError, OffsetMismatchError, and the errors of
+        only), fsync after its release. Raises StorageError, OffsetMismatchError, and the errors of
         `append_info.judge`; nothing is written then. After an interrupt the log has all of the append,
         visible, or nothing.
         """
@@ -283,21 +294,22 @@ class Partition:
                 self.tail.open(self.validator)
 
     def _check_apart(self) -> None:
-        """Raise ReentrantCallError, before anything is written, if a signal handler appends within a call
-        that would keep the record from becoming visible or durable.
+        """Raise ReentrantCallError, before anything is written, if this append runs in a signal handler and
+        the interrupted call prevents it from becoming visible or durable.
         """
         visible = self.visible
         needed = visible.publishing, visible.flusher.lock, visible.publisher.lock
-        # If no call is under way, an interrupt has left the lock taken (`Mutex.__enter__`).
+        # A lock that is held without a call under way was left by an interrupt (`Mutex.__enter__`).
         if holds_any(of=needed) and (outer := under_way()) is not None:
             raise refused(outer)
         if self.writer.config.flush_messages != NEVER:
             check_apart("append()")
 
     def make_ready(self, header: Any, batches: int, generation: int, waited_for: int) -> None:
-        """Let other processes append, of which one has asked for room, as `LogWriter.make_ready`, in this
-        generation of the log; nothing is done if the log is open in a later one. `waited_for` is the word of
-        a lock that is to be taken from its living owner, or 0. Raises what `make_ready` raises.
+        """Let other processes append after one of them has asked for room, as `LogWriter.make_ready` does.
+        `generation` is the log's generation that the process knows: nothing is done if the log is open in a
+        later one. `waited_for` is the word of a lock to be taken from its living owner, or 0. Raises the
+        errors of `LogWriter.make_ready`.
         """
         share = self.tail.native.c.share
         if share.log.open and share.generation != generation and not waited_for:
@@ -316,28 +328,28 @@ class Partition:
         self.flushing.soon(base_offset)
 
     def sealed(self, base_offset: int, count: int = 1) -> None:
-        """Note that a segment with this base offset follows `count` ones that were sealed; the caller holds
-        the append token, and has these flushed.
+        """Record that a segment with this base offset follows `count` newly sealed segments; the caller holds
+        the append token, and has them flushed.
         """
         self.segments.layout += 1
         self.producers.snapshot(base_offset)
-        if len(self.segments) <= count:  # the only one, which was empty, gave its name to other files
+        if len(self.segments) <= count:  # the only segment was empty: its name went to other files
             self.flusher.names_changed()
             return
         for slot in range(-count, 0):
             self.flusher.rolled(self.segments[slot - 1], self.segments[slot].base_offset)
 
     def written_still(self) -> set[int]:
-        """Return the base offsets of sealed segments to which another process may write still: a stopped one,
-        whose lock was taken away [A5].
+        """Return the base offsets of sealed segments that another process may still write to: a stopped
+        process, whose lock was taken away [A5].
         """
         share = self.tail.native.c.share
         sealed = share.log.sealed if share else ()
         return {int(each.base_offset) for each in sealed if each.owner and not each.is_replaced}
 
     def roll_from(self, view: LogView) -> bool:
-        """Roll, so that all that `view` shows lies in sealed segments; False where more was appended
-        meanwhile.
+        """Roll, so that all of `view` lies in sealed segments. Return False if records were appended after
+        `view` was read.
         """
         with self.token:
             if self.segments.closed or self.segments.next_offset != view.end_offset:
@@ -347,8 +359,8 @@ class Partition:
         return True
 
     def roll_if_old(self, now_ms: int) -> None:
-        """Roll an active segment that was begun more than segment.ms ago, so that retention and compaction
-        may reach its records. Raises StorageError.
+        """Roll if the active segment was begun more than segment.ms ago, so that retention and compaction may
+        reach its records. Raises StorageError.
         """
         with self.token:
             self.writer.recall()
@@ -358,7 +370,7 @@ class Partition:
                 self.visible.show()
 
     def roll(self) -> None:
-        """Seal the active segment, so that its records may be written anew. Raises StorageError."""
+        """Seal the active segment, so that compaction may rewrite its records. Raises StorageError."""
         with self.token:
             self.writer.recall()
             if not self.segments.closed and self.segments.fenced is None:
@@ -369,29 +381,29 @@ class Partition:
 
     @contextmanager
     def names_held(self) -> Iterator[None]:
-        """Run a block in which no segment is removed and the topic not deleted. Raises StoreClosedError where
-        the topic was deleted before.
+        """Run a block during which no segment is removed and the topic is not deleted. Raises
+        StoreClosedError if the topic was deleted before.
         """
-        with self.admin, self.naming:
+        with self.admin_lock, self.rename_lock:
             _ = self.view
             yield
 
     def last_records(self) -> dict[int, tuple[int, int]]:
-        """See `Producers.last_records`."""
+        """Return the last offset and epoch of each producer, by producer id, as `Producers.last_records`."""
         with self.token:
             self.writer.recall()
             return self.producers.last_records()
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Let readers of this process see the segments `new` in place of `old`, which are part of the log;
-        the caller is within `names_held`.
+        """Show readers of this process the segments `new` in place of `old`, which are part of the log; the
+        caller is within `names_held`.
         """
         with self.token:
             self.visible.replace(old, new)
 
     def relist(self, gone: Iterable[int]) -> None:
-        """Have other processes list the segments again: files of segments were replaced, and the segments
-        with base offsets `gone` exist no more. Raises OSError.
+        """Have other processes list the segments again, after files of segments were replaced. Segments with
+        base offsets in `gone` exist no more. Raises OSError.
         """
         for base in gone:
             self.producers.forget_snapshot(base)
@@ -402,7 +414,7 @@ class Partition:
     # --- settings, closing ----------------------------------------------------------------
 
     def expire_producers(self, after_ms: int) -> int:
-        """Forget the producers that wrote nothing for `after_ms`; returns how many."""
+        """Forget the producers without a write for `after_ms`; return their number."""
         with self.token:
             self.writer.recall()
             return self.producers.expire(after_ms)
@@ -418,9 +430,8 @@ class Partition:
                 self.tail.native.c.share.settings += 1
 
     def close(self) -> None:
-        """Make the log durable, and leave the directory as Kafka's clean shutdown does.
-
-        Raises StorageError.
+        """Make the log durable, and leave the directory as Kafka's clean shutdown does. Raises
+        StorageError.
         """
         with self.token:
             self._show_rest()
@@ -430,23 +441,23 @@ class Partition:
                 self.writer.begin_epoch()
             self.flush()
             self.epochs.sync()  # a flush that has no records to sync leaves an epoch without records
-            self.visible.publish()  # a sync of C's that just ended may have told nobody
+            self.visible.publish()  # a sync by C that just ended may not be published
             self.segments.active.trim()
-            if self.flushing.changed:  # all of it is synced: the next open takes it for durable
+            if self.flushing.changed:  # the next open counts the indexes as durable
                 index_files.sync(self.segments.active.segment)
                 self._snapshot()
-        elif self.flushing.untold is not None:
-            raise copy_of(self.flushing.untold)
+        elif self.flushing.failure is not None:
+            raise copy_of(self.flushing.failure)
 
     def leave_sealed(self) -> None:
-        """Go on behind a segment that was sealed: see `LogWriter.leave_sealed`."""
+        """Continue in a new segment after the active one was sealed, as `LogWriter.leave_sealed`."""
         with self.token:
             self.writer.leave_sealed(self.tail.native)
             self.show()
 
     def leave_open(self) -> None:
-        """Make the log durable, and leave it open for other processes, since this one is host no more. Raises
-        StorageError.
+        """Make the log durable, and leave it open for other processes, because this process is no longer the
+        host. Raises StorageError.
         """
         with self.token:
             self._show_rest()
@@ -464,8 +475,8 @@ class Partition:
             self.segments.closed = True
 
     def _snapshot(self) -> None:
-        """Write a producer snapshot at the end; without room for it the next open replays the log from an
-        older one.
+        """Write a producer snapshot at the log's end. If the disk is full, the next open replays the log from
+        an older snapshot.
         """
         try:
             with Sparing():
@@ -475,11 +486,11 @@ class Partition:
                 raise
 
     def is_clean(self) -> bool:
-        """Return whether the next open has nothing to finish or to take back."""
+        """Return whether the next open has no compaction to finish and no append to undo."""
         return self.unsettled is None and self.writer.is_whole()
 
     def abandon(self) -> None:
-        """Refuse appends, since the topic was deleted; readers keep the views that they have."""
-        with self.naming, self.token:
+        """Refuse appends, because the topic was deleted; readers keep their views."""
+        with self.rename_lock, self.token:
             self.segments.closed = True
             self.visible.withdraw()

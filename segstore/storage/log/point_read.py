@@ -1,9 +1,10 @@
-"""The short way to single records: each read is one call of C, which looks up, reads, checks and finds.
+"""The fast path to single records: each read is one call of C, which searches the index, reads, checks the
+CRC and finds the record.
 
-On disk files are only read. Threads: any, without locks: a call takes working memory of its own. The long way
-is `read.py`; it alone is enough, and knows everything that the short one does not: compressed batches,
-damage, gaps, control batches, errors. Where both find a record, it is the same. The short way looks at a
-batch's CRC, and at its records up to the one that is asked for; the long way at all of its records.
+On disk files are only read. Threads: any, without locks: a call takes working memory of its own. The slow
+path is `read.py`. It is complete, and the only path for compressed batches, damage, gaps, control batches and
+errors. If both paths find a record, it is the same. The fast path checks a batch's CRC, and its records up to
+the requested one; the slow path checks all records of the batch.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment
 
 ROOM = 1 << 17
-"""The largest batch that is read by the short way, in bytes."""
+"""The largest batch that the fast path reads, in bytes."""
 
 _record: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)  # a call of C
 _unpack = struct.Struct("8q").unpack
 
 
 class _Point:
-    """What one call works with: a `seg_point`, the numbers of the record that was found, and the bytes that
-    they point into; and the `seg_segment` that is read.
+    """The working memory of one call: a `seg_point`, the numbers of the record that was found, the bytes that
+    they point into, and the `seg_segment` that is read.
     """
 
     __slots__ = ("buffer", "c", "found", "memory", "of", "segment")
 
     def __init__(self) -> None:
-        # Pages that no batch has come to take no memory.
+        # Pages that were never written take no memory.
         self.memory = unset("uint8_t[]", ROOM)
         self.buffer = ffi.buffer(self.memory)
         self.c = ffi.new("seg_point *", {"buffer": self.memory, "room": ROOM})
@@ -49,13 +50,14 @@ class _Point:
 
 
 _unused: list[_Point] = []
-"""A call takes one of these, and gives it back at its end: a signal handler may interrupt it, and read too.
+"""Working memory for the next calls. A call takes one and returns it at its end: a signal handler may
+interrupt a read, and read too.
 """
 
 
 @contextmanager
 def borrowed() -> Iterator[_Point]:
-    """Run a block that has one of these."""
+    """Run a block with working memory of its own."""
     try:
         point = _unused.pop()
     except IndexError:
@@ -65,7 +67,9 @@ def borrowed() -> Iterator[_Point]:
 
 
 def leave(error: OSError | CorruptRecordError) -> None:
-    """Leave a fault of the disk to the long way, which meets it too; raise what a handler raised."""
+    """Ignore a fault of the disk, which the slow path meets again; raise an error that a signal handler
+    raised.
+    """
     if isinstance(error, OSError) and not is_refusal(error):
         try:
             raise error
@@ -74,8 +78,8 @@ def leave(error: OSError | CorruptRecordError) -> None:
 
 
 def _find(view: LogView, offset: int) -> tuple[Segment, _Point] | None:
-    """Find the record at `offset`, or the next one that is there: return its segment, and what now has the
-    record. None where the long way must be taken.
+    """Find the record at `offset`, or the next record that exists. Return its segment and the working memory
+    with the record; None if the slow path must be taken.
     """
     segments, bases, start, end_offset, end, _ = view
     if not start <= offset < end_offset:
@@ -102,7 +106,7 @@ def _find(view: LogView, offset: int) -> tuple[Segment, _Point] | None:
 
 
 def read_one(view: LogView, offset: int) -> Record | None:
-    """Return the record at `offset`, or the next one that is there; None where the long way must be taken."""
+    """Return the record at `offset`, or the next record that exists; None if the slow path must be taken."""
     found = _find(view, offset)
     if found is None:
         return None
@@ -117,9 +121,7 @@ def read_one(view: LogView, offset: int) -> Record | None:
 
 
 def read_batch(view: LogView, offset: int) -> Records | None:
-    """Return the records of the batch that has `offset`, without those before it; None where the long way
-    must be taken.
-    """
+    """Return the records from `offset` on of the batch that has it; None if the slow path must be taken."""
     found = _find(view, offset)
     if found is None:
         return None

@@ -1,4 +1,7 @@
-"""Publication of a partition's ends to other processes, through the partition's slot in `.segstore/ends`."""
+"""Publication of a partition's ends to other processes, through the partition's slot in `.segstore/ends`.
+
+On disk is the slot. Threads: the holder of the lock that keeps a view and its publication together.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from segstore.storage.segment.native_tail import NativeTail
 
 
 class Publisher:
-    """Tells other processes what is visible of one partition, by its slot in `.segstore/ends`, under its
+    """Publishes the ends of one partition to other processes, in its slot of `.segstore/ends`, under its
     writer's leader epoch, `epoch`. The caller holds the lock that keeps a view and its publication together.
     """
 
@@ -28,7 +31,7 @@ class Publisher:
         self.epoch = epoch
 
     def publish(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> None:
-        """Publish a partition's view, which is that of all that was `written`, or a part of it."""
+        """Publish a partition's view, and the end of the log that was `written`, which may lie above it."""
         ends = self._ends_of(view, written, flusher, layout)
         if self.share is None:
             self._ends.publish_one(self._slot, ends)
@@ -36,15 +39,15 @@ class Publisher:
             self._ends.publish([self._slot], [ends], [_place(written)])
 
     def tell(self) -> None:
-        """Tell who wants to hear of publications in this process of one that C has made."""
+        """Notify the listeners of this process of a publication that C has made."""
         for call in self._ends.on_published:
             call()
 
     def bind(self, tail: NativeTail, view: LogView, flusher: Flusher, layout: int) -> None:
-        """Let C publish in the partition's slot as `publish` does."""
+        """Have C publish in the partition's slot as `publish` does."""
         c = tail.c
         memory, c.ends_len = self._ends.mapping
-        tail.keep("ends", memory)  # `c.ends` is a pointer alone, which keeps nothing
+        tail.keep("ends", memory)  # `c.ends` is a bare pointer, which does not keep the mapping alive
         c.ends = memory
         c.slot, c.layout = self._slot, layout
         c.key, c.start_offset, c.synced = self._key, view.start_offset, self.synced(flusher)
@@ -54,15 +57,15 @@ class Publisher:
 
     @staticmethod
     def synced(flusher: Flusher) -> int:
-        """Return the recovery point as it is published: its complement where a sync has failed."""
+        """Return the recovery point as it is published: its complement if a sync has failed."""
         return flusher.recovery_point ^ -int(flusher.failed)
 
     @staticmethod
     def publish_all(published: Sequence[tuple[Publisher, LogView, LogView, Flusher, int]]) -> None:
-        """Publish the views of several partitions, each with the arguments of `publish`: at once for those
-        that lie in one directory; a replicated store has several directories.
+        """Publish the views of several partitions, each with the arguments of `publish`. Partitions of one
+        directory are published at once; a replicated store has several directories.
         """
-        if len(published) == 1:  # as most transactions
+        if len(published) == 1:  # most transactions
             publisher, view, written, flusher, layout = published[0]
             publisher.publish(view, written, flusher, layout)
             return
@@ -81,5 +84,5 @@ class Publisher:
 
 
 def _place(written: LogView) -> Place:
-    """Return the active segment's base offset, and where the log ends in it."""
+    """Return the active segment's base offset, and the byte position of the log's end in it."""
     return written.bases[-1], written.end_position

@@ -1,8 +1,9 @@
-"""The short way to many records: a read is one call of C, which looks up, reads, checks and decodes.
+"""The fast path to many records: a read is one call of C, which searches the index, reads, checks CRCs and
+decodes.
 
-On disk files are only read. Threads: any, without locks: a call takes working memory of its own. The long way
-is `read.py`; it alone is enough, and knows everything that the short one does not: compressed batches, gaps,
-damage, the end of a segment, errors. Where both find records, they are the same.
+On disk files are only read. Threads: any, without locks: a call takes working memory of its own. The slow
+path is `read.py`. It is complete, and the only path for compressed batches, gaps, damage, the end of a
+segment and errors. If both paths find records, they are the same.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _HEADERS = 1 << 14
-"""Most batches of a read."""
+"""The most batches of a read."""
 _RECORD_BYTES = 32
-"""A segment that has fewer bytes for each of its offsets has gaps, mostly."""
+"""A segment with fewer bytes for each of its offsets mostly has gaps."""
 
 _BYTES, _INT64S = map(ffi.typeof, ("uint8_t[]", "int64_t *"))
 
 
 class _Range:
-    """What one call works with: a `seg_range`, the `seg_segment` that is read, and how many records a byte
-    had in the last read.
+    """The working memory of one call: a `seg_range`, the `seg_segment` that is read, and the records per byte
+    of the last read.
     """
 
     __slots__ = ("batches", "c", "density", "of", "segment")
 
     def __init__(self) -> None:
-        # Pages that no header has come to take no memory.
+        # Pages that were never written take no memory.
         self.batches = unset("seg_batch[]", _HEADERS)
         self.c = ffi.new("seg_range *", {"batches": self.batches, "room": _HEADERS})
         self.segment = ffi.new("seg_segment *")
@@ -49,19 +50,20 @@ class _Range:
 
 
 _unused: list[_Range] = []
-"""A call takes one of these, and gives it back at its end: a signal handler may interrupt it, and read too.
+"""Working memory for the next calls. A call takes one and returns it at its end: a signal handler may
+interrupt a read, and read too.
 """
 
 
 def read_range(view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool) -> Records | None:
     """Return the records from `offset` on, in whole batches up to `max_bytes` that begin below offset
-    `limit`, without control records; None where the long way must be taken.
+    `limit`, without control records; None if the slow path must be taken.
     """
     segments, bases, _, below, end, _ = view
     slot = bisect_right(bases, offset, 1)
     segment = segments[slot - 1]
     is_last = slot == len(bases)
-    if not is_last:  # a read that ends with it goes on in the next one
+    if not is_last:  # the next read goes on in the next segment
         end, below = segment.final_size, min(bases[slot], below)
     try:
         found = _unused.pop()
@@ -105,8 +107,8 @@ def _read(
 
 
 def _room(found: _Range, segment: Segment, end: int, below: int, size: int) -> int:
-    """Return for how many records of `size` bytes there is to be room: as many as the last bytes had, and
-    some more.
+    """Return the number of records that `size` bytes need room for: by the density of the last read, and some
+    more.
     """
     density = found.density
     if found.c.of_segment != segment.number:
@@ -121,7 +123,7 @@ def _records(
     n, position = c.records, c.position
     batches = np.frombuffer(bytearray(ffi.buffer(c.batches, c.n_batches * BATCH_SIZE)), batch_type())
     found.density = n / len(data)
-    if n > matrix.shape[1]:  # the records are smaller than they were
+    if n > matrix.shape[1]:  # the records are smaller than those of the last read
         try:
             records = decode(data, batches, segment.path, position, from_offset=offset)
         except CorruptRecordError:

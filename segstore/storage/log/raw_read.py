@@ -1,5 +1,5 @@
 """Reads batches of a log as they are stored, for the followers of a replica (Kafka: UnifiedLog.read with
-FetchIsolation.LOG_END). Messages of magic 0 and 1 are brought up: followers get magic 2 only.
+FetchIsolation.LOG_END). Messages of magic 0 and 1 are converted: followers get magic 2 only.
 
 On disk logs are only read. Threads: any; no lock is taken.
 """
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 _TRIES = 10  # as in `PartitionLog.with_view`
 _LENGTH_AT, _LENGTH_END = 8, 12
-"""Where a batch has its length, which counts the bytes behind it."""
+"""The bytes of a batch that hold its length, which counts the bytes after them."""
 
 
 def raw_read(
     partition: Partition, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None = None
 ) -> bytes | memoryview:
-    """See `Replica.read`. Raises OSError."""
+    """Return whole batches between two offsets as they are stored, as `Replica.read`. Raises OSError."""
     tries, missing = 0, None
     while tries < _TRIES:
         view = partition.visible.written
         view.check(offset, partition.directory)
         try:
             return _read(view, offset, min(end_offset, view.end_offset), max_bytes, into)
-        except FileNotFoundError:  # retention has removed the segment: a later view begins behind it
+        except FileNotFoundError:  # retention has removed the segment: a later view begins after it
             tries = 1 if view.lacks(missing) else tries + 1
             missing = view
     raise StoreClosedError(f"{partition.directory} is gone")
 
 
 def is_gap(partition: Partition, offset: int, end_offset: int) -> bool:
-    """See `Replica.is_gap`. Raises OSError."""
+    """Return whether no batch lies between two offsets. Raises OSError."""
     view = partition.visible.written
     view.check(offset, partition.directory)
     for slot in range(view.slot(offset), len(view.segments)):
@@ -56,7 +56,7 @@ def is_gap(partition: Partition, offset: int, end_offset: int) -> bool:
 def _read(
     view: LogView, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None
 ) -> bytes | memoryview:
-    """Read of one segment after the other, while there is room."""
+    """Read batches of one segment after another, up to `max_bytes`."""
     pieces: list[bytes | memoryview] = []
     left, slot = max_bytes, view.slot(offset)
     while slot < len(view.segments) and offset < end_offset:
@@ -83,7 +83,7 @@ def _stretch(
     *,
     at_least_one: bool,
 ) -> bytes | memoryview:
-    """Return batches of one segment, from byte `position` on; see `Replica.read`."""
+    """Return batches of one segment, from byte `position` on, at most `most` bytes of them."""
     files, handle = segment.pool.files, segment.handle
     size = min(end - position, max(most, LEAST_ENTRY if at_least_one else 0))
     if size < LEAST_ENTRY:
@@ -101,15 +101,15 @@ def _stretch(
 
 
 def _first_size(data: bytes | memoryview) -> int:
-    """Return the size of the batch that `data` begins with."""
+    """Return the size of the first batch in `data`."""
     return _LENGTH_END + int.from_bytes(data[_LENGTH_AT:_LENGTH_END], "big")
 
 
 def _brought_up(segment: Segment, position: int, data: bytes | memoryview) -> bytes | memoryview:
-    """Return the batches in `data`, which lies at `position` of a segment, as batches of magic 2."""
+    """Return the batches in `data`, which lies at `position` of a segment, converted to magic 2."""
     if not segment.may_be_old or not data:
         return data
-    batches, _ = scan(data, position)  # with CRCs: those that are sent are made here
+    batches, _ = scan(data, position)  # checks CRCs: the converted batches get new ones
     if not len(batches) or not is_old(batches):
         return data
     made, headers = bring_up(data, batches, segment.path, position)

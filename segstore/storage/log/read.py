@@ -34,16 +34,14 @@ if TYPE_CHECKING:
 
 # --- gaps --------------------------------------------------------------------------------------
 
-# Offsets may be missing from a log without damage: compaction leaves out records, and whole batches. A
-# topic's settings and the cleaner's checkpoint are read only when a gap was met.
+# Offsets may be missing from a log without damage: compaction removes records, and whole batches. A topic's
+# settings and the cleaner's checkpoint are read only after a read has met a gap.
 
 MayBeMissing = Callable[[int], bool]
 
 
 class Gaps:
-    """Says whether a gap in a partition's offsets that begins at `offset` may be compaction's, and no
-    damage.
-    """
+    """Decides whether compaction may have made a gap that begins at `offset`; if not, the gap is damage."""
 
     def __init__(self, files: Files, root: str, topic: str, partition: int) -> None:
         self._files, self._root, self._key = files, root, (topic, partition)
@@ -55,7 +53,9 @@ class Gaps:
         return self._end < 0 or offset < self._end
 
     def _look(self) -> int:
-        """Return the offset below which there may be gaps; -1: anywhere. Raises an OSError that may pass."""
+        """Return the offset below which there may be gaps; -1: anywhere. Raises OSError for a fault that may
+        pass.
+        """
         try:
             info = TopicFiles(self._files, self._root).load()[0].get(self._key[0])
             if info is None:
@@ -65,24 +65,24 @@ class Gaps:
         except (SegstoreError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in NOT_A_FILE:
                 raise
-            return -1  # where settings can't be read, no gap is called damage
+            return -1  # with unreadable settings no gap counts as damage
 
 
 def forgets(before: TopicInfo, after: TopicInfo) -> bool:
-    """Return whether the settings said that there may be gaps and no longer do. A broker's earlier settings
-    are never known.
+    """Return whether gaps were allowed by the settings `before`, and are not by `after`. The earlier settings
+    of a broker's topic are unknown.
     """
     return before.gapped and not (after.gapped and before.ours)
 
 
 def remembering(before: TopicInfo, after: TopicInfo, held: Mapping[int, tuple[LogView, int]]) -> TopicInfo:
-    """Return the settings `after`, with the offset below which there may be gaps by the rules of `before`,
-    both in one file: the cleaner's checkpoint does not know of compactions that were stopped. `held` has
-    views and recovery points of partitions in which no compaction begins any more; a partition without may
-    have gaps anywhere.
+    """Return the settings `after` of a topic, which keep the offset below which there may be gaps by the
+    settings `before`: the cleaner's checkpoint does not know of compactions that were stopped. `held` has
+    views and recovery points of partitions in which no compaction begins any more; a partition that is not in
+    it may have gaps anywhere.
 
-    The cleaner leaves the active segment alone, and what is not synced; a broker's log may be a replica of a
-    compacted log.
+    The cleaner skips the active segment, and records that are not synced; a broker's log may be a replica of
+    a compacted log.
     """
     if not forgets(before, after):
         return after
@@ -100,9 +100,9 @@ def remembering(before: TopicInfo, after: TopicInfo, held: Mapping[int, tuple[Lo
 
 _CHUNK = 1 << 20
 _PLAIN_TIMES, _PLAIN_LEAST = 16, 64 << 20
-"""A read ends at this many times `max_bytes` of decompressed bytes, and not before the second number."""
+"""A read ends after `_PLAIN_TIMES * max_bytes` decompressed bytes, but not before `_PLAIN_LEAST`."""
 _ON = (lib.SEG_END, lib.SEG_SHORT)
-"""The status of a scan after which reading may go on in the next segment."""
+"""The statuses of a scan after which the read may continue in the next segment."""
 
 
 class FetchDataInfo(NamedTuple):
@@ -117,7 +117,7 @@ class FetchDataInfo(NamedTuple):
     """Whether there may be control batches among the batches."""
 
 
-# These are calls of C, in place of a Python function each.
+# Each of these is a call of C, in place of a Python function.
 _fetched: Callable[[tuple[Any, ...]], FetchDataInfo] = partial(tuple.__new__, FetchDataInfo)
 _scan_end: Callable[[tuple[Any, ...]], ScanEnd] = partial(tuple.__new__, ScanEnd)
 
@@ -126,8 +126,8 @@ def fetch(
     view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool, gaps: MayBeMissing
 ) -> list[FetchDataInfo]:
     """Return the batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, and at
-    least one batch where there is any. Raises CorruptRecordError where the first batch is damaged, or offsets
-    are missing that may not be; damage or a gap further on ends the fetch before it.
+    least one batch if there is any. Raises CorruptRecordError if the first batch is damaged, or if offsets
+    before it are missing by damage. Damage or such a gap further on ends the fetch before it.
     """
     found: list[FetchDataInfo] = []
     slot, last = bisect_right(view.bases, offset, 1) - 1, len(view.segments)
@@ -163,22 +163,22 @@ def first_batch(
     gaps: MayBeMissing,
     handle: Handle | None = None,
 ) -> Any:
-    """Return the header of the batch of segment `slot` that holds `offset`, or of the first batch behind
-    that; None where there is none below byte `end` and offset `limit`. Raises CorruptRecordError, with the
-    offset to go on from, where damage lies between, or a gap that may not be.
+    """Return the header of the batch of segment `slot` that holds `offset`, or of the next batch; None if
+    neither lies below byte `end` and offset `limit`. Raises CorruptRecordError, with the offset to continue
+    from, if damage lies between, or a gap that compaction has not made.
     """
     segment = view.segments[slot]
     try:
         first = segment.locate(offset, end, handle)
         if first is not None and first.base_offset <= offset:
             return first
-        return _behind_gap(view, slot, offset, limit, first, gaps)
+        return _after_gap(view, slot, offset, limit, first, gaps)
     except CorruptRecordError as error:
         _go_on_below(error, view.next_base(slot))
         raise
 
 
-def _behind_gap(view: LogView, slot: int, offset: int, limit: int, first: Any, gaps: MayBeMissing) -> Any:
+def _after_gap(view: LogView, slot: int, offset: int, limit: int, first: Any, gaps: MayBeMissing) -> Any:
     segment, back = view.segments[slot], view.next_base(slot)
     position = view.end_of(slot)
     if first is not None:
@@ -192,8 +192,8 @@ def _behind_gap(view: LogView, slot: int, offset: int, limit: int, first: Any, g
 
 
 def _is_twice(view: LogView, slot: int, first: Any) -> bool:
-    """Return whether a batch is also in another segment: in the midst of a compaction's swap the merged
-    segment has its name, and the segments that it is made of still have theirs.
+    """Return whether a batch is also in a later segment: during a compaction's swap the merged segment has
+    its name already, and its source segments still have theirs.
     """
     other = view.slot(first.base_offset)
     if other <= slot:
@@ -206,7 +206,7 @@ def _is_twice(view: LogView, slot: int, first: Any) -> bool:
 
 
 def _go_on_below(error: CorruptRecordError, next_base: int) -> None:
-    """Let reading go on behind the damage at the next segment's base offset at the latest."""
+    """Let a reader continue after the damage at the next segment's base offset at the latest."""
     if error.next_offset is None or error.next_offset > next_base:
         error.next_offset = next_base
 
@@ -223,8 +223,8 @@ def _fetch_segment(
     gaps: MayBeMissing,
     more: bool,
 ) -> FetchDataInfo | None:
-    """Fetch from one segment, which is visible up to byte `end` and offset `below`. `more`: an earlier
-    segment gave batches, and only what fits into `max_bytes` is wanted.
+    """Fetch from one segment, which is visible up to byte `end` and offset `below`. With `more`, an earlier
+    segment gave batches, and only batches that fit into `max_bytes` are added.
     """
     segment = view.segments[slot]
     handle = segment.handle
@@ -252,7 +252,7 @@ def _fetch_segment(
         if len(batches):
             return FetchDataInfo(segment, data, position, batches, stop)
         try:
-            first = _behind(segment, first, offset, end, BAD.get(stop.status, "the file was cut"))
+            first = _after_damage(segment, first, offset, end, BAD.get(stop.status, "the file was cut"))
         except CorruptRecordError as error:
             _go_on_below(error, below)
             raise
@@ -260,7 +260,7 @@ def _fetch_segment(
 
 
 def _pread_large(files: Files, handle: Handle, size: int, position: int) -> bytes:
-    """Return the bytes as `Files.pread` does, in memory that an earlier read used where there is some."""
+    """Return the bytes as `Files.pread` does, in memory of an earlier read if some is free."""
     return read_buffers.filled(
         size,
         lambda: files.pread(handle, size, position),
@@ -269,7 +269,7 @@ def _pread_large(files: Files, handle: Handle, size: int, position: int) -> byte
 
 
 def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> FetchDataInfo:
-    """Return what a scan would give for the one batch that was looked for, whose header is known by now."""
+    """Return a FetchDataInfo with the one batch whose header is `first`, as a scan would."""
     batches = np.frombuffer(bytearray(ffi.buffer(first)), batch_type())
     position = first.position
     stop = _scan_end((position + first.size, 0, first.last_offset, lib.SEG_FULL))
@@ -277,17 +277,17 @@ def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> FetchData
 
 
 def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], ScanEnd]:
-    """Return the batches before the first whose offsets reach into the next segment, or behind the visible
-    end.
+    """Return the batches before the first batch with an offset from `below` on: the start of the next
+    segment, or the visible end.
     """
     n = int((batches["last_offset"] < below).argmin())
     last = int(batches["last_offset"][n - 1]) if n else -1
     return batches[:n], ScanEnd(int(batches["position"][n]), 0, last, lib.SEG_BAD_OFFSETS)
 
 
-def _behind(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> Any:
-    """Return the header of the batch that holds `offset`, where a damaged batch claims to hold it by a wrong
-    header. Raises CorruptRecordError where the damaged batch may really hold it.
+def _after_damage(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> Any:
+    """Return the header of the batch that holds `offset` after the damaged batch `bad`, whose header claims
+    to hold it. Raises CorruptRecordError if the damaged batch may really hold it.
     """
     base = int(bad.base_offset)
     position = segment.pass_by(int(bad.position), base + 1, max(base, offset), end, reason)
@@ -297,15 +297,15 @@ def _behind(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> A
 def to_records(
     found: list[FetchDataInfo], offset: int, max_bytes: int, times: tuple[int, int] | None = None
 ) -> Records:
-    """Return the records of what was fetched, without those before `offset`, control records, and those whose
-    timestamps are outside `times` (first and last ms).
+    """Return the records of the fetched batches, without control records, records before `offset`, and
+    records with timestamps outside `times` (first and last ms).
 
-    Of batches that are many times as large once decompressed only the first ones are decoded, so that memory
-    is bounded.
+    If batches are many times as large once decompressed, only the first of them are decoded: this bounds the
+    memory.
     """
     most, parts = max(_PLAIN_TIMES * max_bytes, _PLAIN_LEAST), []
     for part in found:
-        batches, after = part.batches, None  # by default the offset behind the last
+        batches, after = part.batches, None  # None: the offset after the last record
         if times is not None:
             after = int(batches["last_offset"][-1]) + 1
             batches = batches[stamped(part.data, batches, part.position, *times)]
@@ -333,9 +333,8 @@ def without_control(records: Records) -> Records:
 
 
 def offset_for_time(view: LogView, timestamp: int, *, control: bool = False) -> int | None:
-    """Return the first offset whose record has a timestamp (ms) at or after `timestamp`, None where there is
-    none; with `control` transaction markers count as records. Raises CorruptRecordError where damage may hold
-    that record.
+    """Return the first offset whose record has a timestamp (ms) at or after `timestamp`, or None; with
+    `control` transaction markers count as records. Raises CorruptRecordError if damage may hold that record.
     """
     for slot in range(view.slot(view.start_offset), len(view.segments)):
         segment, end = view.segments[slot], view.end_of(slot)
@@ -348,8 +347,9 @@ def offset_for_time(view: LogView, timestamp: int, *, control: bool = False) -> 
 
 
 def max_timestamp(view: LogView) -> tuple[int, int] | None:
-    """Return the largest timestamp (ms) of a log, of markers too, and the first offset that has it; None
-    where no record has a timestamp (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises as `offset_for_time`.
+    """Return the largest timestamp (ms) of a log, of transaction markers too, and the first offset that has
+    it; None if no record has a timestamp (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises as
+    `offset_for_time`.
     """
     first = view.slot(view.start_offset)
     largest = _largest_from_start(view, first)
@@ -361,7 +361,9 @@ def max_timestamp(view: LogView) -> tuple[int, int] | None:
 
 
 def _largest_from_start(view: LogView, slot: int) -> int:
-    """Return the largest timestamp in the first segment, of what is not below the log start offset."""
+    """Return the largest timestamp in the first segment of records from the log start offset on, -1 for
+    none.
+    """
     segment, end, start = view.segments[slot], view.end_of(slot), view.start_offset
     if segment.base_offset >= start:
         found = segment.largest_timestamp(end, view.next_base(slot))
@@ -371,7 +373,7 @@ def _largest_from_start(view: LogView, slot: int) -> int:
         batches = step.batches[step.batches["last_offset"] >= start]
         inside = batches["base_offset"] >= start
         largest = max(largest, int(batches["max_timestamp"][inside].max(initial=-1)))
-        for at in batches["position"][~inside].tolist():  # the one batch that begins below
+        for at in batches["position"][~inside].tolist():  # the batch that begins below the start, if any
             read = next(
                 walk_past_damage(files, segment.handle, end, check_crcs=False, start=at, chunk=_CHUNK)
             )
@@ -381,7 +383,7 @@ def _largest_from_start(view: LogView, slot: int) -> int:
 
 
 def _search(view: LogView, slot: int, timestamp: int, control: bool) -> int | None:
-    """Do what `offset_for_time` does, in one segment."""
+    """Return the first offset of one segment with a timestamp at or after `timestamp`, or None."""
     segment, end, below = view.segments[slot], view.end_of(slot), view.next_base(slot)
     at = start = segment.position_for_time(timestamp, end)
     files, offset = segment.pool.files, None
@@ -399,7 +401,7 @@ def _search(view: LogView, slot: int, timestamp: int, control: bool) -> int | No
         at = step.stop.position
         offset = step.stop.last_offset + 1 if len(step.batches) else offset
         if (segment.base_offset if offset is None else offset) >= below:
-            return None  # bytes behind the visible end may be half written
+            return None  # bytes beyond the visible end may be half written
     if at < end:
         raise _may_hold_it(segment, at, offset, below)
     return None
@@ -411,8 +413,8 @@ def _may_hold_it(segment: Segment, position: int, offset: int | None, back: int)
 
 
 def _first_in(view: LogView, slot: int, step: ScanStep, i: int, timestamp: int, control: bool) -> int | None:
-    """Return the offset of the first late record in batch `i` of a step, which may lie behind the visible
-    end; None where there is none.
+    """Return the offset of the first record in batch `i` of a step with a timestamp at or after `timestamp`,
+    or None. The offset may lie beyond the visible end.
     """
     path, batch = view.segments[slot].path, step.batches[i : i + 1]
     base, position = int(batch["base_offset"][0]), int(batch["position"][0])

@@ -1,9 +1,8 @@
 """Many single records, by their offsets: the columns of `PartitionLog.read_many`.
 
-On disk files are only read. Threads: any, without locks: a call has memory of its own. The short way is one
-call of C for many batches of a segment; it copies the records that were asked for, not the batches that they
-lie in. A batch that the short way leaves out is decoded by the long way, once for all the records asked of
-it.
+On disk files are only read. Threads: any, without locks: a call has memory of its own. The fast path is one
+call of C for many batches of a segment; it copies the requested records, not their batches. A batch that the
+fast path skips is decoded by the slow path, once for all of its requested records.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LongWay = Callable[[LogView, int], Records]
-"""Returns the records from an offset on, of one batch at least; none where no record follows."""
+"""Returns the records from an offset on, at least one batch of them; none if no record follows."""
 
 _ROOM = 1 << 20
-"""Bytes for keys, values and headers of one call of C: more than the largest batch of the short way."""
+"""Bytes for keys, values and headers of one call of C: more than the largest batch of the fast path."""
 _MOST = 4096
-"""Records of one call of C."""
+"""The most records of one call of C."""
 
 
 _ALLOWED = "allowed are integers in a list or an array"
 
 
 def as_offsets(offsets: Any) -> NDArray[np.int64]:
-    """Return offsets as int64. Raises InvalidTypeError for what is no integer, InvalidArgumentError for one
-    above int64.
+    """Return offsets as int64. Raises InvalidTypeError if one is not an integer, InvalidArgumentError if one
+    is above int64.
     """
     if not is_array(offsets):
         if isinstance(offsets, (str, bytes)) or not isinstance(offsets, Iterable):
@@ -52,7 +51,7 @@ def as_offsets(offsets: Any) -> NDArray[np.int64]:
 
 
 def read_many(view: LogView, asked: NDArray[np.int64], short: bool, long_way: LongWay, where: str) -> Records:
-    """Return one record for each offset: the one that has it, or the next one that is there. Raises
+    """Return one record for each offset: the record at the offset, or the next record that exists. Raises
     OffsetOutOfRangeError, CorruptRecordError, OSError.
     """
     if not len(asked):
@@ -77,7 +76,7 @@ def _nothing_at(offset: int, view: LogView, where: str) -> OffsetOutOfRangeError
 
 
 def _by_short_way(view: LogView, wanted: NDArray[np.int64]) -> Records | None:
-    """Return the records of some of the first offsets; None where there are none that the short way finds."""
+    """Return the records of some of the first offsets by the fast path; None if it finds no record."""
     slot = view.slot(wanted.item(0))
     segment, (end, below) = view.segments[slot], view.bounds(slot)
     offsets, n = held("int64_t *", wanted), min(int(wanted.searchsorted(below)), _MOST)
@@ -94,7 +93,7 @@ def _by_short_way(view: LogView, wanted: NDArray[np.int64]) -> Records | None:
 
 
 class _Room:
-    """Room for what one call of C finds: at most `n` records."""
+    """Memory for the result of one call of C: at most `n` records."""
 
     def __init__(self, n: int) -> None:
         self._matrix, self._batches = np.empty((ROWS, n), np.int64), np.empty(n, batch_type())
@@ -113,7 +112,9 @@ class _Room:
 
 
 def _by_long_way(view: LogView, wanted: NDArray[np.int64], long_way: LongWay, where: str) -> Records:
-    """Return the records of the first offset, and of those that lie in what is read for it."""
+    """Return the record of the first offset by the slow path, and the records of later offsets in the batches
+    that it reads.
+    """
     read = long_way(view, wanted.item(0))
     if not len(read):
         raise _nothing_at(wanted.item(0), view, where)

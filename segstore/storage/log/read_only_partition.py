@@ -1,15 +1,15 @@
 """A partition read by a process that does not write it: its views go up to the published end.
 
 On disk files are only read; nothing is created, changed or repaired. Threads: any; a view is replaced whole.
-Where no end is published (a broker's directory), the end is behind the last whole, valid batch.
+If no end is published (a broker's directory), the end is that of the last whole, valid batch.
 """
 
 from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError, StoreClosedError
@@ -29,44 +29,57 @@ _TICK_NS = 2_000_000_000  # coarser than the clock of any file system
 _REFRESH_INDEX = 1 << 20  # bytes that the active log may grow before its index is read again
 
 
+class PublishedLog(Protocol):
+    """What a store's reader knows about a log beside its files."""
+
+    def ends(self) -> Ends | None:
+        """Return the published ends; None if the log has none that count."""
+
+    def log_start(self) -> int:
+        """Return the log start offset if no end is published."""
+
+    def ends_count(self) -> bool:
+        """Return whether published ends would count: a log without any is then a deleted one."""
+
+    def exists(self) -> bool:
+        """Return whether the topic with this id has the partition, though a new writer may not have opened it
+        yet.
+        """
+
+    def has_directory(self) -> bool:
+        """Return whether the directory still belongs to this topic, and to no new topic with its name."""
+
+    def sealed(self) -> dict[int, int]:
+        """Return the end in bytes of each sealed segment that another process may still write to, by base
+        offset (rule A5 of shared stores).
+        """
+
+
 class ReadOnlyPartition:
-    """The reading side of a partition. `published()` gives the partition's published ends, None where there
-    are none.
-    """
+    """The reading side of a partition."""
 
     def __init__(
         self,
         pool: HandlePool,
         directory: str,
         config: TopicConfig,
-        published: Callable[[], Ends | None],
-        log_start: Callable[[], int],
-        believed: Callable[[], bool] = lambda: True,
-        there: Callable[[], bool] = lambda: False,
-        same: Callable[[], bool] = lambda: True,
+        published: PublishedLog,
         may_be_old: bool = True,
-        sealed: Callable[[], dict[int, int]] = dict,
     ) -> None:
-        """`believed()` says whether the published ends count. If they do and nothing is published, the
-        partition was deleted, or, where it is `there()`, a writer has begun anew and has not opened it yet.
-        `same()` says whether the directory is still this topic's, and not that of another topic of its name.
-        `may_be_old`: see `Segment`. `sealed()` gives the segments, by base offset, to whose files another
-        process may still write, although they are sealed, and at which byte each one ends (A5).
-        """
+        """`may_be_old`: as in `Segment`."""
         self._pool, self.directory, self._config = pool, directory, config
-        self._published, self._log_start, self._believed = published, log_start, believed
-        self._there, self._same, self._may_be_old, self._sealed = there, same, may_be_old, sealed
+        self._published, self._may_be_old = published, may_be_old
         self.lock = Mutex()
         self._seen: Ends | None = None
         self._view: LogView | None = None
-        self._written: LogView | None = None  # what is published, up to the log end offset
+        self._written: LogView | None = None  # the published log, up to its log end offset
         self._was_published = False
         self._stamp = -1
 
     @property
     def view(self) -> LogView:
         """Return the view that readers may see now."""
-        ends, view = self._published(), self._view
+        ends, view = self._published.ends(), self._view
         if view is not None and ends is not None and (ends is self._seen or ends == self._seen):
             return view
         with self.lock, suppress(FileNotFoundError):
@@ -75,40 +88,39 @@ class ReadOnlyPartition:
 
     @property
     def is_published(self) -> bool:
-        """Return whether `view` goes by what a writer has published, and not by the log alone."""
+        """Return whether `view` ends at a published end, and not at the last whole batch of the log."""
         _ = self.view
         return self._was_published
 
     def written(self) -> LogView:
-        """Return the view that `refresh` gave last, but up to the log end offset, which lies above the high
-        watermark in a replica.
+        """Return the last view of `refresh`, up to the log end offset, which lies above the high watermark in
+        a replica.
         """
         view = self.view
         with self.lock:
             return view if self._seen is None or self._written is None else self._written
 
     def refresh(self) -> LogView:
-        """List the files anew, since a file that was expected is gone. Raises StoreClosedError where all
-        files are gone.
+        """List the files anew after an expected file was missing, and return the view. Raises
+        StoreClosedError if all files are gone.
         """
         with self.lock:
-            # The known segments are forgotten here, and so must be their open files, some of which were
-            # removed.
+            # Some open files were removed from disk: they must be forgotten with the known segments.
             self._pool.forget_directory(self.directory)
             for _ in range(_TRIES):
                 self._seen = self._view = self._written = None
                 try:
-                    return self._refresh(self._published())
+                    return self._refresh(self._published.ends())
                 except FileNotFoundError:
                     if not self._pool.files.exists(self.directory):
                         break
-                    # A segment was removed meanwhile: the next look finds the others.
+                    # A segment was removed after the listing: the next try lists the directory again.
         raise StoreClosedError(f"{self.directory} is not there: its topic is only being made, or was deleted")
 
     def _refresh(self, ends: Ends | None) -> LogView:
         view, seen = self._view, self._seen
-        if ends is None and self._was_published and self._believed():
-            if not self._there():
+        if ends is None and self._was_published and self._published.ends_count():
+            if not self._published.exists():
                 raise self._deleted()
             if view is not None:
                 return view
@@ -129,14 +141,12 @@ class ReadOnlyPartition:
         return after
 
     def _looked_at(self, view: LogView | None, ends: Ends | None) -> tuple[tuple[Segment, ...], Ends | None]:
-        """Return the segments, and the ends that were published after they were listed: below older ends
-        compaction may have replaced records by others that lie behind these ends, and the log would seem to
-        miss them.
-        """
+        """Return the segments, and the ends that were published after they were listed."""
         segments = self._segments(view)
+        # Ends are read after the listing: with older ends a compacted segment would look truncated.
         for _ in range(_TRIES):
-            later = self._published() if ends is not None else None
-            if ends is None or later is None:  # the next look finds out that the topic was deleted meanwhile
+            later = self._published.ends() if ends is not None else None
+            if ends is None or later is None:  # None: the next refresh finds the topic deleted
                 break
             known, ends = ends.layout, later
             if known == later.layout:
@@ -148,20 +158,20 @@ class ReadOnlyPartition:
         return StoreClosedError(f"{self.directory}: the topic was deleted")
 
     def _listed(self, ends: Ends | None, seen: Ends | None) -> bool:
-        """Return whether the segments that are known are still those of the directory."""
+        """Return whether the known segments are still those of the directory."""
         if ends is not None:
             return seen is not None and ends.layout == seen.layout
         stamp = self._pool.files.modified(self.directory)
         if seen is None and stamp == self._stamp and time.time_ns() - stamp > _TICK_NS:
             return True
-        self._stamp = stamp  # taken before the files are listed: what changes meanwhile is seen the next time
+        self._stamp = stamp  # read before the listing: a change during the listing is seen the next time
         return False
 
     def _within(self, view: LogView, ends: Ends) -> LogView:
-        """Return the view without what was published, not synced, and then lost in a power cut: those offsets
-        are given again.
+        """Return the view without offsets that were published, not synced, and then lost in a power cut: a
+        writer gives these offsets again.
 
-        What was synced and is not there any more stays visible, so that its reader gets an error.
+        Synced offsets stay visible even if their bytes are gone, so that a reader gets an error.
         """
         if view.end_offset <= ends.synced:
             return view
@@ -175,22 +185,25 @@ class ReadOnlyPartition:
         )
 
     def _segments(self, view: LogView | None) -> tuple[Segment, ...]:
-        """Return the segments as they are now; those that were known keep their indexes."""
+        """Return the segments of the directory; segments that were known before keep their indexes."""
         known = {s.base_offset: s for s in view.segments} if view else {}
-        sealed = self._sealed()
+        sealed = self._published.sealed()
         found = read_only_segments(self._pool, self.directory, self._config, self._may_be_old)
-        # A segment comes to the list before, and goes off it behind, all writes beyond its end.
-        _end_sealed(found[:-1], sealed | self._sealed())
+        # A process may write beyond a sealed segment's end only while the list has the segment. So it is in
+        # one of two lists: the one read before the sizes, or the one read after them.
+        _end_sealed(found[:-1], sealed | self._published.sealed())
         if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
             raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)
-        if not self._same():  # after the listing, so that a directory that was exchanged before it is noticed
+        # After the listing: so a directory that was replaced before the listing is noticed.
+        if not self._published.has_directory():
             raise self._deleted()
         if not found:
-            found = [Segment(self._pool, self.directory, self._log_start(), 0, writable=False, sealed=False)]
+            start = self._published.log_start()
+            found = [Segment(self._pool, self.directory, start, 0, writable=False, sealed=False)]
         inodes = {s.base_offset: s.identity[:1] for s in found}
         for base, segment in known.items():
             if inodes.get(base) != segment.identity[:1]:
-                self._pool.forget(segment.path)  # an open file that was removed would take room for ever
+                self._pool.forget(segment.path)  # a removed file takes disk space while it is open
         for s in found:
             if s.sealed and s.base_offset in known and not known[s.base_offset].sealed:
                 self._pool.forget(s.path)  # an empty log may have given its name to a staged file
@@ -204,24 +217,23 @@ class ReadOnlyPartition:
         )
 
     def _grow(self, active: Segment, ends: Ends | None) -> None:
-        """Set the active log's size to its file's; its index is loaded again only when the log has grown
-        much. Raises FileNotFoundError where the segment was sealed, and compaction has put its records into
-        another one.
+        """Set the active log's size to its file's size; load its index again after much growth. Raises
+        FileNotFoundError if the segment was sealed and compacted into another segment.
         """
         try:
             size = min(self._pool.files.size(active.path), MOST)
         except FileNotFoundError:
             if active.identity:
                 raise
-            size = 0  # no segment was found at all
+            size = 0  # the directory has no segment
         anew = ends is not None and self._seen is not None and ends.epoch != self._seen.epoch
         if anew or size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:
-            active.attach(None)  # with a new leader epoch, what lay at the end may have been cut
+            active.attach(None)  # with a new leader epoch, the old end of the log may have been cut
         active.size, active.visible = size, MAX_OFFSET if ends is None else ends.end
 
     def _unpublished(self, segments: tuple[Segment, ...], before: LogView | None) -> LogView:
-        """Return a view up to the last whole, valid batch; batches that were checked before are not read
-        again.
+        """Return a view up to the last whole, valid batch; batches that were checked for the view `before`
+        are not read again.
         """
         last = segments[-1]
         position, end = 0, last.base_offset
@@ -233,26 +245,28 @@ class ReadOnlyPartition:
             for step in walk(self._pool.files, last.handle, position, last.size, check_crcs=True):
                 end = step.end_offset or end
                 position = step.stop.position
-        start = min(max(segments[0].base_offset, self._log_start()), end)
+        start = min(max(segments[0].base_offset, self._published.log_start()), end)
         return LogView(segments, tuple(s.base_offset for s in segments), start, end, position, -1)
 
     def _first_look(self, last: Segment) -> tuple[int, int]:
-        """Return where checking CRCs begins: at the last index entry, or at the start of the segment."""
+        """Return the position and offset from which CRCs are checked: the last index entry, or the start of
+        the segment.
+        """
         offsets = last.indexes[0]
         if not offsets.entries:
             return 0, last.base_offset
         relative, position = offsets.entry(-1)
         try:
             found = last.locate(last.base_offset + relative, last.size)
-        except CorruptRecordError:  # a power cut has kept the entry, and a part of its batch
+        except CorruptRecordError:  # a power cut has left the entry, and only a part of its batch
             found = None
-        if found is None or found.position < position:  # of messages, an entry points to the first of many
+        if found is None or found.position < position:  # an entry of magic 0 or 1 is for a set of messages
             return 0, last.base_offset
         return position, int(found.base_offset)
 
 
 def _end_sealed(segments: list[Segment], sealed: dict[int, int]) -> None:
-    """Have segments end where the list says, whatever is behind that."""
+    """Set the ends of the segments in `sealed` to at most the given bytes."""
     for segment in segments:
         position = sealed.get(segment.base_offset)
         if position is not None:
@@ -260,7 +274,7 @@ def _end_sealed(segments: list[Segment], sealed: dict[int, int]) -> None:
 
 
 def _shown(written: LogView, high_watermark: int) -> LogView:
-    """Return what readers see."""
+    """Return the part of `written` below the high watermark, which readers see."""
     if high_watermark >= written.end_offset:
         return written
     stable = min(written.stable_offset, high_watermark)

@@ -1,5 +1,5 @@
-"""`Reading`: what a read of a partition goes by. Nothing is on disk; it never changes, and serves any
-thread.
+"""`Reading`: the view and the limits that a read of a partition uses. Nothing is on disk; a Reading never
+changes, and serves any thread.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from segstore.storage.segment.log_view import LogView
 
 
 class Reading(NamedTuple):
-    """A view, and the offset up to which it may be read: its end, or the last stable offset. `aborted`: the
-    transactions whose records are left out; None for a read that leaves out none.
+    """A view, and the offset up to which it may be read: its end, or the last stable offset. `gaps` decides
+    whether missing offsets are compaction's or damage. `aborted`: the transactions whose records are skipped;
+    None if a read skips none.
     """
 
     view: LogView

@@ -1,9 +1,9 @@
-"""What the leader of a partition has appended last, still in memory: followers in this process take it from
-here, and need not have it read from the leader's disk.
+"""The last appends of a partition's leader, still in memory: followers in this process take them from here,
+and need not read them from the leader's disk.
 
-Nothing of it is on disk: whatever is missing here is read from the log. Threads: any, and no lock: each step
-of a deque is atomic. The holder of the append token adds and clears; a batch is only here once its append
-stays, and `clear` comes before the log is cut.
+Nothing is on disk; batches that are not kept here are read from the log. Threads: any, and no lock: each step
+of a deque is atomic. The holder of the append token adds and clears. A batch is only here after its append
+can't be undone, and `clear` comes before the log is cut.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MOST = 64
-"""Appends of all partitions of this process that are kept at most, each of CHUNK_BYTES at most."""
+"""The most appends that all partitions of this process keep, each of CHUNK_BYTES at most."""
 COPIED = CHUNK_BYTES // 8
-"""Up to so many bytes an append is copied, and its buffer given back; beyond, a pooled buffer is kept."""
+"""Appends up to this many bytes are copied, and their buffers released; a larger pooled buffer is kept."""
 
 
 class Recent(NamedTuple):
-    """Whole batches that lie one behind the other in a log, up to `next_offset`. `epochs` has a pair of
-    leader epoch and base offset for the first batch, and each one with which an epoch begins.
+    """Contiguous whole batches of a log, up to `next_offset`. `epochs` has a pair of leader epoch and base
+    offset for the first batch, and for each batch that begins an epoch.
     """
 
     data: bytes | memoryview
@@ -35,7 +35,7 @@ class Recent(NamedTuple):
 
 
 class _Append:
-    """One append; `data` is None once it is let go of."""
+    """One append; `data` is None after its release."""
 
     __slots__ = ("base_offset", "data", "epoch", "next_offset")
 
@@ -56,8 +56,8 @@ class RecentAppends:
         self._kept: deque[_Append] = deque()
 
     def keep(self, chunks: Iterable[Encoded]) -> None:
-        """Keep what was appended, which has its offsets and its leader epoch. The memory of a chunk that is
-        kept is not given back to the pool; others are released.
+        """Keep appended chunks, which have their offsets and leader epoch. A kept chunk's memory does not
+        return to the pool; other chunks are released.
         """
         for chunk in chunks:
             data = _data_of(chunk)
@@ -75,8 +75,8 @@ class RecentAppends:
                 _of_all.popleft().data = None
 
     def take(self, offset: int, end_offset: int, max_bytes: int) -> Recent | None:
-        """Return the append that begins at `offset`, whatever its size, and those behind it, up to
-        `end_offset` and `max_bytes`; None where it is not here.
+        """Return the append that begins at `offset`, whatever its size, and the appends after it, up to
+        `end_offset` and `max_bytes`; None if the first one is not kept.
         """
         found: list[_Append] = []
         pieces: list[bytes | memoryview] = []
@@ -97,20 +97,20 @@ class RecentAppends:
         return Recent(pieces[0] if len(pieces) == 1 else b"".join(pieces), offset, rising)
 
     def drop_below(self, offset: int) -> None:
-        """Let go of what lies below `offset`: who lacks it reads it from the log."""
+        """Release the appends below `offset`: a follower that lacks them reads them from the log."""
         kept = self._kept
-        with suppress(IndexError):  # another thread has cleared it meanwhile
+        with suppress(IndexError):  # another thread has cleared the deque
             while kept and kept[0].next_offset <= offset:
                 kept.popleft().data = None
 
     def clear(self) -> None:
-        """Let go of all; the caller holds the append token."""
+        """Release all appends; the caller holds the append token."""
         self.drop_below(INT64_MAX)
 
 
 def _data_of(chunk: Encoded) -> bytes | memoryview | None:
-    """Return the bytes of a chunk, which nobody changes any more; None where its memory is another's, and
-    large.
+    """Return the bytes of a chunk, which never change again; None if they are many, and not in the pool's
+    memory.
     """
     if chunk.size <= COPIED:
         data = bytes(chunk.data)

@@ -1,25 +1,25 @@
 """Recovery of a partition after an unclean shutdown; all of it is in this file, on purpose.
 
-On disk the log is cut, its indexes are rewritten, and what was cut is kept in `.segstore/quarantine`.
+On disk the log is cut, its indexes are rewritten, and the cut bytes are kept in `.segstore/quarantine`.
 Threads: one, before the partition is used.
 
 Before step 1, `open_partition` lets `segment_files.finish_renames` finish or undo a swap that a crash left
 half done.
 
-1. Batches below the recovery point were synced: they are not looked at, and never cut. Damage there is bit
+1. Batches below the recovery point were synced: they are not checked, and never cut. Damage there is bit
    rot, which readers report.
 2. From the recovery point on every batch is checked, its CRC too, and indexed anew.
-3. The log ends at the first bytes that are no valid batch (torn, a hole of zeros, a CRC that fails), or where
-   a segment that should follow doesn't. What lies behind is copied to the quarantine if it holds whole
+3. The log ends at the first bytes that are no valid batch (torn, a hole of zeros, a CRC that fails), or
+   before a segment that does not follow. Later bytes are copied to the quarantine if they hold whole
    batches; then later segments are removed, the last one first; then the log is cut and synced. A crash in
-   between leaves the same first bad batch to the next recovery. Bytes behind a batch that ends where the next
-   segment begins are nobody's (A5): they alone are cut, and the log goes on there.
-4. Where even bytes below the recovery point are missing, the log goes on in a new segment at the recovery
-   point: an offset that was durable once is not given again. Not so the log of a replica: it is cut behind
-   its last whole batch, and its leader gives it the rest (R7). Nor does that log end in segments without a
-   byte that begin behind a gap above the recovery point: their bytes were lost, and where they begin would
-   hide that from the others (R41).
-5. The new end is synced, and the caller begins a new leader epoch there, but for a replica.
+   between leaves the same first bad batch to the next recovery. But if a batch ends at the base offset of
+   the next segment, bytes after it belong to no record (A5): only they are cut, and the log continues.
+4. If bytes below the recovery point are missing, the log continues in a new segment at the recovery point:
+   an offset that was durable once is not given again. A replica's log is instead cut after its last whole
+   batch, and its leader sends the later records (R7). Nor does a replica's log end in empty segments that
+   begin after a gap above the recovery point: their bytes were lost, and their base offsets would make
+   other replicas believe that this one still has those records (R41).
+5. The new end is synced. The caller begins a new leader epoch there, except in a replica.
 """
 
 from __future__ import annotations
@@ -50,10 +50,8 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 
-def behind_last(segment: Segment) -> tuple[int, int]:
-    """Return the position behind a segment's last batch, and the offset there, by the index and the batch
-    headers.
-    """
+def end_of_batches(segment: Segment) -> tuple[int, int]:
+    """Return the position and the offset after a segment's last batch, by the index and the batch headers."""
     offsets = segment.indexes[0]
     position = offsets.entry(-1)[1] if offsets.entries else 0
     end = segment.base_offset
@@ -65,8 +63,8 @@ def behind_last(segment: Segment) -> tuple[int, int]:
 
 
 def last_whole(files: Files, directory: str, bases: list[int]) -> int:
-    """Return the offset behind the last batch whose CRC holds, in the segments with these base offsets.
-    Raises OSError.
+    """Return the offset after the last batch with a valid CRC in the segments with these base offsets. Raises
+    OSError.
     """
     end = 0
     for end in reversed(bases):
@@ -80,7 +78,7 @@ def last_whole(files: Files, directory: str, bases: list[int]) -> int:
 
 @dataclass(frozen=True)
 class Recovered:
-    """What recovery did to a partition. `cut_bytes` is 0 where its log was whole."""
+    """The result of a partition's recovery. `cut_bytes` is 0 if its log was whole."""
 
     partition: str
     recovery_point: int
@@ -92,7 +90,7 @@ class Recovered:
 
 
 class PartitionRecovery:
-    """Recovers `segments` (sealed ones, sizes as found) from `recovery_point` on."""
+    """Recovers `segments` (sealed, with their files' sizes) from `recovery_point` on."""
 
     def __init__(
         self,
@@ -105,7 +103,7 @@ class PartitionRecovery:
         replicated: bool = False,
     ) -> None:
         """Below `gaps_end` compaction may have left gaps between batches (-1: anywhere). `suspect`: a sync
-        has failed, and the kernel may call pages clean that are not on disk. `replicated`: see step 4.
+        has failed, and the kernel may have marked unwritten pages clean. `replicated`: see step 4.
         """
         self.suspect, self.replicated = suspect, replicated
         self.segments, self.config, self.recovery_point = segments, config, recovery_point
@@ -132,7 +130,7 @@ class PartitionRecovery:
             valid, end, reason = self._recover_segment(segment, below)
             is_last = self.replicated and slot + 1 == len(self.segments)
             if valid < segment.final_size and end == below:
-                self._cut_behind(segment, valid)
+                self._cut_excess(segment, valid)
             elif valid < segment.final_size and (end >= self.recovery_point or is_last):
                 done = self._cut(slot, valid, end, reason)
                 break
@@ -142,7 +140,7 @@ class PartitionRecovery:
         return self._finish(done, end)
 
     def _cut_gap(self, done: Recovered, end: int) -> tuple[Recovered, int]:
-        """See step 4; `end` is where the last segment ends."""
+        """Cut empty segments after a gap, as in step 4; `end` is the end of the last segment."""
         slot = len(self.segments) - 1
         while slot and not self.segments[slot].final_size:
             slot -= 1
@@ -162,7 +160,9 @@ class PartitionRecovery:
         return end < base and end >= self.recovery_point and 0 <= self.gaps_end <= end
 
     def _in_order(self, batches: NDArray[np.void], end: int, below: int) -> int:
-        """Return how many leading batches can follow offset `end`: base offsets lie outside the CRC."""
+        """Return the number of leading batches that can follow offset `end`: base offsets lie outside the
+        CRC.
+        """
         bases, lasts = batches["base_offset"], batches["last_offset"]
         before = np.concatenate(([end], lasts[:-1] + 1))
         good = (bases >= before) & (lasts < below)
@@ -171,8 +171,8 @@ class PartitionRecovery:
         return len(batches) if good.all() else int(good.argmin())
 
     def _recover_segment(self, segment: Segment, below: int) -> tuple[int, int, str]:
-        """Check and index a segment from the recovery point on; returns the valid bytes, the next offset, and
-        why the valid bytes end there.
+        """Check and index a segment from the recovery point on. Return the number of valid bytes, the next
+        offset, and the reason why the valid bytes end there.
         """
         start, end = self._start(segment)
         position = start
@@ -183,7 +183,7 @@ class PartitionRecovery:
                 batches = step.batches
                 n = self._in_order(batches, end, below)
                 if n:
-                    active.found(batches[:n])
+                    active.index(batches[:n])
                     end = active.end.next_offset
                 position, reason = step.stop.position, BAD.get(step.stop.status, "")
                 if n < len(batches):
@@ -191,7 +191,7 @@ class PartitionRecovery:
                     break
             if position >= size or end >= self.recovery_point:
                 break
-            # Damage below the recovery point is bit rot: checking goes on behind the damage.
+            # Damage below the recovery point is bit rot: checking continues after the damage.
             found = next_whole(self.files, segment.handle, position + 1, size, end)
             if found is None:
                 break
@@ -200,11 +200,11 @@ class PartitionRecovery:
         segment.size = size
         if start or below != names.MAX_OFFSET:
             segment.attach(None)
-        # Else the last segment keeps its indexes, which are new from their first entry on.
+        # Else the last segment keeps its indexes, which were begun anew.
         return position, end, reason
 
     def _reopened(self, segment: Segment, position: int, end: int) -> ActiveSegment:
-        """Return a segment of which the first `position` bytes are valid; without any its indexes are begun
+        """Return a segment whose first `position` bytes are valid; with position 0 its indexes are begun
         anew.
         """
         if position:
@@ -222,13 +222,13 @@ class PartitionRecovery:
         except CorruptRecordError as error:
             return error.position, segment.last_offset_before(error.position) + 1
         if found is None:
-            return behind_last(segment)
-        # A gap here means a wrong base offset of the first batch, where there can be no gaps.
+            return end_of_batches(segment)
+        # If there can be no gaps, a gap here means that the first batch has a wrong base offset.
         return int(found.position), min(int(found.base_offset), self.recovery_point)
 
-    def _cut_behind(self, segment: Segment, valid: int) -> None:
-        """Remove what lies behind a segment whose last batch ends where the next segment begins: that is
-        nobody's (A5), and the log goes on.
+    def _cut_excess(self, segment: Segment, valid: int) -> None:
+        """Cut the bytes after a last batch that ends at the base offset of the next segment: they belong to
+        no record (A5).
         """
         log.warning("%s: cut %d bytes behind the end", segment.path, segment.size - valid)
         self._truncate(segment, valid)
@@ -242,7 +242,7 @@ class PartitionRecovery:
         segment.attach(None)
 
     def _cut(self, slot: int, valid: int, end: int, reason: str) -> Recovered:
-        """Step 3: remove all from byte `valid` of segment `slot` on."""
+        """Do step 3: remove all from byte `valid` of segment `slot` on."""
         later = self.segments[slot + 1 :]
         pieces = [(self.segments[slot], valid), *((s, 0) for s in later)]
         kept = [path for s, at in pieces if (path := keep_batches(self.quarantine, s, at)) is not None]
@@ -275,9 +275,7 @@ class PartitionRecovery:
         return replace(done, end_offset=end)
 
     def _write_back(self, segment: Segment) -> None:
-        """Write all pages again, which makes those dirty that a failed sync may have left clean and
-        unwritten.
-        """
+        """Write all bytes again: this dirties pages that a failed sync may have left clean and unwritten."""
         handle = self.pool.get(segment.path, write=True)
         for at in range(0, segment.size, CHUNK):
             self.files.pwrite(handle, self.files.pread(handle, min(CHUNK, segment.size - at), at), at)

@@ -1,9 +1,10 @@
-"""What replication does to the log of a replica: it appends what a leader wrote, cuts what the leader lacks,
-and begins leader epochs (Kafka: UnifiedLog.appendAsFollower, truncateTo, truncateFullyAndStartAt).
+"""The log of a replica, as replication changes it: it appends a leader's batches, cuts batches that the
+leader lacks, and begins leader epochs (Kafka: UnifiedLog.appendAsFollower, truncateTo,
+truncateFullyAndStartAt).
 
-On disk are the partition's files, `leader-epoch-checkpoint`, and copies of what was cut, in the quarantine. A
-crash in a truncation leaves the log as before, or cut; what is left to be cut, the leader says again.
-Threads: any, one at a time: replication calls for one partition come one after the other.
+On disk are the partition's files, `leader-epoch-checkpoint`, and copies of cut batches, in the quarantine. A
+crash in a truncation leaves the log as before, or partly cut; the leader then asks for the same truncation
+again. Threads: any, one at a time: replication calls for one partition come one after the other.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
     from segstore.storage.segment.native_tail import NativeTail
 
 _FEW = 16
-"""The most batches that C appends by one call; one call more for each piece of many costs nothing."""
+"""The most batches that C appends by one call; for more batches one call of Python costs little."""
 
 
 class Truncated(NamedTuple):
-    """What a truncation has cut: bytes of the log, from `end_offset` on, where the log ends now. `kept` are
+    """The result of a truncation: the log ends at `end_offset` now, and `cut_bytes` were removed. `kept` are
     paths of copies in the quarantine.
     """
 
@@ -51,9 +52,9 @@ class Truncated(NamedTuple):
 
 
 class Replica:
-    """One partition's log as a replica, which readers see up to `high_watermark`; None where that is set
-    already. `recovery_point_moved` makes a lower recovery point durable, and `start_moved` a log start
-    offset; `quarantine` is the directory for what is cut.
+    """One partition's log as a replica, which readers see up to `high_watermark`; None keeps the high
+    watermark. `recovery_point_moved` makes a lower recovery point durable, and `start_moved` a log start
+    offset; `quarantine` is the directory for copies of cut batches.
     """
 
     def __init__(
@@ -65,9 +66,9 @@ class Replica:
         start_moved: Callable[[int], None],
     ) -> None:
         self._partition, self._epochs, self._quarantine = partition, partition.epochs, quarantine
-        self._headers: Any = None  # room for those of batches that C appends
+        self._headers: Any = None  # room for the headers of batches that C appends
         self.recent = RecentAppends()
-        """What was appended last, if this replica leads, and `keep_recent` was called."""
+        """The last appends, if this replica leads and `keep_recent` was called; else empty."""
         self._recovery_point_moved, self._start_moved = recovery_point_moved, start_moved
         if high_watermark is not None:
             with partition.token:
@@ -77,8 +78,8 @@ class Replica:
 
     @property
     def log_end_offset(self) -> int:
-        """Return the offset behind the last batch that was written (LEO). Raises StoreClosedError where the
-        partition was removed.
+        """Return the offset after the last written batch (LEO). Raises StoreClosedError if the partition was
+        removed.
         """
         return self._partition.visible.log_end_offset
 
@@ -93,13 +94,13 @@ class Replica:
         return self._partition.visible.high_watermark
 
     def set_high_watermark(self, offset: int) -> None:
-        """See `Visible.set_high_watermark`."""
+        """Show readers the log up to `offset`, as `Visible.set_high_watermark`."""
         with os_errors():
             self._partition.visible.set_high_watermark(offset)
 
     def set_start_offset(self, offset: int) -> None:
-        """Move the log start offset up to that of the leader, but not above the high watermark (R13);
-        segments wholly below it are removed. A lower `offset` changes nothing. Raises StorageError.
+        """Move the log start offset up to the leader's, but not above the high watermark (R13); segments
+        wholly below it are removed. A lower `offset` changes nothing. Raises StorageError.
         """
         partition = self._partition
         with os_errors():
@@ -109,31 +110,29 @@ class Replica:
 
     @property
     def fenced(self) -> BaseException | None:
-        """Return the error because of which nothing may be appended before the store is opened anew, None
-        without one.
-        """
+        """Return the error because of which appends fail until the store is reopened, None without one."""
         return self._partition.segments.fenced
 
     @property
     def written(self) -> LogView:
-        """Return a view of the whole log, shown or not. Raises StoreClosedError."""
+        """Return a view of the whole log, visible or not. Raises StoreClosedError."""
         return self._partition.visible.written
 
     def flush(self) -> None:
-        """Make all of the log durable. Raises StorageError; the log is fenced then."""
+        """Make the whole log durable. Raises StorageError; the log is fenced then."""
         self._partition.flush()
 
     # --- roles ----------------------------------------------------------------------------
 
     def lead(self, epoch: int) -> None:
-        """Lead from now on: begin the leader epoch at the log's end, then take appends of applications, which
-        are written under it (R3): whoever finds one of them after a power cut finds the epoch in it.
+        """Begin the leader epoch at the log's end, then take appends of applications, which are written under
+        it (R3). So the batches themselves have the epoch, even if a power cut loses the file of epochs.
 
-        The file of epochs is written by `save_epochs`, or before the first append: until then a crash leaves
-        a log in which nothing was written under the epoch, and which an open lets forget it.
+        The file of epochs is written by `save_epochs`, or before the first append. A crash before leaves a
+        log without a batch of the epoch, and the next open forgets the epoch.
 
-        Nothing is changed but that where `epoch` is the latest already. Raises InvalidArgumentError for an
-        epoch below the latest.
+        If `epoch` is the latest already, only the role changes. Raises InvalidArgumentError for an epoch
+        below the latest.
         """
         partition = self._partition
         with os_errors(), partition.token:
@@ -149,13 +148,13 @@ class Replica:
             partition.writer.follows = False
 
     def keep_recent(self) -> None:
-        """Keep in memory what is appended from now on, until this replica follows: see `recent`."""
+        """Keep the next appends in `recent`, until this replica follows."""
         with self._partition.token:
             self._partition.writer.recent = self.recent
 
     def save_epochs(self) -> None:
-        """Let the file have the leader epoch under which this replica leads, if it has not yet. Raises
-        StorageError: then the next append tries that again.
+        """Write the file of epochs, if it lacks the epoch under which this replica leads. Raises
+        StorageError: then the next append tries again.
         """
         partition = self._partition
         if partition.writer.save_epochs is not None:
@@ -163,13 +162,13 @@ class Replica:
                 partition.writer.begin_epoch()
 
     def _save_epochs(self) -> None:
-        """Write the file; the caller holds the append token."""
+        """Write the file of epochs; the caller holds the append token."""
         self._epochs.save(sync=False)
         self._partition.flusher.names_changed()
 
     def follow(self) -> int:
-        """Take no application's append any more: each is in the log below the offset that is returned, the
-        log end offset, or is refused with NotLeaderOrFollowerError.
+        """Stop taking appends of applications, and return the log end offset. Appends below it were written;
+        later ones raise NotLeaderOrFollowerError.
         """
         partition = self._partition
         with os_errors(), partition.token:
@@ -184,20 +183,20 @@ class Replica:
     def read(
         self, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None = None
     ) -> bytes | memoryview:
-        """Return whole batches as they are stored, for a follower: from the one that holds `offset`, or
-        follows it, up to `end_offset`, which is not above LEO. They are `max_bytes` at most, but at least one
-        batch where there is any. No CRC is checked, and no lock is taken. What fits the memory `into` lies
-        there; that may end within a batch, or beyond `end_offset`.
+        """Return whole batches as they are stored, for a follower: from the batch that holds `offset`, or the
+        next one, up to `end_offset`, which is not above LEO. They are at most `max_bytes`, but at least one
+        batch if there is any. No CRC is checked, and no lock is taken. Bytes that fit the memory `into` are
+        read into it; such an answer may end within a batch, or beyond `end_offset`.
 
-        Raises OffsetOutOfRangeError where `offset` is not in [start_offset, LEO]; CorruptRecordError where a
-        header at `offset` is damaged; StorageError, StoreClosedError.
+        Raises OffsetOutOfRangeError if `offset` is not in [start_offset, LEO]; CorruptRecordError if a header
+        at `offset` is damaged; StorageError, StoreClosedError.
         """
         with os_errors():
             return raw_read(self._partition, offset, end_offset, max_bytes, into)
 
     def is_gap(self, offset: int, end_offset: int) -> bool:
-        """Return whether no batch lies between these offsets. Raises as `read`, and CorruptRecordError where
-        damage does.
+        """Return whether no batch lies between these offsets. Raises as `read`, and CorruptRecordError if
+        damage lies between them.
         """
         with os_errors():
             return is_gap(self._partition, offset, end_offset)
@@ -211,14 +210,14 @@ class Replica:
 
     @property
     def epoch_cache(self) -> LeaderEpochCache:
-        """Return the leader epochs as the log keeps them. Only replication changes the log's epochs, so its
-        own thread may read them without a lock; others take a `copy` under the lock that orders these calls.
+        """Return the log's own object of leader epochs. Only replication changes it, so replication's thread
+        may read it without a lock; other threads take a `copy` under the lock that orders these calls.
         """
         return self._epochs
 
     def begin_epoch(self, epoch: int) -> None:
-        """Begin a leader epoch at the log's end: this replica leads, and later appends are written under
-        it (R3). Raises InvalidArgumentError for an epoch that is not above the latest; StorageError.
+        """Begin a leader epoch at the log's end: this replica leads, and later appends are written under the
+        epoch (R3). Raises InvalidArgumentError for an epoch that is not above the latest; StorageError.
         """
         partition = self._partition
         with os_errors(), partition.token:
@@ -231,20 +230,20 @@ class Replica:
     # --- appends --------------------------------------------------------------------------
 
     def append_as_follower(self, data: bytes | memoryview, high_watermark: int = -1) -> int:
-        """Append whole batches as a leader wrote them, with its offsets, leader epochs and CRCs (R1); returns
-        the log end offset. Offsets may have gaps, and batches of other epochs may lie side by side. A batch
-        that `data` ends within is left out, as a fetch may end anywhere. Messages of magic 0 and 1, which a
-        broker may send, are brought up to magic 2. The log is shown up to the leader's `high_watermark` where
-        that is higher than this one's: so it is published once.
+        """Append whole batches as a leader wrote them, with its offsets, leader epochs and CRCs (R1); return
+        the log end offset. Offsets may have gaps, and epochs may change between batches. A batch that is cut
+        off at the end of `data` is skipped: a fetch may end anywhere. Messages of magic 0 and 1, which a
+        broker may send, are converted to magic 2. If the leader's `high_watermark` is higher than this
+        replica's, readers see the log up to it: both are published at once.
 
-        Raises CorruptRecordError where a batch is damaged, and InvalidArgumentError where the batches don't
-        follow the log's end, or their leader epochs fall: nothing is appended then. Raises StorageError.
+        Raises CorruptRecordError if a batch is damaged, and InvalidArgumentError if the batches don't follow
+        the log's end, or their leader epochs fall: nothing is appended then. Raises StorageError.
         """
         chunk = checked(data)
         return self.log_end_offset if chunk is None else self.append_checked(chunk, high_watermark)
 
     def append_checked(self, chunk: Encoded, high_watermark: int = -1) -> int:
-        """Do what `append_as_follower` does with what `checked` has returned."""
+        """Append a chunk that `checked` has returned, as `append_as_follower`; return the log end offset."""
         partition, batches = self._partition, chunk.batches
         with os_errors(), partition.token:
             self._check_follows(batches)
@@ -254,7 +253,7 @@ class Replica:
             try:
                 partition.writer.write_as_follower(chunk)
             except BaseException:
-                # The next fetch may end before these epochs begin, or bring others.
+                # The next fetch may end before these epochs begin, or have other epochs.
                 self._restore_epochs(before)
                 raise
             else:
@@ -266,9 +265,9 @@ class Replica:
         return end
 
     def append_next(self, data: bytes | memoryview, high_watermark: int) -> int | None:
-        """Do what `append_as_follower` does with whole batches that go on where the log ends, all under the
-        latest leader epoch, and show the log up to a high watermark, which does not go back; return the log
-        end offset. None, and nothing is done, where `data` is anything else. Raises StorageError.
+        """Append whole batches that begin at the log's end, all under the latest leader epoch, and raise the
+        high watermark; return the log end offset. Return None, and append nothing, if `data` has other bytes.
+        Raises StorageError.
         """
         partition = self._partition
         if partition.tail.native.is_open:
@@ -289,15 +288,15 @@ class Replica:
             finally:
                 partition.show()
             if len(batches) <= _FEW:  # the next may be C's
-                partition.tail.open_behind(partition.validator)
+                partition.tail.open_replicated(partition.validator)
         partition.flushing.flush_if_due(end)
         return end
 
     def _append_short(self, tail: NativeTail, data: bytes | memoryview, high_watermark: int) -> int:
-        """Do what `append_next` does by one call of C; return the log end offset, or SLOW: nothing is done
-        then. Raises StorageError.
+        """Append as `append_next`, by one call of C; return the log end offset, or SLOW, and then nothing is
+        appended. Raises StorageError.
         """
-        due, late = tail.due, tail.late
+        on_append, flush_left = tail.on_append, tail.flush_left
         now = lib.SEG_NOW if tail.clock is None else tail.clock()
         if self._headers is None:
             self._headers = ffi.new("seg_batch[]", _FEW)
@@ -306,16 +305,16 @@ class Replica:
         )
         if end < 0:
             return end if end == SLOW else undone(self._partition.tail, end, len(data))
-        if due is not None:
-            due(end)
-        elif late is not None and end - tail.commit.synced >= tail.c.flush_messages:
-            late(end)
+        if on_append is not None:
+            on_append(end)
+        elif flush_left is not None and end - tail.commit.synced >= tail.c.flush_messages:
+            flush_left(end)
         return end
 
     def go_on_at(self, offset: int, epoch: int) -> None:
-        """Let the log go on at `offset`, above its end, in a new segment, and let a leader epoch begin there,
-        where that is not -1: the leader has no batch before it (R41). A power cut may take the new segment.
-        Raises StorageError.
+        """Continue the log at `offset`, above its end, in a new segment, because the leader has no batch
+        before `offset` (R41). A leader epoch begins there unless it is -1. A power cut may remove the new
+        segment. Raises StorageError.
         """
         partition = self._partition
         with os_errors(), partition.token:
@@ -331,17 +330,16 @@ class Replica:
                 partition.show()
 
     def _restore_epochs(self, before: Sequence[tuple[int, int]]) -> None:
-        """Let the epochs be as before what failed, in the file too where that can be written."""
+        """Set the epochs back after a failed change, in the file too if it can be written."""
         if self._epochs.entries != before:
             self._go_back_to(before)
             with suppress(OSError):
                 self._epochs.save(sync=False)
 
     def _is_latest(self, epochs: NDArray[np.int32]) -> bool:
-        """Return whether all these leader epochs are the latest. Of one, the usual count, numpy is not
-        asked.
-        """
+        """Return whether all these leader epochs are the latest."""
         latest = self._epochs.current
+        # One epoch, the usual number, is compared without numpy, which is slower.
         return epochs.item(0) == latest and (len(epochs) == 1 or bool((epochs == latest).all()))
 
     def _check_follows(self, batches: NDArray[np.void]) -> None:
@@ -351,14 +349,14 @@ class Replica:
             raise InvalidArgumentError(f"offset {first} does not follow the log, which ends at {end}")
         if (epochs == latest).all():
             return
-        epochs = epochs[epochs >= 0]  # what was brought up has none
+        epochs = epochs[epochs >= 0]  # converted batches of magic 0 and 1 have none
         if len(epochs) and (int(epochs[0]) < latest or (np.diff(epochs) < 0).any()):
             raise InvalidArgumentError(
                 f"leader epochs {epochs.tolist()} fall, or lie below the latest, {latest}"
             )
 
     def _assign_epochs(self, batches: NDArray[np.void]) -> None:
-        """Note the epochs that begin in these batches."""
+        """Add the epochs that begin in these batches."""
         latest = self._epochs.current
         epochs, first = np.unique(batches["leader_epoch"], return_index=True)
         for epoch, base in zip(epochs.tolist(), batches["base_offset"][first].tolist(), strict=True):
@@ -366,10 +364,10 @@ class Replica:
                 self._epochs.assign(epoch, base)
 
     def _change_epochs(self, change: Callable[[], object], *, sync: bool) -> None:
-        """Change the leader epochs, in the file too, before what is written under them; the log is published
-        under the latest. Without `sync` the next flush makes the file durable: a power cut before it may
-        leave an older file, and then the batches tell which epochs there are. The caller holds the append
-        token. Raises OSError; the epochs are as before then.
+        """Change the leader epochs in memory and in the file, before a batch is written under them; then
+        publish the log under the latest. Without `sync` the next flush makes the file durable: a power cut
+        before may leave an older file, and the next open takes the epochs from the batches. The caller holds
+        the append token. Raises OSError; the epochs are as before then.
         """
         before = self._epochs.entries
         change()
@@ -387,13 +385,13 @@ class Replica:
             raise
 
     def _show_epoch(self) -> None:
-        """Write, and publish, under the latest epoch from now on."""
+        """Write and publish under the latest epoch from now on."""
         self._partition.writer.epoch = self._epochs.current
         self._partition.visible.begin_epoch(self._epochs.current)
 
     def _go_back_to(self, before: Sequence[tuple[int, int]]) -> None:
-        """Let the epochs be as before a change that was not finished. The file may have later ones, as after
-        a kill, until the next change.
+        """Set the epochs back to those before an unfinished change. The file may keep later epochs until the
+        next change, as after a kill.
         """
         self._epochs.truncate_from_end(0)
         for entry in before:
@@ -404,15 +402,15 @@ class Replica:
     # --- truncation -----------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> Truncated:
-        """Cut the log behind its last whole batch below `offset`, and what was known of it: leader epochs,
-        producers, aborted transactions (R5; UnifiedLog.truncateTo). Copies of the batches are kept in the
-        quarantine. From the log's end on only epochs that began there are forgotten; below the first segment
-        this begins the log anew, as `truncate_fully_and_start_at`.
+        """Cut the log after its last whole batch below `offset`, and forget the leader epochs, producers and
+        aborted transactions of the cut part (R5; UnifiedLog.truncateTo). Copies of the batches are kept in
+        the quarantine. If `offset` is not below the log's end, only epochs that began at the end are
+        forgotten. If it is below the first segment, the log begins anew as in `truncate_fully_and_start_at`.
 
         Raises StorageError; the partition is fenced then, unless nothing was changed.
         """
         partition = self._partition
-        with os_errors(), partition.admin, partition.naming:
+        with os_errors(), partition.admin_lock, partition.rename_lock:
             if offset < partition.segments[0].base_offset:
                 kept = self._keep_all(self._ahead().segments)
                 return self._start_at(offset)._replace(kept=kept)
@@ -424,20 +422,20 @@ class Replica:
                 return self._cut(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> Truncated:
-        """Remove all of the log, and begin it anew at `offset`, without epochs and producers (R6). What is
-        removed is not kept: the leader has deleted it, too. Errors as `truncate_to`.
+        """Remove the whole log, and begin it anew at `offset`, without epochs and producers (R6). No copies
+        are kept: the leader has deleted these batches, too. Errors as `truncate_to`.
         """
-        with os_errors(), self._partition.admin, self._partition.naming:
+        with os_errors(), self._partition.admin_lock, self._partition.rename_lock:
             return self._start_at(offset)
 
     def cut_damaged(self, offset: int) -> Truncated:
-        """Cut the segment that holds `offset`, and all behind it, without looking at batches there, since
-        they are damaged or missing; nothing is appended meanwhile. The log ends behind the last batch before.
-        Where that is the first segment, the log begins anew at its start offset. Copies of what has whole
-        batches are kept in the quarantine. Errors as `truncate_to`.
+        """Cut the segment that holds `offset`, and all later segments, without reading their batches, which
+        are damaged or missing. The log then ends after the last batch before that segment. If it is the first
+        segment, the log begins anew at its start offset. Copies of files with whole batches are kept in the
+        quarantine. No append may run at the same time. Errors as `truncate_to`.
         """
         partition = self._partition
-        with os_errors(), partition.admin, partition.naming:
+        with os_errors(), partition.admin_lock, partition.rename_lock:
             view = self._ahead()
             slot = view.slot(offset)
             kept = self._keep_all(view.segments[slot:])
@@ -451,22 +449,22 @@ class Replica:
                 return self._cut_at(view, slot - 1, before.size, end, Truncated(end, cut, kept))
 
     def keep_all(self) -> tuple[str, ...]:
-        """Copy all of the log into the quarantine, before its topic is deleted; return the paths of the
+        """Copy the whole log into the quarantine, before its topic is deleted; return the paths of the
         copies, which are durable. Raises StorageError.
         """
         partition = self._partition
-        with os_errors(), partition.admin, partition.naming:
+        with os_errors(), partition.admin_lock, partition.rename_lock:
             return self._keep_all(self._ahead().segments)
 
     def _ahead(self) -> LogView:
-        """Return a view of all that was written, by C too."""
+        """Return a view of all written records, by C too."""
         with self._partition.token:
             return self._partition.visible.ahead()
 
     def _keep_all(self, segments: Sequence[Segment]) -> tuple[str, ...]:
         kept = []
         for segment in segments:
-            with suppress(FileNotFoundError):  # there is nothing to keep of a file that is missing
+            with suppress(FileNotFoundError):  # a missing file has no batches to keep
                 kept.append(keep_batches(self._quarantine, segment, 0))
         return tuple(path for path in kept if path is not None)
 
@@ -486,13 +484,13 @@ class Replica:
         return done
 
     def _place(self, view: LogView, offset: int) -> tuple[int, int, int]:
-        """Return slot and position of the first batch that does not lie below `offset` whole, and the offset
-        behind the batch before it.
+        """Return slot and position of the first batch that does not lie wholly below `offset`, and the offset
+        after the batch before it.
         """
         slot = view.slot(offset)
         segment = view.segments[slot]
         found = segment.locate(offset, segment.size)
-        if found is None:  # nothing is behind it in its segment, but in the next one
+        if found is None:  # the batches from `offset` on begin in the next segment
             return slot, segment.size, segment.last_offset_before(segment.size) + 1
         position = int(found.position)
         return slot, position, max(segment.last_offset_before(position) + 1, segment.base_offset)
@@ -504,15 +502,15 @@ class Replica:
             self._move_start(end)
         for gone in reversed(view.segments[slot + 1 :]):
             remove_segment(gone)
-        segments.cut_behind(segment)
+        segments.cut_after(segment)
         files.sync_dir(partition.directory)
-        # Others may have the index files of a sealed segment mapped: these are replaced, not cut.
+        # Other processes may have mapped the index files of a sealed segment: these are replaced, not cut.
         segment.hold(segment.handle, index_files.begin_anew(segment))
         with files.open(segment.path, write=True) as handle:
             files.truncate(handle, position)
             files.sync(handle)
         partition.context.pool.forget(segment.path)
-        # Another object: what a compaction has made of the old one must not take the place of this one.
+        # A new object: a compaction of the old object must not replace this segment.
         left = new_segment(partition.context.pool, partition.directory, segment.base_offset, partition.config)
         left.unsynced_aborts, left.may_be_old = segment.unsynced_aborts, segment.may_be_old
         segments.replace_last(left)
@@ -530,14 +528,14 @@ class Replica:
             return Truncated(offset, cut)
 
     def _begin_files(self, view: LogView, offset: int) -> None:
-        """Once the log start offset is durable, and lies above the log's end, the next open begins the log
-        anew there, whatever is left of it. Below the first segment a new one says the same: what lies behind
-        a hole is cut.
-        """
+        """Remove all segments, and begin the log in a new segment at `offset`."""
         partition = self._partition
         files = partition.context.files
+        # First: once the log start offset is durable and above the log's end, the next open begins the log
+        # anew there, even if a crash leaves old segments. If `offset` is below the first segment, the new
+        # segment comes first: the old ones then lie after a gap, and the next open cuts them.
         self._move_start(offset)
-        partition.producers.forget_all(offset)  # first: what is left of the log says who its producers are
+        partition.producers.forget_all(offset)  # first: a crash may leave segments that name their producers
         below = offset < view.bases[0]
         segment = self._create(offset) if below else None
         for gone in reversed(view.segments):
@@ -554,15 +552,16 @@ class Replica:
         return segment
 
     def _move_start(self, offset: int) -> None:
-        """Let the log begin at `offset`, durably."""
-        # In memory first: a checkpoint that is written meanwhile must not have the old one.
+        """Set the log start offset, durably."""
+        # In memory first: a checkpoint that is written at the same time must have the new offset.
         self._partition.visible.start_offset = offset
         self._start_moved(offset)
 
     def _change(self, end: int, change: Callable[[], None], high_watermark: int) -> None:
-        """Change the log's files, so that nothing from offset `end` on is left, and show the log up to a high
-        watermark; readers don't see what is removed when that begins. A recovery point above is lowered
-        first, durably: the next open must not miss what was synced and then removed.
+        """Change the log's files by `change`, which removes all from offset `end` on, and show the log up to
+        a high watermark. Readers stop seeing the removed part before the change begins. A higher recovery
+        point is lowered first, durably: else the next open would miss bytes that were synced and then
+        removed.
         """
         partition = self._partition
         visible, flusher, segments = partition.visible, partition.flusher, partition.segments
@@ -570,7 +569,7 @@ class Replica:
         def changed() -> None:
             visible.set_high_watermark(min(visible.high_watermark, end))
             if flusher.recovery_point > end:
-                # In memory first: a checkpoint that is written meanwhile must not have the old one.
+                # In memory first: a checkpoint that is written at the same time must have the new one.
                 flusher.set_recovery_point(end)
                 self._recovery_point_moved(end)
                 visible.publish()
@@ -578,7 +577,7 @@ class Replica:
             flusher.names_changed()
             segments.layout += 1
             partition.flushing.changed = True
-            visible.cut(high_watermark)  # here: a sync would miss files that the view before has
+            visible.cut(high_watermark)  # before the next sync, which would miss files of the old view
 
         self.recent.clear()
         try:
@@ -592,8 +591,8 @@ class Replica:
 
 
 def checked(data: bytes | memoryview, end_offset: int = INT64_MAX) -> Encoded | None:
-    """Return the whole batches below `end_offset` of what was fetched, as a follower writes them, None where
-    there is none. Raises CorruptRecordError.
+    """Return the whole batches below `end_offset` of fetched bytes, ready for a follower's append, or None.
+    Raises CorruptRecordError.
     """
     batches, stop = scan(data, end_offset=end_offset)
     if stop.status not in (lib.SEG_END, lib.SEG_SHORT, lib.SEG_STOP):

@@ -1,4 +1,4 @@
-"""Retention: which of a log's oldest segments may be removed by age and size.
+"""Retention: the rules by which a log's oldest segments are removed by age and size.
 
 `partition.LogStart` removes them. The rules are Kafka's
 (org.apache.kafka.storage.internals.log.UnifiedLog.deleteOldSegments). Threads: any; these are functions of a
@@ -16,16 +16,16 @@ from segstore.storage.segment.log_view import LogView
 
 
 def applies(config: TopicConfig) -> bool:
-    """Return whether a topic's settings ever let a segment be removed by age or size."""
+    """Return whether a topic's settings allow to remove segments by age or size."""
     return "delete" in config.cleanup_policy and (config.retention_ms >= 0 or config.retention_bytes >= 0)
 
 
 def breached(view: LogView, config: TopicConfig, now_ms: int, files: Files) -> int:
-    """Return how many segments, from the oldest on, may be removed: those below the log start offset, then
-    those above retention.bytes, then those older than retention.ms. The active segment counts once it holds
-    anything.
+    """Return the number of segments, from the oldest on, that may be removed: segments below the log start
+    offset, then segments above retention.bytes, then segments older than retention.ms. The active segment
+    counts only if it is not empty.
 
-    A segment is as old as its largest timestamp; without timestamps, as its file (Kafka:
+    The age of a segment is that of its largest timestamp; without timestamps, of its file (Kafka:
     LogSegment.largestTimestamp). Raises OSError.
     """
     count = view.slot(view.start_offset) if view.start_offset < view.end_offset else len(view.segments) - 1
@@ -43,8 +43,8 @@ def breached(view: LogView, config: TopicConfig, now_ms: int, files: Files) -> i
 
 
 def _go_on(sizes: Sequence[int], count: int, goes: Callable[[int], bool]) -> int:
-    """Raise `count` by the segments for which `goes` holds. A segment that compaction has emptied is removed
-    with what follows it.
+    """Return `count` plus the number of next segments for which `goes` holds. A segment that compaction has
+    emptied is removed with the segment after it.
     """
     for slot in range(count, len(sizes)):
         if sizes[slot]:
@@ -55,7 +55,7 @@ def _go_on(sizes: Sequence[int], count: int, goes: Callable[[int], bool]) -> int
 
 
 def stamp(view: LogView, slot: int, files: Files) -> int:
-    """Return when a segment's youngest record was made, in ms. Raises OSError."""
+    """Return the time in ms of a segment's youngest record. Raises OSError."""
     segment = view.segments[slot]
     largest = segment.largest_timestamp(view.end_of(slot), view.next_base(slot))
     if largest is None or largest < 0:
@@ -64,5 +64,5 @@ def stamp(view: LogView, slot: int, files: Files) -> int:
 
 
 def freed(view: LogView, count: int) -> int:
-    """Return how many bytes of the log the first `count` segments take, indexes not counted."""
+    """Return the bytes of the first `count` segments' logs, without indexes."""
     return sum(map(view.end_of, range(count)))

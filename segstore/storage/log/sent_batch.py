@@ -1,8 +1,9 @@
-"""`SentBatch`: a batch as a producer sent it, checked as Kafka's LogValidator does, appended as it came.
+"""`SentBatch`: a batch as a producer sent it, checked as Kafka's LogValidator does, and appended without
+decoding.
 
-Nothing is on disk. The bytes stay where they were received: what an append changes of them, it changes there.
-Only where the topic has a `compression.type` of its own, and the batch another one, its records are
-compressed anew, into other memory. Threads: a batch belongs to one thread.
+Nothing is on disk. The bytes stay in the receive buffer, and an append changes them there. Only if the
+topic's `compression.type` names another codec, the records are compressed anew, into other memory. Threads: a
+batch belongs to one thread.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ _INVALID = {
 
 
 class SentBatch(NamedTuple):
-    """A checked batch: its bytes as the log's writer takes them, and the number of its records."""
+    """A checked batch: its bytes encoded for the log's writer, its producer fields, and the number of its
+    records.
+    """
 
     encoded: Encoded
     template: Template
@@ -56,7 +59,9 @@ class SentBatch(NamedTuple):
 
 
 def check_received(batch: Any, allow_zstd: bool) -> None:
-    """Raise InvalidTypeError for what is no writable memory of bytes; UnsupportedCompressionTypeError."""
+    """Raise InvalidTypeError if the batch is not a writable buffer of bytes; UnsupportedCompressionTypeError
+    for zstd if that is not allowed.
+    """
     if type(batch) is memoryview:
         plain = batch.ndim == 1 and batch.itemsize == 1 and batch.contiguous and not batch.readonly
     else:
@@ -70,8 +75,8 @@ def check_received(batch: Any, allow_zstd: bool) -> None:
 
 
 def check_batch(batch: Received, validator: LogValidator, now: int, where: str) -> SentBatch:
-    """Return the batch as the topic takes it, with its largest timestamp in its header. `now` is the clock in
-    ms; `where` names the partition.
+    """Return the checked batch in the topic's codec, with its largest timestamp in its header. `now` is the
+    clock in ms; `where` names the partition.
 
     Raises CorruptRecordError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError.
     """
@@ -87,14 +92,14 @@ def check_batch(batch: Received, validator: LogValidator, now: int, where: str) 
         )
     if status != lib.SEG_CHECKED:
         raise _refusal(status, batch, plain, header, found, validator, now, where)
-    # As Kafka does, what the header says is put right by what the records say.
+    # As in Kafka, the header's largest timestamp is replaced by the records' largest.
     changed = header.max_timestamp != found.max_timestamp
     header.max_timestamp = found.max_timestamp
     return _as_topic_has_it(batch, plain, header, changed, validator)
 
 
 def _unpacked(batch: Received, codec: int, where: str) -> Buffer:
-    """Return the plain records of a compressed batch; MAX_PLAIN bytes are the most."""
+    """Return the plain records of a compressed batch, at most MAX_PLAIN bytes."""
     try:
         with memoryview(batch) as whole, whole[HEADER_SIZE:] as payload:
             return decompress(codec, payload, MAX_PLAIN)
@@ -115,7 +120,7 @@ def _as_topic_has_it(
 
 
 def of_header(data: Received, header: Any) -> SentBatch:
-    """Return a batch that was checked, and whose header (`seg_batch *`) is right."""
+    """Return the SentBatch of checked bytes with a correct header (`seg_batch *`)."""
     batches = np.frombuffer(bytearray(ffi.buffer(header)), batch_type())
     template = Template(
         int(header.attributes) & ~CODEC_MASK,
@@ -127,8 +132,8 @@ def of_header(data: Received, header: Any) -> SentBatch:
 
 
 def _recompressed(batch: Received, plain: Buffer, header: Any, validator: LogValidator) -> bytearray:
-    """Return the batch with its records as the topic's `compression.type` asks, and put that into the header.
-    The records themselves stay byte for byte.
+    """Return the batch with its records in the topic's codec, and set the header to match. The records
+    themselves do not change.
     """
     with memoryview(batch) as whole:
         records = plain if int(header.attributes) & CODEC_MASK else whole[HEADER_SIZE:]
@@ -177,7 +182,7 @@ def _refusal(
 
 
 def _records(batch: Received, plain: Buffer, header: Any) -> Records:
-    """Return the records of a batch of which each is whole."""
+    """Return the records of a batch with sound bytes."""
     with memoryview(batch) as whole:
         data = bytes(HEADER_SIZE) + bytes(plain) if plain else bytes(whole)
     headers = np.frombuffer(bytearray(ffi.buffer(header)), batch_type())
@@ -187,7 +192,7 @@ def _records(batch: Received, plain: Buffer, header: Any) -> Records:
 
 
 def _of_records(records: Records, validator: LogValidator, now: int, what: str) -> InvalidRecordError:
-    """Return the error that names the records without a key, or with a timestamp that is too far off."""
+    """Return the error that names the records without a key, or with a timestamp out of the topic's range."""
     config, stamps = validator.rules, records.timestamps
     errors: list[RecordError] = []
     if config.needs_key:

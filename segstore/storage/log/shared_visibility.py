@@ -1,7 +1,7 @@
-"""What readers of a host see of a partition to which other processes append, too.
+"""The visible part of a shared partition, for readers in its host.
 
-While the native tail is open, other processes move the log's end (`_native/share.c`): each look at the view
-begins with a look at that end. Threads: as `Visible`.
+While the native tail is open, other processes move the log's end (`_native/share.c`): each access to the view
+reads that end first. Threads: as `Visible`.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from segstore.storage.segment.log_view import LogView
 
 
 class SharedVisible(Visible):
-    """What is visible of one partition that is shared."""
+    """The visible part of one partition that other processes append to, too."""
 
     @property
     def view(self) -> LogView:
-        """See `Visible`."""
+        """Return the view that readers may see now, up to the shared end."""
         lib.seg_share_catch_up(self.tail.c)
         return super().view
 
     @property
     def written(self) -> LogView:
-        """See `Visible`."""
+        """Return the view: a shared partition is never a replica."""
         return self.view
 
     @property
     def log_end_offset(self) -> int:
-        """See `Visible`."""
+        """Return the shared log end offset."""
         lib.seg_share_catch_up(self.tail.c)
         return super().log_end_offset
 
-    def bearer(self, view: LogView) -> LogView | None:
-        """Return None: that readers see the same can't be told without a look at the shared end."""
+    def current_if_same(self, view: LogView) -> LogView | None:
+        """Return None: `view` can't be compared without reading the shared end."""
         return None

@@ -1,7 +1,7 @@
 """`StandbyAcks`: acknowledgements of a partition whose records a standby in sync mode must have (R15, R23).
 
-Nothing is on disk. The in-sync replicas are this log and the standby, min.insync.replicas is 2, and the store
-never leaves the standby out by itself: so the high watermark is how far the standby has fetched. Threads:
+Nothing is on disk. The in-sync replicas are this log and the standby, and min.insync.replicas is 2. The store
+never drops the standby from them by itself, so the high watermark is the standby's fetch offset. Threads:
 any; the high watermark only rises.
 """
 
@@ -25,22 +25,24 @@ from segstore.threads import take
 if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition
 
-Told = SimpleQueue[type[SegstoreError] | None]
+_Outcomes = SimpleQueue[type[SegstoreError] | None]
 ALL = -1
 
 
 class StandbyAcks:
-    """Implements `Acknowledger`. `away()` says why the standby can't be waited for, "" where it can."""
+    """The acknowledger (`Acknowledger`) of a partition with a standby in sync mode. `away()` returns the
+    reason why the standby can't be waited for, "" if it can.
+    """
 
     def __init__(self, partition: Partition, away: Callable[[], str]) -> None:
         self._partition, self._away = partition, away
         self._lock = Mutex()
-        self._waiting: list[tuple[int, Told]] = []
+        self._waiting: list[tuple[int, _Outcomes]] = []
         self._over: type[SegstoreError] | None = None
         self._alone = False
 
     def check(self, acks: int) -> None:
-        """Raise NotEnoughReplicasError before an append with acks=all, where the standby is away."""
+        """Raise NotEnoughReplicasError before an append with acks=all if the standby is away."""
         if acks == ALL and not self._alone and (away := self._away()):
             raise NotEnoughReplicasError(
                 f"{self._partition.directory}: the in-sync replicas are this store and its standby, and "
@@ -48,25 +50,25 @@ class StandbyAcks:
             )
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
-        """Wait until the standby has all below `end_offset`. Raises RequestTimedOutError,
-        NotLeaderOrFollowerError: the records are in this log, and whether they stay is not known.
+        """Wait until the standby has all records below `end_offset`. Raises RequestTimedOutError,
+        NotLeaderOrFollowerError: this log has the records then, but may lose them.
         """
         if acks != ALL:
             return
-        told: Told = SimpleQueue()
+        outcome: _Outcomes = SimpleQueue()
         with self._lock:
             if self._over is not None:
-                told.put(self._over)
+                outcome.put(self._over)
             elif self._alone or self._partition.visible.high_watermark >= end_offset:
                 return
             else:
-                self._waiting.append((end_offset, told))
+                self._waiting.append((end_offset, outcome))
         try:
-            error = take(told, timeout_ms / 1000)
+            error = take(outcome, timeout_ms / 1000)
         except Empty:
             error = RequestTimedOutError
             with self._lock:
-                self._waiting = [each for each in self._waiting if each[1] is not told]
+                self._waiting = [each for each in self._waiting if each[1] is not outcome]
         if error is not None:
             raise error(f"{self._partition.directory}: the records were appended, but {_WHY[error]}")
 
@@ -77,9 +79,11 @@ class StandbyAcks:
         """Do nothing: the caller gets the error."""
 
     def fetched(self, offset: int) -> None:
-        """Note that the standby has all below `offset`, which lies within the log. Raises StorageError."""
+        """Raise the high watermark to the standby's fetch offset, which lies within the log. Raises
+        StorageError.
+        """
         visible = self._partition.visible
-        # Who begins to wait now waits for more than the high watermark, which this fetch does not move.
+        # An append that begins to wait now waits for a later offset, which this fetch does not have.
         if offset <= visible.high_watermark and not self._waiting:
             return
         with self._lock:
@@ -89,36 +93,38 @@ class StandbyAcks:
             self._answer(visible.high_watermark, None)
 
     def _answer(self, reached: int, error: type[SegstoreError] | None) -> None:
-        for end_offset, told in self._waiting:
+        for end_offset, outcome in self._waiting:
             if end_offset <= reached:
-                told.put(error)
+                outcome.put(error)
         self._waiting = [each for each in self._waiting if each[0] > reached]
 
     def demote(self) -> None:
-        """Answer all that wait with NotLeaderOrFollowerError, now and later."""
+        """Fail all waiting and later appends with NotLeaderOrFollowerError."""
         with self._lock:
             self._over = NotLeaderOrFollowerError
-            for _, told in self._waiting:
-                told.put(self._over)
+            for _, outcome in self._waiting:
+                outcome.put(self._over)
             self._waiting = []
 
     def go_on(self) -> None:
-        """Wait for the standby again, behind `demote`: the store leads still."""
+        """Wait for the standby again after a `demote`: the store still leads."""
         with self._lock:
             self._over = None
 
     def end(self) -> None:
-        """Let the log acknowledge by itself, since there is no standby any more: what waits is committed."""
+        """Acknowledge by the log alone, because there is no standby any more: waiting appends are
+        committed.
+        """
         partition = self._partition
         with self._lock:
-            # First: an append that waits for nobody any more is told when readers see it.
+            # First: an append must not be acknowledged before readers see its records.
             with os_errors(), partition.token:
                 partition.tail.has_standby = False
                 partition.visible.end_replica()
             self._alone = True
             partition.acks = None
-            for _, told in self._waiting:
-                told.put(None)
+            for _, outcome in self._waiting:
+                outcome.put(None)
             self._waiting = []
 
 

@@ -1,9 +1,9 @@
-"""The tail of a partition's log: when C may append there, and what becomes of an append that failed.
+"""The tail of a partition's log: the times when C may append to it, and the undo of failed appends.
 
-C appends while the tail is open. Whoever takes the append token pauses it, and so finds the log as if the
-long way had been taken always; the next append that was made with the token held opens it again, while
-nothing unusual is the case. Threads: the holder of the append token; any thread may `pause` the tail, and
-append by it.
+C appends while the tail is open. A thread that takes the append token pauses the tail, and finds the log as
+if all appends had been made on the slow path. After an append with the token held the tail is opened again,
+unless the partition is closed, fenced or a follower, or has an append to undo. Threads: the holder of the
+append token; any thread may `pause` the tail, and append by it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from segstore.storage.segment.disk_thread import DiskThread
 
 ALL = -1
-"""What `seg_tail_flush` takes for the offset where the tail ends."""
+"""The argument of `seg_tail_flush` for the tail's end."""
 
 
 class Tail:
-    """The tail of one partition: `native` is what C appends at."""
+    """The tail of one partition: C appends to `native`."""
 
     def __init__(
         self,
@@ -46,41 +46,40 @@ class Tail:
         self.native = native
         self._context, self._writer, self._visible, self._flushing = context, writer, visible, flushing
         self.token = Mutex()
-        """The append token, which is held where the log's end or its segments change."""
+        """The append token: its holder may change the log's end and its segments."""
         self.token.on_taken = self._taken
         self.may_be_open = False
         """Whether C may have appended since the append token was taken last."""
         self._binding: tuple[object, ...] = ()
-        """What the tail was bound to last: it is bound anew when that has changed."""
+        """The objects that the tail was bound to last: a change of them binds it again."""
         self.has_standby = False
-        """Whether the high watermark is what a standby in sync mode has."""
+        """Whether the high watermark is the fetch offset of a standby in sync mode."""
         writer.segments.stop_appends = native.pause
 
     # --- opening --------------------------------------------------------------------------
 
     def open(self, validator: LogValidator) -> None:
-        """Let C append, if nothing unusual is the case; the caller holds the append token."""
+        """Let C append if `_is_usual` holds; the caller holds the append token."""
         if self._writer.follows or self._writer.term is not None:
             return
         if self.has_standby:
-            self.open_behind(validator)
+            self.open_replicated(validator)
         elif not self._visible.is_replica:
             self._open(validator)
 
-    def open_behind(self, validator: LogValidator) -> None:
-        """Let C append to the log of one side of a primary and its standby, which readers see up to a high
-        watermark that another machine decides, if nothing unusual is the case; the caller holds the append
-        token.
+    def open_replicated(self, validator: LogValidator) -> None:
+        """Let C append if `_is_usual` holds, to the log of a primary or its standby: another machine decides
+        the high watermark. The caller holds the append token.
         """
         if self._visible.is_plain:
-            self._open(validator, follows=self._writer.follows, behind=True)
+            self._open(validator, follows=self._writer.follows, replicated=True)
 
     def open_leader(
         self, validator: LogValidator, epoch: int, end_offset: int, followers: Sequence[NativeTail]
     ) -> None:
         """Let C append to the log of a replica that leads in this epoch, and to the tails of all `followers`,
-        if its log ends at `end_offset`, all of it is shown, and nothing unusual is the case. The caller holds
-        the append token.
+        if the log ends at `end_offset`, all of it is visible, and `_is_usual` holds. The caller holds the
+        append token.
         """
         if len(followers) <= lib.SEG_FOLLOWERS and self._is_whole(epoch, end_offset, follows=False):
             self._open(validator, followers=followers)
@@ -88,15 +87,15 @@ class Tail:
     def open_follower(
         self, validator: LogValidator, epoch: int, end_offset: int, thread: DiskThread | None = None
     ) -> bool:
-        """Let C append to the log of a follower what its leader's tail hands on, as `open_leader`; return
-        whether it may. A `thread` writes that, else the appender.
+        """Let C append to a follower's log the batches that its leader's tail hands on, under the conditions
+        of `open_leader`; return whether it may. A `thread` writes them, or else the appending thread.
         """
         if self._is_whole(epoch, end_offset, follows=True):
             self._open(validator, follows=True, thread=thread)
         return self.native.is_open
 
     def _is_whole(self, epoch: int, end_offset: int, *, follows: bool) -> bool:
-        """Return whether a replica has this role, and shows its log up to the end, which is `end_offset`."""
+        """Return whether a replica has this role, and shows its log up to its end, `end_offset`."""
         writer, shown = self._writer, self._visible.current
         config = writer.config
         return (
@@ -114,7 +113,7 @@ class Tail:
         followers: Sequence[NativeTail] = (),
         follows: bool = False,
         thread: DiskThread | None = None,
-        behind: bool = False,
+        replicated: bool = False,
     ) -> None:
         if self._context.here_for_c is None or not self._is_usual():
             return
@@ -135,19 +134,19 @@ class Tail:
         native.c.leader_epoch, native.c.follows = writer.epoch, follows
         native.hand_on(followers)
         native.write_by(job)
-        self.may_be_open = True  # first: whatever an interrupt leaves undone here, the tail is paused
+        self.may_be_open = True  # first: after an interrupt here the next holder of the token pauses the tail
         try:
-            self._visible.open(behind)
-            # Meanwhile a sync may have failed, or the pool have let go of a file of which it did not know yet
-            # who uses it.
+            self._visible.open(replicated)
+            # Before C began, a sync may have failed, or the pool may have closed the file, which was not yet
+            # marked as in use.
             if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
                 native.pause()
-        except BaseException:  # an interrupt between both: C must not append to such a log
+        except BaseException:  # an interrupt before the check: C must not append to an unchecked log
             native.pause()
             raise
 
     def _log(self) -> Handle | None:
-        """Return the active segment's log; None where it can't be opened: the append is done, and must not
+        """Return the active segment's log, or None if it can't be opened: the append is done, and must not
         fail.
         """
         try:
@@ -158,11 +157,14 @@ class Tail:
             return None
 
     def _is_usual(self) -> bool:
+        """Return whether C may append: the log is open and not fenced, all of it is visible, and it has no
+        append to undo and no epoch to save.
+        """
         segments = self._writer.segments
         return (
             not self.may_be_open
             and self._flushing.changed
-            and self._writer.owed is None
+            and self._writer.pending_undo is None
             and self._writer.save_epochs is None
             and segments.fenced is None
             and not segments.closed
@@ -171,21 +173,19 @@ class Tail:
         )
 
     def flush(self) -> bool:
-        """Make durable what C has appended, by one call of C; False where the long way must be taken. Threads
-        that a sync has served come back one after the other: each waits for what Python does in those before.
-        """
-        # Of a shared log C knows what it has appended here, and other processes append, too.
+        """Make C's appends durable by one call of C; return False if the slow path must be taken."""
+        # C knows only the appends of this process, and a shared log has appends of other processes, too.
         upto = self._visible.log_end_offset if self.native.c.share else ALL
         code: int = seg_tail_flush(self.native.address, upto)
-        if code == 1:  # readers were not told
+        if code == 1:  # C has not published the new recovery point
             self._visible.publish()
         return code >= 0
 
     # --- pausing --------------------------------------------------------------------------
 
     def _taken(self) -> None:
-        """Pause the tail, since the append token was taken. What an append that failed has left is noted in
-        the writer. A shared log is fenced if a sync of another process has failed [S2]. May be repeated.
+        """Pause the tail after the append token was taken, and note the undo of a failed append in the
+        writer. A shared log is fenced if a sync of another process has failed [S2]. May be repeated.
         """
         if self.native.c.share and self.native.sync_failure:
             self._fence()
@@ -193,8 +193,8 @@ class Tail:
             return
         native, writer = self.native, self._writer
         native.pause()
-        if native.c.torn and writer.owed is None:
-            writer.owed = AppendUndo(writer.segments)
+        if native.c.torn and writer.pending_undo is None:
+            writer.pending_undo = AppendUndo(writer.segments)
         self._visible.take_in()
         if native.is_sealed:
             writer.leave_sealed(native)
@@ -208,9 +208,8 @@ class Tail:
             segments.fence(OSError(number, told, segments.active.segment.path))
 
     def torn(self, number: int, need: int) -> BaseException:
-        """Take back what an append of C's of `need` bytes, which failed with this errno, has left; return the
-        error for its caller. Where there is no room for that, the next append begins with it. The caller
-        holds the append token.
+        """Undo an append by C of `need` bytes that failed with this errno; return the error for its caller.
+        If there is no room for the undo, the next append begins with it. The caller holds the append token.
         """
         self._writer.take_back()
         raised = self.native.write.raised()
@@ -222,17 +221,17 @@ class Tail:
         return error
 
     def pause(self) -> None:
-        """Let no append of C's begin any more, and wait for one that is under way. Any thread may call
-        this.
-        """
+        """Let no append by C begin any more, and wait for one that is under way. Any thread may call this."""
         self.native.pause()
 
     def quit(self) -> None:
-        """Do what `pause` does, but wait for no disk: an append that is under way may still end."""
+        """Let no append by C begin any more, without a wait for the disk: an append that is under way may
+        still end.
+        """
         self.native.quit()
 
     def fence(self, epoch: int) -> None:
-        """Let no append of C's begin under a leader epoch below this one: another replica was elected. Any
-        thread may call this, and waits for no disk.
+        """Let no append by C begin under a leader epoch below this one, because another replica was elected.
+        Any thread may call this; it does not wait for the disk.
         """
         self.native.fence(epoch)

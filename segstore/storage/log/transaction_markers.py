@@ -34,7 +34,7 @@ class OpenTransaction(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A partition and the offset of its marker; -1 where the partition needs no marker."""
+    """A partition and the offset of its marker; -1 if the partition needs no marker."""
 
     partition: Partition
     offset: int
@@ -47,17 +47,17 @@ def end_transaction(
     coordinator_epoch: int,
     commit: bool,
 ) -> list[int]:
-    """Commit or abort a producer's transaction in several partitions of one store; returns the markers'
+    """Commit or abort a producer's transaction in several partitions of one store; return the markers'
     offsets.
 
     No reader, in this or another process, sees the end in one partition and not yet in another. The offset is
-    -1 for a partition that needs no marker: no transaction is open there, and the epoch is known. Where no
+    -1 for a partition that needs no marker: no transaction is open there, and the epoch is known. If no
     transaction is open and the epoch is new, a marker is written, so that older epochs are refused from then
     on.
 
-    Raises InvalidProducerEpochError where one of the partitions knows a newer epoch; StorageError,
-    StoreClosedError, ReadOnlyError, ForkedError: then nothing is written in any of them. `flush.messages` is
-    kept after the markers are visible: a StorageError of that flush leaves them visible.
+    Raises InvalidProducerEpochError if one of the partitions knows a newer epoch; StorageError,
+    StoreClosedError, ReadOnlyError, ForkedError: then no marker is written in any partition. `flush.messages`
+    is applied after the markers are visible: a StorageError of that flush leaves them visible.
     """
     kind = COMMIT if commit else ABORT
     shown = show_end(logs, Marker(producer_id, producer_epoch, kind, coordinator_epoch), producer_epoch)
@@ -66,11 +66,10 @@ def end_transaction(
 
 
 def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -> list[Shown]:
-    """Do the first half of `end_transaction`: make all markers visible, and perhaps not durable before
-    `flush_markers`.
+    """Write all markers and make them visible; they may not be durable before `flush_markers`.
 
-    `transaction_epoch` is the epoch of the records that the marker is for. A transaction of a later epoch
-    that is open in a partition is another one, and stays open.
+    `transaction_epoch` is the epoch of the records that the marker is for. If a partition has an open
+    transaction of a later epoch, that transaction stays open.
     """
     if marker.producer_id < 0 or marker.producer_epoch < 0:
         raise InvalidArgumentError(
@@ -93,7 +92,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
             written = together
             _hold([(partition, offsets[partition]) for partition in due])
         finally:
-            # What an interrupt kept hidden before is shown too.
+            # Records that an earlier interrupt kept hidden are shown too.
             Visible.show_all(
                 [partition.visible for partition in partitions if not partition.visible.is_all], written
             )
@@ -113,7 +112,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
 
 
 def _hold(written: Sequence[tuple[Partition, int]]) -> None:
-    """Let readers of several replicas see their markers at once."""
+    """Have readers of several replicas see their markers at once."""
     replicas = [(partition.visible, offset) for partition, offset in written if partition.acks is not None]
     if len(replicas) > 1:
         held = CommittedTogether(replicas)
@@ -122,11 +121,11 @@ def _hold(written: Sequence[tuple[Partition, int]]) -> None:
 
 
 def flush_markers(shown: Sequence[Shown]) -> None:
-    """Keep the flush settings of all the partitions, wait for their other replicas, then raise the first
-    error. Raises StorageError, and the errors of `Acknowledger.wait`.
+    """Apply the flush settings of all partitions, wait for their other replicas, then raise the first error.
+    Raises StorageError, and the errors of `Acknowledger.wait`.
 
-    All are flushed, also those that need no marker: markers written before may not be durable yet, where a
-    sync has failed.
+    Partitions that need no marker are flushed too: if an earlier sync has failed, their earlier markers may
+    not be durable yet.
     """
     errors: list[SegstoreError] = []
     waiting: list[tuple[Partition, int]] = []
@@ -147,7 +146,7 @@ def flush_markers(shown: Sequence[Shown]) -> None:
                     partition.acks.wait(end, *ALL)
                 except SegstoreError as error:
                     errors.append(error)
-    finally:  # a partition that can't commit its marker holds the others up no longer
+    finally:  # a partition that can't commit its marker must not keep the other markers hidden
         for partition, offset in shown:
             partition.visible.let_go(offset)
     if errors:
@@ -164,8 +163,8 @@ def _is_due(partition: Partition, marker: Marker, transaction_epoch: int) -> boo
 
 
 def _write(partitions: Sequence[Partition], marker: Marker, together: AtomicPublish) -> dict[Partition, int]:
-    """Write the markers; returns their offsets. The markers stay once `together` is done, and are not visible
-    before; where one can't be written, the others are taken back.
+    """Write the markers; return their offsets. The markers are permanent and visible only after `together` is
+    done. If a marker can't be written, all are undone.
     """
     try:
         return {partition: partition.writer.write_marker(marker, together) for partition in partitions}
@@ -176,7 +175,7 @@ def _write(partitions: Sequence[Partition], marker: Marker, together: AtomicPubl
 
 
 def open_transactions(log: Writable) -> list[OpenTransaction]:
-    """Return the transactions that are open in a partition, by first offset. Raises ReadOnlyError,
+    """Return the open transactions of a partition, by first offset. Raises ReadOnlyError,
     StoreClosedError.
     """
     partition = log.partition_for_write()
@@ -200,7 +199,7 @@ def open_transactions(log: Writable) -> list[OpenTransaction]:
 
 def first_record(log: Writable, producer_id: int) -> tuple[int, int] | None:
     """Return offset and leader epoch (-1: not known) of the first record of the producer's open transaction
-    in a partition, None without one. Errors as `open_transactions`.
+    in a partition, or None. Errors as `open_transactions`.
     """
     partition = log.partition_for_write()
     with partition.token:
@@ -217,7 +216,7 @@ def _epoch_of(partition: Partition, offset: int) -> int:
 
 
 class ActiveProducer(NamedTuple):
-    """What a partition knows of a producer id (Kafka: DescribeProducers); -1 stands for none."""
+    """A producer's state in a partition (Kafka: DescribeProducers); -1 stands for none."""
 
     producer_id: int
     producer_epoch: int
@@ -246,9 +245,7 @@ def active_producers(log: Writable) -> list[ActiveProducer]:
 
 
 def producer_epoch(log: Writable, producer_id: int) -> int:
-    """Return the epoch of a producer as a partition knows it, -1 for an unknown producer. Errors as
-    `open_transactions`.
-    """
+    """Return a producer's epoch in a partition, -1 for an unknown producer. Errors as `open_transactions`."""
     partition = log.partition_for_write()
     with partition.token:
         partition.writer.recall()
@@ -257,7 +254,7 @@ def producer_epoch(log: Writable, producer_id: int) -> int:
 
 
 def producer_epochs(log: Writable, producer_ids: Collection[int]) -> dict[int, int]:
-    """Return the epochs of those of these producers that a partition knows. Errors as `open_transactions`."""
+    """Return the epochs of the given producers that a partition knows. Errors as `open_transactions`."""
     partition = log.partition_for_write()
     with partition.token:
         partition.writer.recall()
@@ -266,7 +263,7 @@ def producer_epochs(log: Writable, producer_ids: Collection[int]) -> dict[int, i
 
 
 def max_producer_id(log: Writable) -> int:
-    """Return the largest producer id that a partition has known, -1 without any. Errors as
+    """Return the largest producer id that a partition has seen, -1 for none. Errors as
     `open_transactions`.
     """
     partition = log.partition_for_write()

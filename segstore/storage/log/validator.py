@@ -1,4 +1,4 @@
-"""Checks what is appended by the topic's settings (Kafka: LogValidator). Threads: any."""
+"""Checks appended records by the topic's settings (Kafka: LogValidator). Nothing is on disk. Threads: any."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _COMPRESSIONS = {name: code for code, name in enumerate(CODECS)} | {"uncompresse
 
 
 class LogValidator:
-    """What one topic's settings allow in an append.
+    """The limits of one topic's settings for an append.
 
-    `codec` and `level` are those of the topic's `compression.type`, `largest_batch` the bytes that a batch
-    may have, `needs_keys` whether every record must have a key.
+    `codec` and `level` are those of the topic's `compression.type`, `largest_batch` the largest batch in
+    bytes, `needs_keys` whether every record must have a key.
     """
 
     def __init__(self, config: TopicConfig) -> None:
@@ -31,7 +31,7 @@ class LogValidator:
         """Whether batches keep the codec that their producer chose."""
         self.needs_keys = "compact" in config.cleanup_policy
         self.rules: Any = ffi.new("seg_rules *")
-        """What is checked of a batch that comes as a producer sent it, for C."""
+        """The same limits for C, which checks a batch as a producer sent it."""
         self.rules.largest_batch, self.rules.needs_key = self.largest_batch, self.needs_keys
         self.rules.before_ms = config.message_timestamp_before_max_ms
         self.rules.after_ms = config.message_timestamp_after_max_ms
@@ -42,21 +42,19 @@ class LogValidator:
         return size > self._config.max_message_bytes
 
     def codec_for(self, compression: str | None) -> tuple[int, int | None]:
-        """Return the code and the level of what a producer asks for, which counts where `compression.type` is
-        "producer". Errors as `codec_for`.
+        """Return the code and the level of a producer's codec, which counts if the topic's `compression.type`
+        is "producer". Errors as the function `codec_for`.
         """
         return self.named_codec(compression if self.keeps_codec else None)
 
     def named_codec(self, compression: str | None) -> tuple[int, int | None]:
-        """Return code and level of what an application asks for, None for the topic's `compression.type`.
-        Errors as `codec_for`.
+        """Return code and level of an application's codec, or of the topic's `compression.type` for None.
+        Errors as the function `codec_for`.
         """
         return (self.codec, self.level) if compression is None else codec_for(self._config, compression)
 
     def bind(self, tail: NativeTail) -> None:
-        """Tell a tail what a topic's settings allow in a record. Where a warning would be due, the tail
-        refuses the record.
-        """
+        """Give a tail the limits for a record. The tail also refuses a record that needs a warning."""
         c, config = tail.c, self._config
         c.largest_batch, c.needs_key, c.plain = self.largest_batch, self.needs_keys, not self.codec
         c.stamps = not self.rules.create_time
@@ -68,9 +66,9 @@ class LogValidator:
             c.before_ms = min(c.before_ms, config.retention_ms)
 
     def check(self, least: int, most: int, keys_missing: bool, now: int) -> None:
-        """Raise InvalidArgumentError where timestamps, from `least` to `most` ms, are further off the clock
-        than a CreateTime topic allows; InvalidRecordError where keys are missing that must be there. Warns
-        once where retention is to delete what is appended.
+        """Raise InvalidArgumentError if timestamps, from `least` to `most` ms, are further off the clock than
+        a CreateTime topic allows; InvalidRecordError if a key is missing in a compacted topic. Warns once if
+        retention would delete the records at once.
         """
         config = self._config
         if config.message_timestamp_type == "CreateTime":
@@ -87,12 +85,12 @@ class LogValidator:
                     f"{config.message_timestamp_before_max_ms} before the clock ({now})"
                 )
             if config.retention_ms >= 0 and 0 <= most < now - config.retention_ms:
-                _tell_expired(config, most)
+                _warn_expired(config, most)
         if keys_missing and self.needs_keys:
             self.check_keys(keys_missing)
 
     def check_keys(self, missing: bool) -> None:
-        """Raise InvalidRecordError where keys are missing that must be there."""
+        """Raise InvalidRecordError if a key is missing in a compacted topic."""
         if missing and self.needs_keys:
             raise InvalidRecordError(
                 f"a record has no key: with cleanup.policy={self._config.cleanup_policy} every record must"
@@ -108,7 +106,7 @@ class LogValidator:
 
 
 def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | None]:
-    """Return the code and the level of a compression by name, by default the topic's. Raises
+    """Return the code and the level of a compression by name, or of the topic's for None. Raises
     InvalidArgumentError, InvalidTypeError.
     """
     if compression is not None and not isinstance(compression, str):
@@ -123,14 +121,14 @@ def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | 
 
 SECONDS = "; a time in seconds is multiplied by 1000"
 _LIKE_SECONDS = range(10**9, 10**10)  # from 2001 to 2286 in seconds, in 1970 in ms
-_told: set[tuple[int, str]] = set()
+_warned: set[tuple[int, str]] = set()
 
 
-def _tell_expired(config: TopicConfig, stamp: int) -> None:
-    """Warn once in a process for such settings: retention.ms given in seconds is a common mistake."""
+def _warn_expired(config: TopicConfig, stamp: int) -> None:
+    """Warn once in a process for each pair of settings: retention.ms given in seconds is a common mistake."""
     settings = config.retention_ms, config.cleanup_policy
-    if "delete" in config.cleanup_policy and settings not in _told:
-        _told.add(settings)
+    if "delete" in config.cleanup_policy and settings not in _warned:
+        _warned.add(settings)
         log.warning(
             "a record that is stamped %d (ms since the epoch) is older than its topic's retention.ms=%d: "
             "a sweep deletes it as soon as its segment has nothing younger%s",

@@ -1,14 +1,14 @@
-"""What readers may see of a partition: segments, log start offset and high watermark, in one view.
+"""The part of a partition that readers may see, in one view: segments, log start offset and high watermark.
 
-The view is replaced whole. On disk each view is told to other processes through the partition's slot in
-`.segstore/ends`. Threads: any may look. A thread that replaces the view because the log has changed holds the
-append token, and the bytes are written by then. A view and its publication change together, under
-`publishing`.
+The view is replaced whole. On disk each view is published to other processes in the partition's slot of
+`.segstore/ends`. Threads: any may read it. A thread that replaces the view because the log has changed holds
+the append token, and has written the bytes. A view and its publication change together, under `publishing`.
 
-While the native tail is open, C shows and publishes what it appends (`seg_tail_reveal` in `_native/tail.c`).
+While the native tail is open, C shows and publishes its appends (`seg_tail_reveal` in `_native/tail.c`).
 
 Readers see a log up to its high watermark. That is the log end offset, unless the partition is a replica:
-then replication sets it, and `written` shows the log up to its end (Kafka: UnifiedLog.highWatermark).
+then replication sets the high watermark, and `written` shows the log up to its end (Kafka:
+UnifiedLog.highWatermark).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _view: Callable[[tuple[Any, ...]], LogView] = partial(tuple.__new__, LogView)  #
 
 
 class Visible:
-    """What is visible of one partition, whose log start offset is `start_offset`."""
+    """The visible part of one partition, whose log start offset is `start_offset`."""
 
     def __init__(
         self,
@@ -49,20 +49,20 @@ class Visible:
         start_offset: int,
         high_watermark: int | None = None,
     ) -> None:
-        """With a `high_watermark` this is a replica from the beginning."""
+        """With a `high_watermark` the partition is a replica from the beginning."""
         self._writer, self.flusher, self.publisher = writer, flusher, publisher
         self.segments, self.start_offset = writer.segments, start_offset
         self.publishing = Mutex()  # held to replace the view or to publish it
-        self._untold = False  # whether an interrupt may have prevented the view's publication
-        self.tail = tail  # at which C appends
-        # None: the log end offset. C may have shown more to readers since it was set.
+        self._unpublished = False  # whether an interrupt may have prevented the view's publication
+        self.tail = tail
+        # None: the log end offset. C may have shown readers a higher offset since it was set.
         self._high_watermark: int | None = None
         self._by_c = False  # whether C may have appended since the append token was taken last
         self._ended: tuple[
             CompletedTxn, ...
-        ] = ()  # transactions whose markers may lie behind the high watermark
-        self._held: dict[int, CommittedTogether] = {}  # by the offset of the marker here
-        # Two views, and what C's appends made of them: the current one, and that of all that was written.
+        ] = ()  # transactions whose markers may lie above the high watermark
+        self._held: dict[int, CommittedTogether] = {}  # by the offset of the marker in this partition
+        # Pairs of a view and the same view with C's appends: for `current`, and for `_written`.
         self._extended: tuple[LogView, LogView] | None = None
         self._written_extended: tuple[LogView, LogView] | None = None
         self._written = view = self._look_at_all()
@@ -75,30 +75,29 @@ class Visible:
 
     @property
     def view(self) -> LogView:
-        """Return the view that readers may see now. Raises StoreClosedError where the topic was deleted."""
+        """Return the view that readers may see now. Raises StoreClosedError if the topic was deleted."""
         c = self.tail.c
         while isinstance(view := self.current, LogView):
             seen = view
             if c.seen_offset > view.end_offset:
                 known, seen = self._extended or (None, view)
                 if known is not view or seen.end_offset != c.seen_offset:
-                    # What C has appended is visible too. This is done in place, since each read comes here.
+                    # C's appends are visible too. This is not a function, because each read comes here.
                     ends = ffi.new("int64_t[3]")
                     lib.seg_tail_end(c, ends, ends + 1, ends + 2)
-                    if ends[1] > view.end_offset:  # else another view is about to come, or this is a child
+                    if ends[1] > view.end_offset:  # not so in a forked child, or just before a new view
                         stable = ends[1] if ends[2] < 0 else ends[2]
                         seen = _view((*view[:3], ends[1], ends[0], stable))
                     self._extended = view, seen
-            if self.current is view:  # else C's end may be that of another view
+            if self.current is view:  # else C's end may belong to another view
                 return seen
         if view is None:
             raise StoreClosedError(f"{self.segments.directory}: the topic was deleted")
         return view.view
 
-    def bearer(self, view: LogView) -> LogView | None:
-        """Return the current view, if readers see just what `view`, got before, shows. For as long as it
-        stays the current one, and `seen_offset` of the tail is the end of `view`, readers see the same. None
-        where more or less is seen.
+    def current_if_same(self, view: LogView) -> LogView | None:
+        """Return the current view if readers see exactly `view`, else None. Readers see the same while the
+        returned view stays current and the tail's `seen_offset` is the end of `view`.
         """
         current = self.current
         if not isinstance(current, LogView) or current[:3] != view[:3]:
@@ -107,35 +106,35 @@ class Visible:
 
     @property
     def written(self) -> LogView:
-        """Return the view of all that was written and shown, up to the log end offset: what followers fetch
-        and a flush syncs. Raises StoreClosedError where the topic was deleted.
+        """Return the view of the whole written log, up to the log end offset: followers fetch it, and a flush
+        syncs it. Raises StoreClosedError if the topic was deleted.
         """
         return self.view if self._high_watermark is None or self.current is None else self._all()
 
     @property
     def log_end_offset(self) -> int:
-        """Return the end of `written`. Raises StoreClosedError where the topic was deleted."""
+        """Return the end of `written`. Raises StoreClosedError if the topic was deleted."""
         while self.current is not None:
             written = self._written
             end = max(written.end_offset, int(self.tail.c.shown_offset))
-            if self._written is written:  # else C's end may be that of another view
+            if self._written is written:  # else C's end may belong to another view
                 return end
-        return self.written.end_offset  # which raises that
+        return self.written.end_offset  # raises StoreClosedError
 
     @property
     def is_all(self) -> bool:
-        """Return whether all that was written is visible, in this process and to others; the caller holds the
-        append token.
+        """Return whether all written records are visible, here and in other processes; of a replica, up to
+        its high watermark. The caller holds the append token.
         """
         if self.current is None:
             return True
         all_is = isinstance(self.current, LogView) and self._written.end_offset == self.segments.next_offset
-        return all_is and not self._untold
+        return all_is and not self._unpublished
 
     # --- the native tail ------------------------------------------------------------------
 
     def _all(self) -> LogView:
-        """Return the view of all that was written and shown, by C too."""
+        """Return the view of the whole written log, with C's appends."""
         while True:
             made = written = self._written
             if self.tail.c.shown_offset > written.end_offset:
@@ -147,14 +146,14 @@ class Visible:
                         stable = end if ends[2] < 0 else ends[2]
                         made = _view((*written[:3], end, ends[0], stable))
                     self._written_extended = written, made
-            if self._written is written:  # else C's end may be that of another view
+            if self._written is written:  # else C's end may belong to another view
                 return made
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the high watermark alone says what readers see, and lies in the active segment,
-        where C moves it: there is no transaction that is open or has just ended, and it is not above the
-        log's end. The caller holds the append token.
+        """Return whether the high watermark alone decides what readers see, and lies in the active segment,
+        so that C can move it: no transaction is open or has just ended, and the high watermark is not above
+        the log's end. The caller holds the append token.
         """
         current, written, high_watermark = self.current, self._written, self._high_watermark
         return (
@@ -169,53 +168,51 @@ class Visible:
 
     @property
     def stays_stable(self) -> bool:
-        """Return whether the view alone says where the last stable offset is after the next appends: at the
-        end, or where it is now. In a log of which all records are deleted that is not so while a transaction
-        is open. The caller holds the append token.
+        """Return whether plain appends keep the rule for the last stable offset: either it follows the end,
+        or an open transaction pins it. The caller holds the append token.
         """
+        # In a log without records, an open transaction whose records were deleted pins nothing.
         view = self.view
         return (
             view.stable_offset < view.end_offset or self._writer.producers.state.first_unstable_offset is None
         )
 
-    def open(self, behind: bool) -> None:
-        """Let C append, move the end of the current view, and publish it, from now on; `behind`: that of
-        `written`, and the high watermark apart. The caller holds the append token.
+    def open(self, replicated: bool) -> None:
+        """Let C append from now on, move the end of the current view, and publish it. With `replicated` C
+        moves the end of `written`, and the high watermark by itself. The caller holds the append token.
         """
-        # C begins under the lock: what another thread is about to publish would be older than C's first end.
+        # C begins under the lock: else another thread might publish an older end after C's first end.
         with self.publishing:
             view, tail = self.current, self.tail
             assert isinstance(view, LogView)
             self.publisher.bind(tail, view, self.flusher, self.segments.layout)
-            self.flusher.bind(self._written if behind else view)
-            tail.c.high_watermark = view.end_offset if behind else -1
+            self.flusher.bind(self._written if replicated else view)
+            tail.c.high_watermark = view.end_offset if replicated else -1
             self._by_c = True
             tail.begin()
 
     def take_in(self) -> None:
-        """Let the views end where C's appends ended, also those that were not shown, for followers; the
-        caller holds the append token, and has paused the tail. These appends are published.
+        """Take C's appends over into the views, also appends that only followers may see; the caller holds
+        the append token, and has paused the tail. These appends are published already.
         """
         tail = self.tail
         if self._high_watermark is None:
             self._take_ends()
-        elif tail.moved or tail.c.hidden or tail.is_behind:
+        elif tail.moved or tail.c.hidden or tail.is_replicated:
             with self.publishing:  # any thread may move the high watermark
-                self._turn(*self._look())
+                self._replace_views(*self._look())
         self._by_c = False
 
     def _take_ends(self) -> None:
-        """Let the views end where C's appends ended."""
+        """Replace the views by views that end at C's last append."""
         if isinstance(self.current, LogView):
             self.current = self.view
         self._written = self._all()
 
-    def _turn(self, written: LogView, view: LogView) -> None:
-        """Let readers see these views, unless C moves their ends now. The caller holds `publishing`.
-
-        Nobody sees an end of C's beside segments of another view, nor less than before: the views that are
-        replaced end where C's appends ended, and C's end is taken away, before they are.
-        """
+    def _replace_views(self, written: LogView, view: LogView) -> None:
+        """Let readers see these views, unless C moves their ends now. The caller holds `publishing`."""
+        # A reader must not combine C's end with the segments of another view, nor see less than before: so
+        # the old views take over C's end, and C's end is removed, before the views are replaced.
         tail = self.tail
         self._take_ends()
         tail.look(0, -1, -1)
@@ -226,12 +223,12 @@ class Visible:
     # --- looking --------------------------------------------------------------------------
 
     def _reached(self) -> int:
-        """Return the high watermark of a replica, by C's appends too."""
+        """Return the high watermark of a replica, also if C has raised it."""
         return max(self._high_watermark or 0, int(self.tail.c.seen_offset))
 
     def _look(self, high_watermark: int | None = None) -> tuple[LogView, LogView]:
-        """Return what was written, and what of it readers are to see: of a replica, up to this high
-        watermark; None: as before, or further where C has shown more.
+        """Return the view of the written log, and the view for readers: of a replica, up to this high
+        watermark; None: the high watermark as set, or as C has raised it.
         """
         written = self._look_at_all()
         if self._high_watermark is None:
@@ -249,9 +246,9 @@ class Visible:
         return written, self._below(high_watermark, written)
 
     def _below(self, high_watermark: int, view: LogView) -> LogView:
-        """Return the part of `view` below the high watermark; that is taken for the log start offset at
-        least. A transaction whose marker is not below it is not decided there, nor one that has not ended in
-        its other partitions.
+        """Return the part of `view` below the high watermark, or below the log start offset if that is
+        higher. A transaction is undecided there if its marker is not below the high watermark, or if it has
+        not ended in its other partitions.
         """
         end = min(max(high_watermark, view.start_offset), view.end_offset)
         undecided = [e.first_offset for e in self._ended if e.last_offset >= end or self._holds(e)]
@@ -274,7 +271,7 @@ class Visible:
         return held is not None and not held.over
 
     def ahead(self) -> LogView:
-        """Return a view of all that was written, shown or not; the caller holds the append token."""
+        """Return a view of the whole written log, visible or not; the caller holds the append token."""
         self._writer.recall()
         return self._look_at_all()
 
@@ -282,47 +279,45 @@ class Visible:
 
     @property
     def is_replica(self) -> bool:
-        """Return whether the high watermark is set, and not the log end offset."""
+        """Return whether replication sets the high watermark; else it is the log end offset."""
         return self._high_watermark is not None
 
     @property
     def high_watermark(self) -> int:
-        """Return the offset below which readers see the log. Raises StoreClosedError where the topic was
+        """Return the offset below which readers see the log. Raises StoreClosedError if the topic was
         deleted.
         """
         return self.view.end_offset
 
     def begin_replica(self, high_watermark: int) -> None:
-        """Let readers see the log up to a high watermark from now on; the caller holds the append token."""
+        """Show readers the log up to a high watermark from now on; the caller holds the append token."""
         self._begin_replica(self._look_at_all(), high_watermark)
         self.show(high_watermark)
 
     def end_replica(self) -> None:
-        """Let readers see the log up to its end from now on; the caller holds the append token."""
+        """Show readers the log up to its end from now on; the caller holds the append token."""
         self._high_watermark = None
         self._ended, self._held = (), {}
         self._writer.producers.state.ended = None
         self.show()
 
     def _begin_replica(self, view: LogView, high_watermark: int) -> LogView:
-        producers, behind = self._writer.producers, high_watermark < view.end_offset
-        producers.state.ended = producers.ended_behind(view, high_watermark) if behind else []
+        producers, is_below = self._writer.producers, high_watermark < view.end_offset
+        producers.state.ended = producers.ended_above(view, high_watermark) if is_below else []
         self._high_watermark = high_watermark
         return self._look(high_watermark)[1]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Show the log under this leader epoch from now on; the caller holds the append token."""
+        """Publish the log under this leader epoch from now on; the caller holds the append token."""
         self.publisher.begin_epoch(epoch)
         self.show()
 
     def cut(self, high_watermark: int) -> None:
-        """Show the log of a replica that was cut, up to this high watermark; the caller holds the append
-        token.
-        """
+        """Show a replica's log after a cut, up to this high watermark; the caller holds the append token."""
         self.show(high_watermark)
 
     def raise_high_watermark(self, offset: int) -> None:
-        """Let readers of a replica see the log up to `offset` from the next `show` on; a lower one changes
+        """Raise a replica's high watermark to `offset` from the next `show` on; a lower `offset` changes
         nothing. The caller holds the append token.
         """
         with self.publishing:
@@ -330,37 +325,37 @@ class Visible:
                 self._high_watermark = offset
 
     def set_high_watermark(self, offset: int) -> None:
-        """Let readers of a replica see the log up to `offset`, where a batch begins or the log ends; what is
-        behind the log's end is seen once it is written. The high watermark of a follower may go back. Any
-        thread may call this. Raises OSError where the high watermark goes back and the log can't be read.
+        """Set a replica's high watermark to `offset`: the base offset of a batch, the log's end, or above,
+        for records to come. The high watermark of a follower may go back. Any thread may call this. Raises
+        OSError if the high watermark goes back and the log can't be read.
         """
         ended: Sequence[CompletedTxn] | None = None
         while not self._shows(offset) and not self._moved(offset, ended):
-            self._publish_turned()
+            self._publish_pending()
             if offset < self._reached():
-                # What ended between both was forgotten when the high watermark had passed it.
+                # Transactions that ended between both offsets were forgotten when the high watermark passed.
                 written = self.written
-                behind = offset < written.end_offset
-                ended = self._writer.producers.ended_behind(written, offset) if behind else ()
+                is_above = offset < written.end_offset
+                ended = self._writer.producers.ended_above(written, offset) if is_above else ()
         for held in list(self._held.values()):
             held.look()
 
     def _shows(self, offset: int) -> bool:
-        """Return whether all know of this high watermark, which an append has brought along."""
+        """Return whether this high watermark is already visible and published: an append may have set it."""
         view = self.current
-        is_told = offset == self._high_watermark and not self._untold
+        is_told = offset == self._high_watermark and not self._unpublished
         return is_told and isinstance(view, LogView) and view.end_offset == offset
 
     def _moved(self, offset: int, ended: Sequence[CompletedTxn] | None) -> bool:
-        """Return False where other partitions became visible together with this one, and must be published
-        together; or where the high watermark goes back, and `ended`, the transactions that have ended behind
-        it, was not looked up: that is done without the lock.
+        """Set the high watermark. Return False if partitions that became visible together must be published
+        first; or if the high watermark goes back and `ended` is None: the caller then looks up, without the
+        lock, the transactions that ended above `offset`.
         """
         with self.publishing:
             current, before = self.current, self._reached()
             tail = self.tail
-            if self._by_c and not tail.is_behind and offset <= tail.c.shown_offset:
-                return True  # C has shown that
+            if self._by_c and not tail.is_replicated and offset <= tail.c.shown_offset:
+                return True  # C has shown the log up to `offset`
             if isinstance(current, PendingView) and current.together.done:
                 return False
             if offset < before and ended is None:
@@ -368,35 +363,37 @@ class Visible:
             if ended is not None:
                 self._ended = tuple(dict.fromkeys((*ended, *self._ended)))
             self._high_watermark = offset
-            if tail.is_behind and self._by_c and tail.show(offset):
+            if tail.is_replicated and self._by_c and tail.show(offset):
                 self.publisher.tell()
             elif isinstance(current, LogView):
-                if tail.is_behind:  # C appends no more where the high watermark goes back
+                if tail.is_replicated:  # C must not append while the high watermark goes back
                     tail.pause()
-                self._untold = True
+                self._unpublished = True
                 written = self._all()
                 view = self._below(offset, written)
-                self._turn(written, view)
+                self._replace_views(written, view)
                 self.publisher.publish(view, self.written, self.flusher, self.segments.layout)
-                self._untold = False
+                self._unpublished = False
         return True
 
     # --- transactions over several replicas -----------------------------------------------
 
     def hold(self, offset: int, held: CommittedTogether) -> None:
-        """Let the transaction that the marker at this offset ends be undecided until it is over; the caller
-        holds the append token, and the marker is not shown yet.
+        """Keep a transaction undecided for readers until `held` is over. Its marker is at `offset`, and not
+        visible yet. The caller holds the append token.
         """
         self._held = {**self._held, offset: held}
 
     def let_go(self, offset: int) -> None:
-        """Let the end be seen of the transaction whose marker is at this offset; of all where it is -1."""
+        """Show readers the end of the transaction with its marker at `offset`; -1: of all held
+        transactions.
+        """
         for marker, held in list(self._held.items()):
             if offset in (marker, -1):
                 held.show()
 
     def has_passed(self, offset: int) -> bool:
-        """Return whether the high watermark lies above this offset, or is moved here no more."""
+        """Return whether the high watermark lies above this offset, or does not move here any more."""
         return (
             self.current is None
             or self._writer.follows
@@ -407,58 +404,56 @@ class Visible:
     # --- showing --------------------------------------------------------------------------
 
     def show(self, high_watermark: int | None = None) -> None:
-        """Make all that was written visible, of a replica up to this high watermark; None: as before. The
-        caller holds the append token.
+        """Make the whole written log visible; a replica's, up to this high watermark, None for the current
+        one. The caller holds the append token.
         """
-        if self.segments.closed:  # or deleted: its slot in the published ends may be another's
+        if self.segments.closed:  # or deleted: another partition may have its slot in the published ends
             return
-        if self._writer.owed is not None:
-            self._writer.recall()  # an append that was begun and not finished is not seen
+        if self._writer.pending_undo is not None:
+            self._writer.recall()  # an unfinished append is not shown
         if isinstance(self.current, PendingView):
-            self._publish_turned()
+            self._publish_pending()
         with self.publishing:
-            self._untold = True
+            self._unpublished = True
             written, view = self._look(high_watermark)
-            self._turn(written, view)
+            self._replace_views(written, view)
             self.publisher.publish(view, written, self.flusher, self.segments.layout)
-            self._untold = False
+            self._unpublished = False
 
     @staticmethod
     def show_all(partitions: Sequence[Visible], together: AtomicPublish | None = None) -> None:
-        """Make what was written to several partitions of one store visible at once, in this process and to
-        others. What was written with `together` stays in the logs from then on. Where an interrupt comes, all
-        of it is visible or nothing: what other processes were not told yet, the next `show` or `publish` of
-        any of the partitions tells them of all.
+        """Make the written records of several partitions of one store visible at once, in this process and to
+        others. The appends of `together` can't be undone from then on. After an interrupt all or none of them
+        are visible; if they are not published yet, the next `show` or `publish` of any of the partitions
+        publishes them all.
 
-        The caller holds the partitions' append tokens, and gives the partitions always in one order.
+        The caller holds the partitions' append tokens, and always passes the partitions in one order.
         """
         at_once = together or AtomicPublish()
         for it in partitions:
             it._writer.recall(together)
-            it._publish_turned()
+            it._publish_pending()
 
-        def turn() -> None:
-            _turn(at_once, partitions, [it._look() for it in partitions])
+        def show_views() -> None:
+            _show_together(at_once, partitions, [it._look() for it in partitions])
 
-        holding([it.publishing for it in partitions], turn)
+        holding([it.publishing for it in partitions], show_views)
 
-    def _publish_turned(self) -> None:
-        """Publish all that became visible together in this process, and that an interrupt kept from being
-        published.
-        """
-        turning = self.current
-        if isinstance(turning, PendingView) and turning.together.done:
-            together = turning.together
+    def _publish_pending(self) -> None:
+        """Publish partitions that became visible together, if an interrupt has prevented that."""
+        pending = self.current
+        if isinstance(pending, PendingView) and pending.together.done:
+            together = pending.together
             holding([it.publishing for it in together.partitions], lambda: _publish(together))
 
     def publish(self) -> None:
-        """Publish how much of the current view is durable by now. Any thread may call this."""
+        """Publish the recovery point of the current view. Any thread may call this."""
         while not self._published():
-            self._publish_turned()
+            self._publish_pending()
 
     def _published(self) -> bool:
-        """Return False where other partitions became visible together with this one, and must be published
-        together.
+        """Publish the view. Return False if partitions that became visible together must be published
+        first.
         """
         with self.publishing:
             current = self.current
@@ -472,16 +467,14 @@ class Visible:
         return True
 
     def withdraw(self) -> None:
-        """Take the view away, since the topic was deleted: readers keep the views that they have."""
+        """Remove the view, because the topic was deleted: readers keep the views that they have."""
         with self.publishing:
             self.current = None
 
     # --- segments -------------------------------------------------------------------------
 
     def begin_at(self, start: int) -> list[Segment]:
-        """Let the log start offset be `start`; returns the segments below it, which belong to the log no
-        more.
-        """
+        """Set the log start offset; return the segments below it, which no longer belong to the log."""
         self._writer.recall()
         self.start_offset = start
         dropped = self.segments.drop_below(start)
@@ -489,79 +482,80 @@ class Visible:
         return dropped
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Let readers of this process see the segments `new` in place of `old`, which are part of the log."""
+        """Show readers of this process the segments `new` in place of `old`, which are part of the log."""
         self._writer.recall()
         self.segments.replace(old, new)
         self.show()
 
 
 class CommittedTogether:
-    """The end of a transaction in several replicas, whose high watermarks pass the markers one by one:
-    readers see it in all of them at once, when the last one has (in Kafka each shows it by itself).
+    """The end of a transaction in several replicas. Their high watermarks pass the markers one by one;
+    readers see the end in all replicas at once, after the last one has passed (in Kafka each shows it by
+    itself).
 
     Threads: any. `over` is set once, with `publishing` of all partitions held.
     """
 
     def __init__(self, markers: Sequence[tuple[Visible, int]]) -> None:
-        """`markers` are the partitions with the offsets of their markers, always in one order."""
+        """`markers` are pairs of partition and marker offset, always in one order."""
         self._markers, self.over = tuple(markers), False
 
     def look(self) -> None:
-        """Show the end if all high watermarks have passed it."""
+        """Show the end if all high watermarks have passed their markers."""
         if not self.over and all(it.has_passed(offset) for it, offset in self._markers):
             self.show()
 
     def show(self) -> None:
-        """Show the end wherever the high watermark has passed it."""
+        """Show the end in each replica whose high watermark has passed the marker."""
         partitions, at_once = [it for it, _ in self._markers], AtomicPublish()
         for it in partitions:
-            it._publish_turned()
+            it._publish_pending()
 
-        def turn() -> None:
+        def show_views() -> None:
             self.over = True
             live = [it for it in partitions if it.current is not None]
             written = [it._all() for it in live]
             views = [it._below(it._reached(), view) for it, view in zip(live, written, strict=True)]
-            _turn(at_once, live, list(zip(written, views, strict=True)))
+            _show_together(at_once, live, list(zip(written, views, strict=True)))
 
         if not self.over:
-            holding([it.publishing for it in partitions], turn)
+            holding([it.publishing for it in partitions], show_views)
 
 
-def _turn(
+def _show_together(
     together: AtomicPublish, partitions: Sequence[Visible], looked: Sequence[tuple[LogView, LogView]]
 ) -> None:
-    """Let readers see each partition's view of `looked`, which stands behind all that was written there: at
-    once, and in other processes. The caller holds `publishing` of all.
+    """Show readers the views of `looked` at once, here and in other processes. Each is a pair: the view of
+    the written log, and the view for readers. The caller holds `publishing` of all partitions.
     """
-    turning = [
+    pending = [
         PendingView(it.view, view, together, written)
         for it, (written, view) in zip(partitions, looked, strict=True)
     ]
     together.partitions = tuple(partitions)
-    for it, view in zip(partitions, turning, strict=True):
+    for it, view in zip(partitions, pending, strict=True):
         it.current = view
     together.done = True
     _publish(together)
 
 
 def _publish(together: AtomicPublish) -> None:
-    """Publish what became visible together and was not published before; the caller holds `publishing` of
-    all.
+    """Publish partitions that became visible together, unless they are published already; the caller holds
+    `publishing` of all partitions.
     """
     turned = [(it, it.current) for it in together.partitions if _is_of(it.current, together)]
     Publisher.publish_all(
         [(it.publisher, it.view, _written(it, of), it.flusher, it.segments.layout) for it, of in turned]
     )
     for it, of in turned:
-        it._untold = True  # until C's end is that of the view
-        it._turn(_written(it, of), it.view)
-        it._untold = False
+        it._unpublished = True  # until C's end is the end of the view
+        it._replace_views(_written(it, of), it.view)
+        it._unpublished = False
 
 
-def _written(it: Visible, turning: PendingView) -> LogView:
-    """Return all that was written: what is visible together now, or by C's appends since."""
-    return max(turning.written, it._all(), key=lambda view: view.end_offset)
+def _written(it: Visible, pending: PendingView) -> LogView:
+    """Return the view of the whole written log: the pending view's, or a later one with C's appends."""
+    return max(pending.written, it._all(), key=lambda view: view.end_offset)
 
 
 def _is_of(view: LogView | PendingView | None, together: AtomicPublish) -> TypeIs[PendingView]:

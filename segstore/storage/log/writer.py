@@ -1,8 +1,8 @@
-"""The writer of a partition's log: it gives offsets, writes, rolls, and takes back failed appends.
+"""The writer of a partition's log: it assigns offsets, writes, rolls, and undoes failed appends.
 
 On disk are the active segment's files; a roll makes the next segment's files and a producer snapshot, and the
-abort of a transaction adds to the `.txnindex`. Threads: the holder of the partition's append token. Nothing
-is visible before `Visible.show` is called, after the bytes are written.
+abort of a transaction adds to the `.txnindex`. Threads: the holder of the partition's append token. Records
+are not visible before `Visible.show` is called, after the bytes are written.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from segstore.storage.segment.native_tail import NativeTail
 
 Take = Callable[[Any], list[AbortedTxn]]
-"""Takes in batches (the memory of `seg_batch`) of producers that were written; returns the transactions that
-they abort.
+"""Updates the producers' state with written batches (memory of `seg_batch`); returns the aborted
+transactions.
 """
 Aborted = list[tuple[Segment, AbortedTxn]]
 """Aborted transactions, each with the segment that has its marker."""
 
 
 def _ignored(error: OSError, need: int = 0) -> None:
-    """Tell nobody."""
+    """Ignore the error."""
 
 
 def _not_taken_back(directory: str) -> StorageError:
@@ -60,19 +60,18 @@ def _not_taken_back(directory: str) -> StorageError:
 
 
 class _AskedAppend(NamedTuple):
-    """What another process wants to append, as far as `ActiveSegment.room` looks at it."""
+    """The headers of another process's append, in the shape that `ActiveSegment.room` takes."""
 
     headers: Any
 
 
 class AppendUndo:
-    """The state of the log before an append, from which the append can be taken back. Once `together` is done
-    the append stays.
+    """The state of the log before an append, by which the append can be undone. Once `together` is done the
+    append can't be undone.
 
     `saved` is the state of the producers whose batches are appended. `aborts` is the size in bytes of the
-    active `.txnindex`, -1 where the append leaves it as it is; `rolled` the segments made since, None before
-    anything was taken back. `need` is the bytes of the append; of a long one, those up to the chunk that is
-    written.
+    active `.txnindex`, -1 if the append does not change it. `rolled` are the segments made since, None before
+    the undo begins. `need` is the bytes of the append; of a long append, the bytes up to the current chunk.
     """
 
     __slots__ = ("aborts", "active", "mark", "need", "rolled", "saved", "together")
@@ -103,36 +102,41 @@ class LogWriter:
     ) -> None:
         self.pool, self.config, self.producers = pool, config, producers
         self.segments, self.epoch, self.clock, self.rolled = segments, epoch, clock, rolled
-        self.owed: AppendUndo | None = None
-        """The state before an append, kept until all of the append is written. It is noted before anything
-        changes: whatever fails or a signal handler raises, also while an append is taken back, this says what
-        to undo."""
+        self.pending_undo: AppendUndo | None = None
+        """The state before an append, kept until the whole append is written. It is set before anything
+        changes, so after any failure or signal handler's error, also during an undo, the undo can be done or
+        repeated.
+        """
         self.follows = False
-        """Whether only batches of a leader are appended, since this is a replica that does not lead."""
+        """Whether only a leader's batches are appended, because this replica does not lead."""
         self.demoted = ""
-        """Why no application's append is taken, since the store was demoted; "" where it was not."""
+        """The reason why appends of applications are refused after a demotion of the store, else ""."""
         self.term: LeaseTerm | None = None
-        """The term of the lease by which the store leads, None where it needs none."""
+        """The term of the lease by which the store leads, None without a lease."""
         self.save_epochs: Callable[[], None] | None = None
-        """Writes the file of leader epochs, which has `epoch` before a batch has it; None where it does."""
+        """Writes the file of leader epochs, which must have `epoch` before a batch has it; None if the file
+        has it.
+        """
         self.no_room: Callable[[OSError, int], object] = _ignored
-        """Is given the error and the bytes of each append that finds no room, with the append token held."""
+        """Called with the error and the bytes of each append that finds the disk full, with the append token
+        held.
+        """
         self.recent: RecentAppends | None = None
-        """Where a leader keeps what it has appended, for its followers; None without any."""
+        """The leader's last appends, for its followers; None without any."""
 
     # --- appends --------------------------------------------------------------------------
 
     def write(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
-        """Append all of the chunks, or nothing; returns the first offset. Raises StorageError; the log is as
+        """Append all of the chunks, or nothing; return the first offset. Raises StorageError; the log is as
         before then.
 
-        With a `claim`, the append is judged first, which raises the errors of `append_info.judge`. A repeated
-        append is not written, and has the first offset of the batches that it repeats. Raises
-        OffsetMismatchError where the log does not end as an append expects.
+        With a `claim` the append is judged first, which raises the errors of `append_info.judge`. A repeated
+        append is not written; its first offset is that of the batches that it repeats. Raises
+        OffsetMismatchError if the log does not end at the expected offset.
         """
         segments = self.segments
         leads = not self.follows and self.term is None
-        if not leads or self.owed is not None or segments.fenced is not None or segments.closed:
+        if not leads or self.pending_undo is not None or segments.fenced is not None or segments.closed:
             self.check_leads()
         if claim is None:
             return self._attempt(chunks).mark.next_offset
@@ -149,14 +153,14 @@ class LogWriter:
         return known
 
     def write_staged(self, chunks: Iterable[Encoded]) -> None:
-        """Append batches that no producer with an id wrote. Raises StorageError, as `write`."""
+        """Append batches without a producer id. Raises StorageError, as `write`."""
         self.check_leads()
         self._attempt(chunks)
 
     def write_as_follower(self, chunk: Encoded) -> None:
-        """Append batches as a leader wrote them, with its offsets and epochs, of any producers, and markers.
-        The caller has compared the offsets with the log's end. Raises StorageError, as `write`;
-        CorruptRecordError where a marker can't be read.
+        """Append batches as a leader wrote them, with its offsets and epochs, from any producers, markers
+        too. The caller has compared the offsets with the log's end. Raises StorageError, as `write`;
+        CorruptRecordError if a marker can't be read.
         """
         self.check()
         ids = chunk.batches["producer_id"]
@@ -167,8 +171,8 @@ class LogWriter:
         self._attempt([chunk], saved, partial(self.producers.take_as_follower, data=chunk.buffer), as_is=True)
 
     def write_marker(self, marker: Marker, together: AtomicPublish) -> int:
-        """Append a transaction marker; returns its offset. Raises StorageError, as `write`. The marker stays
-        if `together` is done; else `take_back`, or the next view that is made, removes it.
+        """Append a transaction marker; return its offset. Raises StorageError, as `write`. The marker stays
+        if `together` is done; else `take_back`, or the next view, removes it.
         """
         self.check_leads()
         saved = self.producers.save([marker.producer_id])
@@ -176,7 +180,9 @@ class LogWriter:
         return self._attempt([end_marker(marker, self.clock())], saved, take, together).mark.next_offset
 
     def check(self) -> None:
-        """Raise StoreClosedError, or StorageError where nothing can be appended."""
+        """Raise StoreClosedError if the log is closed; StorageError if it is fenced, or an undo lacks
+        room.
+        """
         segments = self.segments
         if not segments.closed and self.is_whole():
             return
@@ -185,8 +191,8 @@ class LogWriter:
         raise _not_taken_back(segments.directory)
 
     def check_leads(self) -> None:
-        """Do what `check` does, for an append that no leader has made. Raises NotLeaderOrFollowerError;
-        DemotedError where the store leads no more, or its lease's term is over.
+        """Raise the errors of `check`; NotLeaderOrFollowerError if this replica does not lead; DemotedError
+        if the store was demoted, or its lease's term is over.
         """
         self.check()
         if self.demoted:
@@ -200,12 +206,12 @@ class LogWriter:
             )
 
     def is_whole(self) -> bool:
-        """Return whether the log on disk ends where it should. What a failed append has left is taken back
-        now, if that is still to be done and there is room again.
+        """Return whether the log on disk ends at its last append. A failed append is undone now, if that is
+        pending and there is room again.
         """
-        if self.owed is not None:
+        if self.pending_undo is not None:
             self.take_back()
-        return self.segments.fenced is None and self.owed is None
+        return self.segments.fenced is None and self.pending_undo is None
 
     def _attempt(
         self,
@@ -215,35 +221,35 @@ class LogWriter:
         together: AtomicPublish | None = None,
         as_is: bool = False,
     ) -> AppendUndo:
-        """Write the chunks, or take them back. Without `together` the append stays when this returns. `take`
-        is given the batches of producers with an id; `as_is`: the batches keep their offsets and epochs.
+        """Write the chunks, or undo them. Without `together` the append is final when this returns. `take`
+        receives the batches of producers with an id; `as_is`: the batches keep their offsets and epochs.
         """
         self.begin_epoch()
-        restore = self.owed = AppendUndo(self.segments, saved, together)
+        undo = self.pending_undo = AppendUndo(self.segments, saved, together)
         try:
             if isinstance(chunks, list):
-                restore.need = sum(chunk.size for chunk in chunks)
+                undo.need = sum(chunk.size for chunk in chunks)
                 aborted = self._write_ready(chunks, take, as_is)
             else:
-                aborted = self._write_long(chunks, take, restore)
+                aborted = self._write_long(chunks, take, undo)
             if aborted:
-                self._add_aborted(restore, aborted)
+                self._add_aborted(undo, aborted)
         except BaseException as error:
             self.take_back()
-            self.judge(error, restore.need)
+            self.judge(error, undo.need)
             raise
         if together is None:
-            self.owed = None
+            self.pending_undo = None
             if self.recent is not None and isinstance(chunks, list) and not as_is:
                 self.recent.keep(chunks)
-                return restore
-        for chunk in chunks:  # those of a long append are released by now
+                return undo
+        for chunk in chunks:  # chunks of a long append are released already
             if chunk.pooled:
                 chunk.release()
-        return restore
+        return undo
 
     def begin_epoch(self) -> None:
-        """Let the file of leader epochs have the one under which is written. Raises StorageError."""
+        """Write the file of leader epochs, unless it has the current epoch. Raises StorageError."""
         if self.save_epochs is not None:
             try:
                 self.save_epochs()
@@ -253,8 +259,8 @@ class LogWriter:
             self.save_epochs = None
 
     def _write_ready(self, chunks: list[Encoded], take: Take | None, as_is: bool = False) -> Aborted:
-        """Write chunks that are encoded: by one call of the system what goes into one segment."""
-        # Batches that are kept as they are have their leader's stamp.
+        """Write encoded chunks, by one system call for each segment that they go into."""
+        # With `as_is` batches keep their leader's timestamp.
         stamps = self.config.message_timestamp_type == "LogAppendTime" and not as_is
         parts = [ChunkPart.of(chunk, self.clock() if stamps else -1) for chunk in chunks if chunk.size]
         aborted: Aborted = []
@@ -269,8 +275,8 @@ class LogWriter:
         return aborted
 
     def _make_room(self, parts: list[ChunkPart], as_is: bool) -> int:
-        """Make room for the first part, or for as much of it as fits: that is split off. Returns 1: the first
-        part fits now; 0 behind a roll. Raises OSError.
+        """Make room for the first part, or for the batches of it that fit: they are split off. Return 1 if
+        the first part fits now, 0 after a roll. Raises OSError.
         """
         first, more = parts[0], sum(part.n for part in parts[1:])
         fit = self.segments.active.room(first, self.clock, as_is, more)
@@ -280,27 +286,25 @@ class LogWriter:
             parts[:1] = first.split(fit)
         return int(fit > 0)
 
-    def _write_long(self, chunks: Iterable[Encoded], take: Take | None, restore: AppendUndo) -> Aborted:
-        """Write chunks of a long append, each one before the next is encoded: the next one takes the same
-        memory.
-        """
+    def _write_long(self, chunks: Iterable[Encoded], take: Take | None, undo: AppendUndo) -> Aborted:
+        """Write the chunks of a long append, each before the next is encoded into the same memory."""
         aborted: Aborted = []
         for chunk in chunks:
-            restore.need += chunk.size
+            undo.need += chunk.size
             aborted += self._write_ready([chunk], take)
             chunk.release()
         return aborted
 
-    def _add_aborted(self, restore: AppendUndo, aborted: Aborted) -> None:
-        """Note aborted transactions in the `.txnindex` of the segments that have their markers."""
+    def _add_aborted(self, undo: AppendUndo, aborted: Aborted) -> None:
+        """Add aborted transactions to the `.txnindex` of the segments that have their markers."""
         for segment, found in groupby(aborted, itemgetter(0)):
-            if segment is restore.active.segment:  # else the `.txnindex` is removed with the segment
-                restore.aborts = index_size(self.pool.files, segment)
+            if segment is undo.active.segment:  # else the `.txnindex` is removed with the segment
+                undo.aborts = index_size(self.pool.files, segment)
             add_aborted(self.pool.files, segment, [txn for _, txn in found])
 
     def roll(self, base_offset: int | None = None) -> None:
-        """Seal the active segment and go on in a new one, which begins at `base_offset`, or else at the log's
-        end. Raises OSError.
+        """Seal the active segment and continue in a new segment, which begins at `base_offset`, by default at
+        the log's end. Raises OSError.
         """
         segments, active = self.segments, self.segments.active
         begin = active.end.next_offset if base_offset is None else base_offset
@@ -318,8 +322,9 @@ class LogWriter:
         self.rolled(segment.base_offset)  # a producer snapshot, and a flush in the background
 
     def leave_sealed(self, tail: NativeTail) -> None:
-        """Go on in a new segment, since the active one was sealed while another process may still write to it
-        [A3]. An empty one gives its name to other files. Raises OSError; may be repeated then.
+        """Continue in a new segment, because the active segment was sealed while another process may still
+        write to it [A3]. An empty segment gives its name to other files. Raises OSError; may be repeated
+        then.
         """
         segments, active = self.segments, self.segments.active
         segment = new_segment(self.pool, segments.directory, active.end.next_offset, self.config)
@@ -331,19 +336,19 @@ class LogWriter:
         else:
             segments.replace_last(segment)
         segments.activate(ActiveSegment(segment, self.config, segment.base_offset))
-        if tail.c.share:  # of a host; a writer that does not share finds a sealed log, too
+        if tail.c.share:  # only a host has one; a writer that does not share finds a sealed log, too
             tail.c.share.is_sealed = 0
         self.rolled(segment.base_offset)
 
     def make_ready(self, header: Any, batches: int) -> None:
-        """Make room for an append of so many batches by another process, of which `header` (`seg_batch *`)
-        says size, offsets and time as if it were one batch: roll, and take room in the indexes. Raises
+        """Make room for another process's append of `batches` batches: roll, and take room in the indexes.
+        `header` (`seg_batch *`) has size, offsets and time of the append as if it were one batch. Raises
         StorageError, RecordTooLargeError; the log is as before then.
         """
         self.check_leads()
         self.begin_epoch()
         when = int(header.max_timestamp)
-        # The other process measures by this time, also where its clock stamps the records.
+        # The other process measures the segment's age by this time, even if its clock stamps the records.
         clock = self.clock if when < 0 else lambda: when
         part = ChunkPart(cast("Encoded", _AskedAppend(header)), 0, 1, 0, header.size)
         try:
@@ -357,100 +362,95 @@ class LogWriter:
             self.judge(error, header.size)
             raise
         end = self.segments.active.end
-        if header.size and (end.rolled_ms < 0 or not end.position):  # C asks for it
+        if header.size and (end.rolled_ms < 0 or not end.position):  # C needs it before its first append
             end.rolled_ms = clock()
 
     def roll_apart(self, base_offset: int | None = None) -> None:
-        """Roll outside of an append, as `roll`, after what a failed append left was taken back. Raises
-        StorageError; the log is as before then.
+        """Roll outside of an append, after the undo of a failed append. Raises StorageError; the log is as
+        before then.
         """
         self.check()
-        self.owed = AppendUndo(self.segments)
+        self.pending_undo = AppendUndo(self.segments)
         try:
             self.roll(base_offset)
         except BaseException as error:
             self.take_back()
             self.judge(error)
             raise
-        self.owed = None
+        self.pending_undo = None
 
     def judge(self, error: BaseException, need: int = 0) -> None:
-        """Raise an error of the disk, which has kept an append of `need` bytes from its end, as
-        StorageError.
-        """
+        """Raise StorageError from the disk's error that stopped an append of `need` bytes."""
         if is_refusal(error) and not isinstance(error, SegstoreError):
             if error.errno in NO_ROOM:
                 self.no_room(error, need)
             raise StorageError(error.errno, error.strerror, error.filename) from error
 
-    # --- taking back ----------------------------------------------------------------------
+    # --- undo -----------------------------------------------------------------------------
 
-    def put_back(self, restore: AppendUndo) -> None:
-        """Undo all that was written since `restore` was made, as `take_back` does."""
-        self.owed = restore
+    def put_back(self, undo: AppendUndo) -> None:
+        """Undo all writes since `undo` was made."""
+        self.pending_undo = undo
         self.take_back()
 
     def take_back(self) -> None:
-        """Undo an append that was begun and not finished, if there is one. Where the disk has no room for
-        that, the undo is tried again before the next append; where the disk refuses, the partition is fenced.
-        Anything else, such as an error of a signal handler, is raised: then the next append, or view, begins
-        with the rest.
-
-        The end goes back in memory first: what failed is never visible, whatever the disk says.
+        """Undo an unfinished append, if there is one. If the disk has no room for the undo, it is tried again
+        before the next append; if the disk fails, the partition is fenced. An error of a signal handler is
+        raised: then the next append, or view, continues the undo.
         """
-        self.recall()  # in memory only: an OSError that comes here is a signal handler's
-        if self.owed is None:
+        # First in memory: a failed append is never visible, whether the undo on disk succeeds or not.
+        self.recall()  # an OSError here is a signal handler's
+        if self.pending_undo is None:
             return
         try:
-            self._undo(self.owed)
+            self._undo(self.pending_undo)
         except OSError as error:
             if not is_refusal(error):
                 raise
             if error.errno in NO_ROOM:
                 return
             self.segments.fence(error)
-        self.owed = None
+        self.pending_undo = None
 
     def recall(self, but: AtomicPublish | None = None) -> None:
-        """Let the log in memory end where it did before an append that was begun and not finished, unless
-        that append belongs to `but`, which is just being finished; the disk is left as it is. May be
-        repeated.
+        """Undo an unfinished append in memory only, unless it belongs to `but`, which is just being finished.
+        May be repeated.
         """
-        owed = self.owed
-        if owed is None or (but is not None and owed.together is but):
+        undo = self.pending_undo
+        if undo is None or (but is not None and undo.together is but):
             return
-        if owed.together is not None and owed.together.done:  # the append is finished
-            self.owed = None
+        if undo.together is not None and undo.together.done:  # the append is final
+            self.pending_undo = None
             return
-        if owed.rolled is None:
-            owed.rolled = self.segments.behind(owed.active.segment)
-        self.segments.cut_behind(owed.active.segment)
-        self.segments.activate(owed.active)
-        owed.active.recall(owed.mark)
-        self.producers.recall(owed.saved)
+        if undo.rolled is None:
+            undo.rolled = self.segments.after(undo.active.segment)
+        self.segments.cut_after(undo.active.segment)
+        self.segments.activate(undo.active)
+        undo.active.recall(undo.mark)
+        self.producers.recall(undo.saved)
 
-    def _undo(self, restore: AppendUndo) -> None:
-        """Undo an append on disk. May be repeated, whatever an earlier try has done. Raises OSError."""
-        mark, segment, rolled = restore.mark, restore.active.segment, restore.rolled or []
+    def _undo(self, undo: AppendUndo) -> None:
+        """Undo an append on disk. May be repeated after any failure of an earlier call. Raises OSError."""
+        mark, segment, rolled = undo.mark, undo.active.segment, undo.rolled or []
         for gone in reversed(rolled):
             self.producers.forget_snapshot(gone.base_offset)
             remove_segment(gone)
             self.segments.removals += 1
-        if restore.aborts >= 0:
-            cut_index(self.pool.files, segment, restore.aborts)
+        if undo.aborts >= 0:
+            cut_index(self.pool.files, segment, undo.aborts)
         if segment.sealed:
             self.pool.files.truncate(self.segments.active.handle, mark.position)
-            self._reopen(restore, segment, mark)
+            self._reopen(undo, segment, mark)
         else:
             self.segments.active.rewind(mark)
 
-    def _reopen(self, restore: AppendUndo, segment: Segment, mark: Mark) -> None:
-        """Go on in a segment that a roll had sealed. Raises OSError; the segment is as before then."""
+    def _reopen(self, undo: AppendUndo, segment: Segment, mark: Mark) -> None:
+        """Continue in a segment that a roll had sealed. Raises OSError; the segment is as before then."""
         segment.sealed = False
         segment.attach(None)
         try:
-            # Both names change in one step: whatever is repeated from here on is done to the new object.
-            restore.active = self.segments.active = ActiveSegment(segment, self.config, mark.next_offset)
+            # Both names change in one step: a repeated undo must find the new object.
+            undo.active = self.segments.active = ActiveSegment(segment, self.config, mark.next_offset)
         except BaseException:
             segment.sealed = True
             raise

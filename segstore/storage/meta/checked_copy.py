@@ -10,14 +10,14 @@ functions without state.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
 from segstore import names
+from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
-from segstore.storage.meta.framed import frame, unframe
+from segstore.storage.meta.checked_file import LINE, CheckedFile
 from segstore.storage.meta.small_files import NOT_A_FILE
 
 Key = tuple[str, int]
@@ -25,7 +25,6 @@ Offsets = Mapping[str, Mapping[Key, int]]
 """Offsets by file and partition."""
 
 _VERSION = 0
-_MOST = 1 << 28
 
 
 class CopyState(Enum):
@@ -57,33 +56,14 @@ class CheckedCopy(NamedTuple):
         return CopyState.UNSURE
 
 
-def path_of(root: str) -> str:
-    return os.path.join(root, names.OURS, names.CHECKPOINTS)
-
-
-def write_copy(files: Files, root: str, offsets: Offsets, nonce: int, claims: Mapping[Key, int]) -> None:
-    """Replace the copy, durable when this returns. Raises OSError."""
-    held = {name: _rows(lines) for name, lines in offsets.items()}
-    said = {"version": _VERSION, "nonce": nonce, "offsets": held, "claims": _rows(claims)}
-    files.write_atomic(path_of(root), frame(said))
+def _to_json(copy: CheckedCopy) -> dict[str, Any]:
+    held = {name: _rows(lines) for name, lines in copy.offsets.items()}
+    claims = [[*key, offset] for key, offset in sorted(copy.claims)]
+    return {"version": _VERSION, "nonce": copy.nonce, "offsets": held, "claims": claims}
 
 
 def _rows(lines: Mapping[Key, int]) -> list[list[Any]]:
     return [[*key, offset] for key, offset in sorted(lines.items())]
-
-
-def read_copy(files: Files, root: str) -> tuple[CheckedCopy | None, str]:
-    """Return the copy; or None and why it can't be used, "" where it is missing. Raises OSError."""
-    try:
-        return _parse(unframe(files.read_file(path_of(root), _MOST))), ""
-    except FileNotFoundError:
-        return None, ""
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        return None, f"no copy of the checkpoints: {error}"
-    except OSError as error:
-        if error.errno not in NOT_A_FILE:
-            raise
-        return None, str(error)
 
 
 def _parse(held: dict[str, Any]) -> CheckedCopy:
@@ -95,3 +75,24 @@ def _parse(held: dict[str, Any]) -> CheckedCopy:
 
 def _lines(rows: list[Any]) -> dict[Key, int]:
     return {(str(topic), int(number)): int(offset) for topic, number, offset in rows}
+
+
+CHECKED_COPY = CheckedFile(names.CHECKPOINTS, "copy of the checkpoints", _parse, 1 << 28, LINE, _to_json)
+
+
+def write_copy(files: Files, root: str, offsets: Offsets, nonce: int, claims: Mapping[Key, int]) -> None:
+    """Replace the copy, durable when this returns. Raises OSError."""
+    held = {name: dict(lines) for name, lines in offsets.items()}
+    CHECKED_COPY.write(files, root, CheckedCopy(nonce, held, frozenset(claims.items())))
+
+
+def read_copy(files: Files, root: str) -> tuple[CheckedCopy | None, str]:
+    """Return the copy; or None and the reason why it can't be used, "" if it is missing. Raises OSError."""
+    try:
+        return CHECKED_COPY.read(files, root), ""
+    except CorruptCheckpointError as error:
+        return None, error.reason
+    except OSError as error:
+        if error.errno not in NOT_A_FILE:
+            raise
+        return None, str(error)

@@ -1,59 +1,134 @@
-"""`CheckedFile`: a file in `.segstore` that holds one object as a line with a checksum (see `framed`), and a
-version. Threads: any; objects without state.
+"""`CheckedFile`: a file in `.segstore` that holds one value with a checksum, in one copy or in two (see
+`framed` for its forms, `small_files` for two copies). Threads: any; objects without state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
-from segstore.storage.meta.framed import frame, unframe
+from segstore.storage.meta import framed
+from segstore.storage.meta.small_files import Copies, reason, unreadable
 
 T = TypeVar("T")
 _VERSION = 1
 
 
-class CheckedFile(Generic[T]):
-    """One such file of a store: `what` it holds, for errors, in `most_bytes` at most. `make` returns the
-    object that has these attributes; it raises ValueError, TypeError or KeyError for what was never written.
+class Form(NamedTuple):
+    """The form of a file's bytes: `pack` makes the bytes of a value of JSON, `unpack` returns the value and
+    whether it had a checksum, or raises ValueError.
     """
 
-    def __init__(self, name: str, what: str, make: Callable[[dict[str, Any]], T], most_bytes: int) -> None:
-        self.name, self._what, self._make, self._most = name, what, make, most_bytes
+    pack: Callable[[Any], bytes]
+    unpack: Callable[[bytes], tuple[Any, bool]]
+
+
+LINE = Form(framed.frame, lambda data: (framed.unframe(data), True))
+OBJECT = Form(framed.seal, lambda data: (framed.unseal_checked(data), True))
+OLD_OBJECT = Form(framed.seal, framed.unseal)
+"""An object that an older segstore wrote without a checksum."""
+WORD = Form(framed.seal_word, lambda data: (framed.unseal_word(data), True))
+
+
+class CheckedFile(Generic[T]):
+    """One such file of a store: `what` it holds, for errors, in `most_bytes` at most, and in a second file
+    `copy` if there is one.
+
+    `make` returns the value of a JSON value that `to_json` made; it raises ValueError, TypeError or KeyError
+    for a JSON value that was never written. Without `to_json` the file holds a version and the attributes of
+    an object. `advice` ends the text of an error.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        what: str,
+        make: Callable[[Any], T],
+        most_bytes: int,
+        form: Form = LINE,
+        to_json: Callable[[T], Any] | None = None,
+        *,
+        copy: str = "",
+        advice: str = "",
+    ) -> None:
+        self.name, self._below = name, f"{names.OURS}/{name}"
+        self._what, self._make, self._most = what, make, most_bytes
+        self._form, self._to_json, self._copy, self._advice = form, to_json, copy, advice
 
     def path(self, root: str) -> str:
         """Return the path of a store's file."""
-        return names.below(root, f"{names.OURS}/{self.name}")
+        return names.below(root, self._below)
+
+    def copies(self, files: Files, root: str) -> Copies[T]:
+        """Return the two copies of the file."""
+        second = names.below(root, f"{names.OURS}/{self._copy}")
+        return Copies(files, self.path(root), second, self._most, self.parse)
+
+    def pack(self, value: T) -> bytes:
+        """Return the bytes of a file with this value."""
+        attributes = {"version": _VERSION, **vars(value)} if self._to_json is None else self._to_json(value)
+        return self._form.pack(attributes)
+
+    def parse(self, data: bytes, where: str) -> tuple[T, bool]:
+        """Return the value in the bytes, and whether it has a checksum. Raises CorruptCheckpointError, which
+        names `where`.
+        """
+        try:
+            held, checked = self._form.unpack(data)
+            if self._to_json is None and held.pop("version", None) != _VERSION:
+                raise ValueError(f"its version is unknown, {_VERSION} is known")
+            return self._make(held), checked
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            advice = f"; {self._advice}" if self._advice else ""
+            raise CorruptCheckpointError(where, 0, f"no {self._what}: {error}{advice}") from error
 
     def read(self, files: Files, root: str) -> T | None:
-        """Return what the file holds, None without one. Raises CorruptCheckpointError, OSError."""
-        path = self.path(root)
+        """Return the value, None without a file. Raises CorruptCheckpointError, OSError; StorageError if both
+        of two copies are damaged.
+        """
+        if self._copy:
+            return self.copies(files, root).read()
+        path = names.below(root, self._below)
         try:
-            held = unframe(files.read_file(path, self._most))
-            if held.pop("version", None) != _VERSION:
-                raise ValueError(f"its version is unknown, {_VERSION} is known")
-            return self._make(held)
+            return self.parse(files.read_file(path, self._most), path)[0]
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, KeyError) as error:
-            raise CorruptCheckpointError(path, 0, f"no {self._what}: {error}") from error
+
+    def hint(self, files: Files, root: str) -> T | None:
+        """Return the value, None without a file and for a damaged one. Raises an OSError that may pass."""
+        try:
+            return self.read(files, root)
+        except (CorruptCheckpointError, OSError) as error:
+            unreadable(error, self.path(root))
+            return None
+
+    def damage(self, files: Files, root: str) -> str:
+        """Return the reason why the file is damaged, "" if it is sound or missing. Raises an OSError that may
+        pass.
+        """
+        try:
+            self.read(files, root)
+        except (CorruptCheckpointError, OSError) as error:
+            return reason(unreadable(error, self.path(root)))
+        return ""
 
     def write(self, files: Files, root: str, value: T, *, durably: bool = True) -> None:
-        """Write an object; `.segstore` is there. Raises OSError."""
-        files.write_atomic(self.path(root), frame({"version": _VERSION, **vars(value)}), sync=durably)
+        """Replace the file, and its copy, which are durable when this returns; `.segstore` is there. Raises
+        OSError; of two copies either may be the new one then.
+        """
+        if self._copy:
+            self.copies(files, root).write(self.pack(value))
+        else:
+            files.write_atomic(self.path(root), self.pack(value), sync=durably)
 
     def write_as_itself(self, files: Files, root: str, value: Callable[[tuple[int, ...]], T]) -> None:
         """Write the object that `value` returns for which file this will be (`Files.which`, without the last
         change); nothing is synced. Raises OSError.
         """
-
-        def data(which: tuple[int, int, int]) -> bytes:
-            return frame({"version": _VERSION, **vars(value(which))})
-
-        files.write_as_itself(self.path(root), data)
+        files.write_as_itself(self.path(root), lambda which: self.pack(value(which)))
 
     def remove(self, files: Files, root: str) -> None:
         """Remove the file, durably. Raises OSError."""

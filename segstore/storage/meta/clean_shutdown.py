@@ -18,7 +18,8 @@ from typing import NamedTuple
 from segstore import names
 from segstore.errors import InvalidArgumentError
 from segstore.files import Files
-from segstore.storage.meta.small_files import NOT_A_FILE, parse_json
+from segstore.storage.meta.framed import parse_json
+from segstore.storage.meta.small_files import NOT_A_FILE
 
 REPLICATED = 1 << 62
 _OURS = b'{"brokerEpoch":'

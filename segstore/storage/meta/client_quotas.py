@@ -1,22 +1,19 @@
 """Client quotas, `.segstore/quotas.json` and its second copy `quotas.copy`: byte rates by user and client id.
 
-Their form is that of `small_files`. The file is believed whole or not at all: a wrong limit could stop a
+They are a `CheckedFile` in two copies. The file is believed whole or not at all: a wrong limit could stop a
 client, or fail to limit one. It is replaced in one step, so that a crash leaves the old limits or the new.
 Threads: any may read; a thread that writes holds the lock of `segstore.coordinator.quotas`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.choices import DEFAULT as DEFAULT
-from segstore.errors import CorruptCheckpointError
-from segstore.files import Files
 from segstore.integers import INT64_MAX
-from segstore.storage.meta.small_files import Copies, seal, unseal
+from segstore.storage.meta.checked_file import OLD_OBJECT, CheckedFile
 
 PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"
@@ -36,30 +33,6 @@ Limits = dict[Entity, dict[str, int]]
 """Bytes a second by entity, then by the rate's name."""
 
 _VERSION, _WITH_USERS = 1, 2
-_MOST_BYTES = 1 << 24
-
-
-def quota_path(root: str) -> str:
-    """Return the path of a store's quotas."""
-    return os.path.join(root, names.OURS, names.QUOTAS)
-
-
-def quota_copies(files: Files, root: str) -> Copies[Limits]:
-    """Return the two copies of the limits."""
-    path = quota_path(root)
-    return Copies(files, path, os.path.join(root, names.OURS, names.QUOTAS_COPY), _MOST_BYTES, parse_limits)
-
-
-def read_limits(files: Files, root: str) -> Limits:
-    """Return the limits; an empty dict without a file. Raises CorruptCheckpointError, StorageError if both
-    copies are damaged; OSError.
-    """
-    return quota_copies(files, root).read() or {}
-
-
-def write_limits(files: Files, root: str, limits: Mapping[Entity, Mapping[str, int]]) -> None:
-    """Replace the limits, durable when this returns. Raises OSError; the old limits stay then."""
-    quota_copies(files, root).write(seal(to_json(limits)))
 
 
 def to_json(limits: Mapping[Entity, Mapping[str, int]]) -> dict[str, Any]:
@@ -118,18 +91,6 @@ def _of_clients(user: str | None, held: Any) -> Limits:
     return found
 
 
-def parse_limits(data: bytes, where: str) -> tuple[Limits, bool]:
-    """Return the limits, and whether `data` has a checksum. Raises CorruptCheckpointError, which names
-    `where`.
-    """
-    try:
-        held, checked = unseal(data)
-        return from_json(held), checked
-    except ValueError as error:
-        advice = "`segstore check --repair` moves it aside, and no client has a limit until it is given anew"
-        raise CorruptCheckpointError(where, 0, f"no client quotas: {error}; {advice}") from error
-
-
 def _rates(whose: str, rates: Any) -> dict[str, int]:
     if not isinstance(rates, dict) or not rates:
         raise ValueError(f"{whose} must have a name and an object of rates")
@@ -137,3 +98,15 @@ def _rates(whose: str, rates: Any) -> dict[str, int]:
         if name not in RATES or type(rate) is not int or not 1 <= rate <= INT64_MAX:
             raise ValueError(f"{whose} has {name}={rate!r}: no byte rate")
     return dict(rates)
+
+
+QUOTAS: CheckedFile[Limits] = CheckedFile(
+    names.QUOTAS,
+    "client quotas",
+    from_json,
+    1 << 24,
+    OLD_OBJECT,
+    to_json,
+    copy=names.QUOTAS_COPY,
+    advice="`segstore check --repair` moves it aside, and no client has a limit until it is given anew",
+)

@@ -26,11 +26,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from segstore import names
-from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
 from segstore.files.reserve import NO_ROOM
 from segstore.storage.meta.checked_file import CheckedFile
-from segstore.storage.meta.small_files import NOT_A_FILE
 
 STEPS = 512
 """The largest step from a latest epoch to the one that a restored store begins; the smallest is 2, since the
@@ -99,7 +97,7 @@ class FoundNote:
     """
 
     def __init__(self, files: Files, root: str, *, has_marker: bool) -> None:
-        self.note, self.same = _read(files, root), False
+        self.note, self.same = CLOSE_NOTE.hint(files, root), False  # a power cut may damage it
         if self.note is None:
             return
         path, noted = CLOSE_NOTE.path(root), self.note.own
@@ -147,14 +145,3 @@ def write_note(files: Files, root: str, number: int, owed: OwedEpochs, keys: Col
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-
-
-def _read(files: Files, root: str) -> CloseNote | None:
-    try:
-        return CLOSE_NOTE.read(files, root)
-    except CorruptCheckpointError:  # damaged by a power cut
-        return None
-    except OSError as error:
-        if error.errno not in NOT_A_FILE:
-            raise
-        return None

@@ -1,7 +1,7 @@
 """Credentials of SCRAM users, `.segstore/scram.json` and its second copy `scram.copy`, by user and mechanism.
 
-Their form is that of `small_files`. The file is believed whole or not at all. It is replaced in one step, so
-that a crash leaves the old credentials or the new. It has no passwords, and no value that is enough to
+They are a `CheckedFile` in two copies. The file is believed whole or not at all. It is replaced in one step,
+so that a crash leaves the old credentials or the new. It has no passwords, and no value that is enough to
 authenticate; but a reader of the store can try passwords against it. Threads: any may read; a thread that
 writes holds the lock of `segstore.coordinator.credentials`.
 """
@@ -9,18 +9,14 @@ writes holds the lock of `segstore.coordinator.credentials`.
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from segstore import names
-from segstore.errors import CorruptCheckpointError
-from segstore.files import Files
-from segstore.storage.meta.small_files import Copies, seal, unseal
+from segstore.storage.meta.checked_file import OBJECT, CheckedFile
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _VERSION = 1
-_MOST_BYTES = 1 << 28
 
 
 class ScramCredential(NamedTuple):
@@ -37,29 +33,6 @@ class ScramCredential(NamedTuple):
 
 Credentials = Mapping[str, Mapping[str, ScramCredential]]
 """By user, then by mechanism."""
-
-
-def scram_path(root: str) -> str:
-    """Return the path of a store's credentials."""
-    return os.path.join(root, names.OURS, names.SCRAM)
-
-
-def scram_copies(files: Files, root: str) -> Copies[Credentials]:
-    """Return the two copies of the credentials."""
-    second = os.path.join(root, names.OURS, names.SCRAM_COPY)
-    return Copies(files, scram_path(root), second, _MOST_BYTES, _parse)
-
-
-def read_credentials(files: Files, root: str) -> Credentials:
-    """Return the credentials; an empty dict without a file. Raises CorruptCheckpointError, StorageError if
-    both copies are damaged; OSError.
-    """
-    return scram_copies(files, root).read() or {}
-
-
-def write_credentials(files: Files, root: str, credentials: Credentials) -> None:
-    """Replace the credentials, durable when this returns. Raises OSError; the old credentials stay then."""
-    scram_copies(files, root).write(seal({"version": _VERSION, "users": to_json(credentials)}))
 
 
 def to_json(credentials: Credentials) -> dict[str, Any]:
@@ -95,16 +68,21 @@ def _from_json(user: str, mechanism: str, held: Any) -> ScramCredential:
     return ScramCredential(salt, stored, server, iterations)
 
 
-def _parse(data: bytes, where: str) -> tuple[Credentials, bool]:
-    try:
-        held, checked = unseal(data)
-        if not isinstance(held, dict) or held.keys() != {"version", "users"}:
-            raise ValueError('an object with "version" and "users" is expected')
-        if type(held["version"]) is not int or held["version"] != _VERSION:
-            raise ValueError(f"version {held['version']!r} is unknown, {_VERSION} is known")
-        if not checked:
-            raise ValueError("it has no checksum")
-        return from_json(held["users"]), checked
-    except ValueError as error:
-        advice = "`segstore check --repair` moves it aside, and its users are to be made anew"
-        raise CorruptCheckpointError(where, 0, f"no SCRAM credentials: {error}; {advice}") from error
+def _users(held: Any) -> Credentials:
+    if not isinstance(held, dict) or held.keys() != {"version", "users"}:
+        raise ValueError('an object with "version" and "users" is expected')
+    if type(held["version"]) is not int or held["version"] != _VERSION:
+        raise ValueError(f"version {held['version']!r} is unknown, {_VERSION} is known")
+    return from_json(held["users"])
+
+
+SCRAM: CheckedFile[Credentials] = CheckedFile(
+    names.SCRAM,
+    "SCRAM credentials",
+    _users,
+    1 << 28,
+    OBJECT,
+    lambda credentials: {"version": _VERSION, "users": to_json(credentials)},
+    copy=names.SCRAM_COPY,
+    advice="`segstore check --repair` moves it aside, and its users are to be made anew",
+)

@@ -1,25 +1,21 @@
-"""The form of small files that are segstore's own: JSON with a checksum, most of them in two copies.
+"""Small files that are segstore's own: two copies of one file, errors in the place of a file, and quarantine.
 
-A file is a JSON object whose last member is "crc32c": eight hex digits, the CRC-32C of the bytes before that
-member. Files that an older segstore wrote have no such member; they are believed where nothing contradicts
-them. Both copies are written together: a power cut may leave either one as it was before, and the first is
-believed where both are sound and differ. Files are replaced in one step and synced; anything else that lies
-in a small file's place is moved into `.segstore/quarantine`. Threads: any; one writer for each file.
+Both copies are written together: a power cut may leave either one as it was before, and the first is
+believed if both are sound and differ. Files are replaced in one step and synced; an object of another kind
+that lies in a small file's place is moved into `.segstore/quarantine`. Threads: any; one writer for each
+file.
 """
 
 from __future__ import annotations
 
 import errno
 import itertools
-import json
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from segstore import names
-from segstore._native import crc32c
 from segstore.errors import CorruptCheckpointError, StorageError, copy_of
 from segstore.files import Files
 
@@ -29,57 +25,6 @@ T = TypeVar("T")
 # themselves. Any other error may pass (EMFILE, EIO, ENOMEM, EACCES): no file is taken for damaged because
 # of it.
 NOT_A_FILE = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EFBIG})
-CHECKSUM = "crc32c"
-_DEEPEST = 20  # open brackets: more than any file that is written here has at once
-# A checksum whose name is damaged; no file of an older segstore ends so.
-_NAMELESS = re.compile(rb',\n "[^"\n]{6}": "[0-9a-f]{8}"\n}\n\Z')
-_TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n\Z')
-
-
-# --- the form -----------------------------------------------------------------------------
-
-
-def seal(held: Mapping[str, Any]) -> bytes:
-    """Return the bytes that `unseal` reads. The mapping has at least one member."""
-    head = json.dumps(held, indent=1).encode().removesuffix(b"\n}")
-    return b'%s,\n "%s": "%08x"\n}\n' % (head, CHECKSUM.encode(), crc32c(head))
-
-
-def parse_json(data: bytes) -> Any:
-    """Return the JSON value. Raises ValueError where the data is no JSON, or nested too deeply;
-    RecursionError where the caller's own calls are too deep, which is no fault of the data.
-    """
-    try:
-        return json.loads(data)
-    except RecursionError:
-        if _nesting(data) <= _DEEPEST:
-            raise
-        raise ValueError("JSON that is nested too deeply") from None
-
-
-def _nesting(data: bytes) -> int:
-    """Return how many brackets are open at once."""
-    open_now = most = 0
-    for bracket in re.findall(rb'"(?:[^"\\]|\\.)*"|[\[{\]}]', data, re.DOTALL):
-        open_now += (bracket in (b"[", b"{")) - (bracket in (b"]", b"}"))
-        most = max(most, open_now)
-    return most
-
-
-def unseal(data: bytes) -> tuple[Any, bool]:
-    """Return the JSON value without its checksum, and whether it had one. Raises ValueError where the
-    checksum does not match.
-    """
-    held = parse_json(data)
-    tail = _TAIL.search(data)
-    if tail is None:
-        if isinstance(held, dict) and (CHECKSUM in held or _NAMELESS.search(data)):
-            raise ValueError("its checksum is not where it must be")
-        return held, False
-    if int(tail[1], 16) != crc32c(data[: tail.start()]):
-        raise ValueError("its checksum does not fit")
-    del held[CHECKSUM]
-    return held, True
 
 
 # --- two copies ---------------------------------------------------------------------------

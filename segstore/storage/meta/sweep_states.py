@@ -11,14 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from segstore import names
-from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
 from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex
+from segstore.storage.meta.checked_file import OLD_OBJECT, CheckedFile
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
-from segstore.storage.meta.small_files import reason, seal, unreadable, unseal
 
-_MOST = 1 << 26
 NEVER = -1
 _LATEST_MS = 253_402_300_799_999  # the year 9999
 
@@ -40,7 +38,7 @@ class SweepStates:
     """The states of all partitions' sweeps."""
 
     def __init__(self, files: Files, root: str) -> None:
-        self._files, self._path = files, states_path(root)
+        self._files, self._root = files, root
         self._lock = Mutex()
         self._held = read_states(files, root)
         self._changed = False
@@ -69,56 +67,8 @@ class SweepStates:
         with self._lock:
             self._held = {key: state for key, state in self._held.items() if there(key)}
             if self._changed:
-                self._files.write_atomic(self._path, format_states(self._held), sync=False)
+                SWEEPS.write(self._files, self._root, self._held, durably=False)
                 self._changed = False
-
-
-def format_states(held: Mapping[TopicPartitionKey, SweepState]) -> bytes:
-    """Return the notes in the form that `parse_states` reads."""
-    return seal({"sweeps": [[*key, state._asdict()] for key, state in sorted(held.items())]})
-
-
-def parse_states(data: bytes, where: str) -> dict[TopicPartitionKey, SweepState]:
-    """Return the notes, also from an older segstore's file, which is a list. Raises CorruptCheckpointError,
-    which names `where`.
-    """
-    try:
-        held, _ = unseal(data)
-        rows = held["sweeps"] if isinstance(held, dict) else held
-        return {(str(t), int(p)): _state(state) for t, p, state in rows}
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise CorruptCheckpointError(where, 0, f"no notes of sweeps: {error}") from error
-
-
-def states_path(root: str) -> str:
-    """Return the path of a store's notes."""
-    return names.below(root, f"{names.OURS}/{names.SWEEPS}")
-
-
-def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
-    """Return the notes; an empty dict if the file is damaged or missing (`damaged_states` finds damage).
-    Raises an OSError that may pass.
-    """
-    path = states_path(root)
-    try:
-        return parse_states(files.read_file(path, _MOST), path)
-    except FileNotFoundError:
-        return {}
-    except (CorruptCheckpointError, OSError) as error:
-        unreadable(error, path)
-        return {}
-
-
-def damaged_states(files: Files, root: str) -> tuple[str, str]:
-    """Return the file's path and its damage, "" if it is sound or missing. Raises OSError."""
-    path = states_path(root)
-    try:
-        parse_states(files.read_file(path, _MOST), path)
-    except FileNotFoundError:
-        return path, ""
-    except (CorruptCheckpointError, OSError) as error:
-        return path, reason(unreadable(error, path))
-    return path, ""
 
 
 def _state(held: Mapping[str, Any]) -> SweepState:
@@ -133,3 +83,24 @@ def _state(held: Mapping[str, Any]) -> SweepState:
     # A path in the error's text may be no valid UTF-8.
     text = None if error is None else str(error).encode("utf-8", "backslashreplace").decode()
     return SweepState(swept, text, deleted, compacted)
+
+
+def _states(held: Any) -> dict[TopicPartitionKey, SweepState]:
+    """Return the notes; an older segstore wrote the list alone."""
+    rows = held["sweeps"] if isinstance(held, dict) else held
+    return {(str(t), int(p)): _state(state) for t, p, state in rows}
+
+
+SWEEPS = CheckedFile(
+    names.SWEEPS,
+    "notes of sweeps",
+    _states,
+    1 << 26,
+    OLD_OBJECT,
+    lambda held: {"sweeps": [[*key, state._asdict()] for key, state in sorted(held.items())]},
+)
+
+
+def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
+    """Return the notes; none if the file is damaged or missing. Raises an OSError that may pass."""
+    return SWEEPS.hint(files, root) or {}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from segstore import names
 from segstore.config import TopicConfig
 from segstore.errors import CorruptCheckpointError, InvalidTopicError, SegstoreError
-from segstore.storage.meta.small_files import seal, unseal
+from segstore.storage.meta.framed import seal, unseal
 
 CONSUMER_OFFSETS, TRANSACTION_STATE = "__consumer_offsets", "__transaction_state"
 CLUSTER_METADATA = "__cluster_metadata"

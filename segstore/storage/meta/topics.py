@@ -1,6 +1,6 @@
 """Topics on disk: `.segstore/topics/<topic>.json`, its second copy `<topic>.copy`, and the directories.
 
-A settings file has a topic's settings, number of partitions and id, in the form of `small_files`. It decides
+A settings file has a topic's settings, number of partitions and id, with a checksum (`framed`). It decides
 whether a topic of segstore's exists: it is written, synced, before the first partition directory is made and
 removed after the last directory is gone, so that after a crash the next open finishes `create`,
 `add_partitions` or `delete` of `TopicAdmin`. A topic that has only directories (a broker's) has no settings

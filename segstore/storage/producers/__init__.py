@@ -1,1 +1,1 @@
-"""What a partition knows of its producers: epochs, sequences, transactions, and the snapshots of these."""
+"""The producers of a partition: idempotence, transactions, aborted transactions, and their snapshots."""

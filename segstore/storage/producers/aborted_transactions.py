@@ -1,8 +1,8 @@
-"""Outcomes of a partition's transactions by the control batches of its log: what `read_committed` leaves out.
+"""Outcomes of a partition's transactions by the control batches of its log, for `read_committed` reads.
 
-On disk the control batches of the logs are read once, and then what was appended since. A `.txnindex` proves
+On disk the control batches of the logs are read once, and later only the new ones. A `.txnindex` proves
 nothing (an empty one looks as if no transaction was aborted), and checking one against the log takes the same
-reads. Threads: any; what was read is kept, under a lock.
+reads. Threads: any; the outcomes are kept, under a lock.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ T = TypeVar("T")
 
 # --- outcomes ----------------------------------------------------------------------------------
 
-# For readers that read the log as it is and decide by themselves which records to use.
+# For readers that read all records of the log, and select records by their transactions' outcomes.
 
 COMMITTED, ABORTED, OPEN = range(3)
 
 
 class Outcomes(NamedTuple):
-    """How transactions ended. `aborted` has a row for each AbortedTxn, by last offset; `ongoing` the first
-    offset of each open transaction by producer id.
+    """The outcomes of transactions. `aborted` has a row for each AbortedTxn, by last offset; `ongoing` the
+    first offset of each open transaction by producer id.
     """
 
     aborted: NDArray[np.int64]
@@ -62,7 +62,7 @@ class Outcomes(NamedTuple):
 
 
 class Viewed(Protocol):
-    """A log that gives its view to a function, and its next view where files were removed meanwhile."""
+    """A log that calls a function with its view, and again with its next view if files were removed."""
 
     aborted_transactions: AbortedTransactions
 
@@ -73,19 +73,21 @@ class Viewed(Protocol):
 
 
 def outcomes(log: Viewed) -> Outcomes:
-    """Return how transactions ended, up to the log's current end. Raises StorageError, CorruptRecordError."""
+    """Return the outcomes of transactions up to the log's current end. Raises StorageError,
+    CorruptRecordError.
+    """
     return log.with_view(log.aborted_transactions.outcomes)
 
 
 # --- aborted transactions ------------------------------------------------------------
 
 MOST_SEARCHED = 10_000
-"""Offsets that are searched at once by a thread that must not wait; more are left to another thread."""
+"""The most offsets that a thread which must not wait searches at once; for more, another thread searches."""
 _NO_MARKER = "the end of the batch's transaction is not in the log"
 
 
 class _ReadEntries(NamedTuple):
-    """What was read of the log, up to byte `position` of `segment`.
+    """The transactions read from the log, up to byte `position` of `segment`.
 
     `aborted`: int64 (n, 4), a row for each AbortedTxn, by last offset; `ongoing` as in Outcomes.
     """
@@ -98,8 +100,8 @@ class _ReadEntries(NamedTuple):
 
 
 class AbortedTransactions:
-    """The aborted transactions of one partition; the log is read only when batches of transactions are
-    read.
+    """The aborted transactions of one partition. The log is read only after a read meets batches of
+    transactions.
     """
 
     def __init__(self, files: Files) -> None:
@@ -119,20 +121,20 @@ class AbortedTransactions:
         return min(max(unstable, view.start_offset), view.end_offset)
 
     def unread(self, view: LogView) -> int:
-        """Return how many offsets up to the view's end were not searched for control batches yet. No lock is
-        taken.
+        """Return the number of offsets up to the view's end that were not searched for control batches yet.
+        No lock is taken.
         """
         done = -1 if self._found is None else self._found.end_offset
         return view.end_offset - (max(done, view.start_offset) if done <= view.end_offset else 0)
 
     def outcomes(self, view: LogView) -> Outcomes:
-        """Return how the transactions up to the view's end ended."""
+        """Return the outcomes of the transactions up to the view's end."""
         found = self._replay(view)
         return Outcomes(found.aborted, found.ongoing)
 
     def without(self, view: LogView, records: Records) -> Records:
-        """Return the records that do not belong to an aborted transaction, up to the first record of which
-        that is not known. Raises CorruptRecordError where that is the very first record.
+        """Return the records that do not belong to an aborted transaction, up to the first record with an
+        unknown outcome. Raises CorruptRecordError if that is the first record.
         """
         bad, doubt = self.judged(view, records.batches)
         if doubt is not None:
@@ -142,8 +144,8 @@ class AbortedTransactions:
     def judged(
         self, view: LogView, batches: NDArray[np.void]
     ) -> tuple[NDArray[np.bool_], tuple[int, str] | None]:
-        """Return which batches belong to an aborted transaction; and the first batch of whose transaction the
-        end is not known, and why, None without such a batch.
+        """Return an array that marks the batches of aborted transactions; and the first batch with an unknown
+        outcome and the reason, or None.
         """
         bad = np.zeros(len(batches), bool)
         open_to_doubt = (batches["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)) == TRANSACTIONAL_FLAG
@@ -151,7 +153,7 @@ class AbortedTransactions:
             return bad, None
         aborted, ongoing = self._replay(view)[-2:]
         first, last = batches["base_offset"][0], batches["last_offset"][-1]
-        reasons: dict[int, str] = {}  # by batch, why its transaction's end is not known
+        reasons: dict[int, str] = {}  # by batch, the reason why its transaction's outcome is not known
         near = aborted[(aborted[:, 2] >= first) & (aborted[:, 1] <= last)]
         for producer_id, begin, end, _ in near.tolist():
             hit = open_to_doubt & (batches["producer_id"] == producer_id)
@@ -159,14 +161,14 @@ class AbortedTransactions:
             bad |= hit
             if end in self._damaged:
                 reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), self._damaged[end].reason)
-        # Below the last stable offset no transaction is open: where one seems open, its marker is gone.
+        # Below the last stable offset no transaction is open: if one seems open, its marker is gone.
         for producer_id, begin in ongoing.items():
             hit = open_to_doubt & (batches["producer_id"] == producer_id) & (batches["base_offset"] >= begin)
             reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), _NO_MARKER)
         return bad, (min(reasons), reasons[min(reasons)]) if reasons else None
 
     def _replay(self, view: LogView) -> _ReadEntries:
-        """Return what the log says up to the view's end, by the control batches."""
+        """Return the transactions up to the view's end, by the control batches."""
         with self._lock:
             if self._found is not None and self._found.end_offset > view.end_offset:
                 self._forget()
@@ -174,13 +176,12 @@ class AbortedTransactions:
             if done.end_offset < view.end_offset:
                 try:
                     slot = view.slot(max(done.end_offset, view.start_offset))
-                    # Where compaction or a roll put another segment there, batches that are known are
-                    # skipped.
+                    # If compaction or a roll has put another segment there, known batches are skipped.
                     same = view.segments[slot] is done.segment
                     for at in range(slot, len(view.segments)):
                         done = self._take_in(view, at, done.position if at == slot and same else 0, done)
                 except BaseException:
-                    self._forget()  # else a part would be taken in twice
+                    self._forget()  # else some batches would be read into the state twice
                     raise
                 done = done._replace(end_offset=view.end_offset, ongoing=self._state.ongoing)
             self._found = done
@@ -205,7 +206,7 @@ class AbortedTransactions:
 
 
 def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:
-    """Return the records before those of a batch. Raises CorruptRecordError where there are none."""
+    """Return the records before those of a batch. Raises CorruptRecordError if there are none."""
     n = int(np.searchsorted(records.batch_indexes(), batch))
     if n:
         return records[:n]
@@ -213,7 +214,7 @@ def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:
 
 
 def doubtful(view: LogView, header: np.void, reason: str) -> CorruptRecordError:
-    """Return the error for a batch of whose transaction the end is not known."""
+    """Return the error for a batch whose transaction has an unknown outcome."""
     path = view.segments[view.slot(int(header["base_offset"]))].path
     return CorruptRecordError(
         path, int(header["position"]), int(header["base_offset"]), reason, int(header["last_offset"]) + 1
@@ -222,7 +223,7 @@ def doubtful(view: LogView, header: np.void, reason: str) -> CorruptRecordError:
 
 # --- commits -----------------------------------------------------------------------------------
 
-# Which transactions a partition's markers committed. After a power cut these markers may be all that is left
+# The transactions that a partition's markers committed. After a power cut these markers may be the only trace
 # of the coordinator's decision.
 
 log = Logger("segstore")
@@ -230,8 +231,8 @@ log = Logger("segstore")
 
 def committed(source: Viewed, producer_ids: Collection[int]) -> set[tuple[int, int]]:
     """Return (producer id, epoch) of each transaction of these producers that was committed by a marker with
-    the next epoch (KIP-890). Transactions whose markers have their own epoch are left out: there one epoch
-    may have many transactions. Raises StorageError.
+    the next epoch (KIP-890). Transactions whose markers have the producer's own epoch are left out, because
+    one epoch may have many transactions then. Raises StorageError.
     """
     return source.with_view(lambda view: _committed(view, producer_ids))
 

@@ -1,12 +1,12 @@
-"""Kafka's rules for an append by a producer with an id: its epoch, its sequences, its transaction. And the
-rule of one that may have a certain offset only.
+"""Kafka's rules for an append by a producer with an id: its epoch, its sequences, its transaction. Also the
+rule for an append at one expected offset.
 
 The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo, for all batches of an append
-at once, whose sequences follow each other. The next batches of a producer that is known are mostly judged by
-C (`_native/claim.h`). Nothing is on disk.
+at once, whose sequences follow each other. The next batches of a known producer are mostly judged by C
+(`_native/claim.h`). Nothing is on disk.
 
-Threads: the holder of the partition's append token. An append is written right after it was judged: of two
-threads that send the same batch one writes it, and the other gets the offset of that.
+Threads: the holder of the partition's append token. An append is written right after it was judged: if two
+threads send the same batch, one writes it, and the other gets its offset.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _HALF = SEQUENCES // 2
 
 
 class ProducerAppendInfo:
-    """The producer of an append. `repeated` is set where all of the append was written before: to the batches
-    that it repeats.
+    """The producer of an append. If the whole append was written before, `repeated` has the batches that it
+    repeats.
 
     `sequenced`: whether its sequences are judged (Kafka: AppendOrigin.CLIENT). `verified`: whether the
     transaction coordinator knows that the partition is part of the producer's transaction (Kafka:
@@ -50,8 +50,8 @@ class ProducerAppendInfo:
 
 
 class ExpectedEnd:
-    """The offset that an append is to get (compare and append); `where` names the log. It stands in the place
-    of a claim: such records have no producer with an id.
+    """The offset that an append must get (compare and append); `where` names the log. It takes the place of a
+    ProducerAppendInfo: such records have no producer id.
     """
 
     __slots__ = ("offset", "where")
@@ -62,13 +62,13 @@ class ExpectedEnd:
         self.offset, self.where = offset, where
 
     def check(self, end: int) -> None:
-        """Raise OffsetMismatchError where the log does not end there."""
+        """Raise OffsetMismatchError if the log's end is not this offset."""
         if end != self.offset:
             raise OffsetMismatchError(self.offset, end, self.where)
 
 
 def claim_of(template: Template, sequenced: bool) -> ProducerAppendInfo | None:
-    """Return the claim for a batch header, None for records without a producer id. Raises
+    """Return the ProducerAppendInfo for a batch header, None for records without a producer id. Raises
     InvalidArgumentError for a header that no producer writes.
     """
     if template.producer_id < 0:
@@ -83,7 +83,7 @@ def claim_of(template: Template, sequenced: bool) -> ProducerAppendInfo | None:
 
 
 def judge(state: ProducerState, claim: ProducerAppendInfo, chunks: Sequence[Encoded]) -> int | None:
-    """Return the first offset of the batches that an append repeats; None where the append is to be written.
+    """Return the first offset of the batches that an append repeats; None if the append must be written.
 
     Raises InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError.
     """
@@ -115,9 +115,9 @@ def judge(state: ProducerState, claim: ProducerAppendInfo, chunks: Sequence[Enco
 
 
 def _check_verified(claim: ProducerAppendInfo, entry: Any) -> None:
-    """Raise UnverifiedTransactionError for records of a transaction that is not open here, where nobody has
-    verified that it is open in the coordinator (Kafka: UnifiedLog.batchMissingRequiredVerification). `entry`
-    is the producer's `seg_producer`, None if it is not known.
+    """Raise UnverifiedTransactionError for records of a transaction that is not open here and not verified by
+    the coordinator (Kafka: UnifiedLog.batchMissingRequiredVerification). `entry` is the producer's
+    `seg_producer`, or None.
     """
     t = claim.template
     if claim.verified or not t.attributes & TRANSACTIONAL_FLAG:
@@ -129,7 +129,7 @@ def _check_verified(claim: ProducerAppendInfo, entry: Any) -> None:
 
 
 def check_epoch(known: int, producer_id: int, producer_epoch: int) -> None:
-    """Raise InvalidProducerEpochError for an epoch below the one that is `known` of this producer."""
+    """Raise InvalidProducerEpochError for an epoch below the producer's `known` epoch."""
     if producer_epoch < known:
         raise InvalidProducerEpochError(
             f"producer {producer_id} has epoch {producer_epoch}, but {known} is known here: "
@@ -147,8 +147,8 @@ def _sequences(chunks: Sequence[Encoded]) -> list[tuple[int, int]]:
 def _repeated(
     entry: ProducerEntry, template: Template, batches: list[tuple[int, int]]
 ) -> list[BatchMetadata]:
-    """Return the retained batches that these batches, which do not follow the last one, repeat. Raises
-    OutOfOrderSequenceError, DuplicateSequenceError where not all of them are retained.
+    """Return the retained batches that these batches repeat; they do not follow the producer's last batch.
+    Raises OutOfOrderSequenceError, DuplicateSequenceError if some are not retained.
     """
     known = {(batch.first_sequence, batch.last_sequence): batch for batch in entry.batches}
     found = [known[key] for key in batches if key in known]
@@ -156,7 +156,7 @@ def _repeated(
         raise _not_retained(entry, template, batches[0][0], batches[-1][1])
     for before, batch in pairwise(found):
         if batch.first_offset != before.last_offset + 1:
-            # The batches were not written together: no single first offset says where all of them are.
+            # The batches were not written together: one first offset can't give the offsets of all.
             raise DuplicateSequenceError("the batches are there, written one by one with others between them")
     return found
 

@@ -1,12 +1,12 @@
-"""The producer state of a partition's log: epochs, sequences and transactions, and the form of its snapshots.
+"""The producer state of a partition's log: epochs, sequences and transactions, and the format of its
+snapshots.
 
-The state is a function of the log (Kafka: ProducerStateManager): batches are taken in order of offset, one by
-one, so that the state does not depend on how they were read, or whether they are being written. No batch is
-refused here: what is in the log happened; `append_info` judges sequences and epochs before an append. The
-state lies in a table of C's (`_native/producers.c`), which also takes in the batches that C appends while the
-log's tail is open; what is read here is a copy. Nothing is written here; `state_manager` has the files.
-Threads: the holder of the partition's append token, who has taken the tail back; the functions for snapshots
-any.
+The state is a function of the log (Kafka: ProducerStateManager): batches are applied one by one in order of
+offset, so that the state is the same for batches that are read and batches that are being written. No batch
+of the log is refused here; `append_info` judges sequences and epochs before an append. The state lies in a
+table of C's (`_native/producers.c`), which also applies C's own appends while the log's tail is open; the
+entries read here are copies. Nothing is written here; `state_manager` has the files. Threads: the holder of
+the partition's append token, which has paused the tail; the functions for snapshots any.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from segstore.records.header import (
 
 # --- producer snapshot -------------------------------------------------------------------------
 
-# The content of <offset>.snapshot: what was known of every producer when the log ended at <offset>.
+# The content of <offset>.snapshot: the state of every producer when the log ended at <offset>.
 #
 # Version int16 = 1, CRC-32C uint32 of all that follows, number of entries int32, then 46 bytes an entry,
 # big-endian (org.apache.kafka.storage.internals.log.ProducerStateManager.readSnapshot; message
@@ -90,18 +90,18 @@ def parse_snapshot(data: bytes, where: str) -> list[SnapshotEntry]:
 # --- producer state ------------------------------------------------------------
 
 BATCHES_TO_RETAIN: int = lib.SEG_RETAINED
-"""How many of a producer's last batches are kept, 5, by which a repeated batch is recognised."""
+"""The number of a producer's last batches that are kept, 5: a repeated batch is recognised by them."""
 
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 """Kafka's default for producer.id.expiration.ms."""
 
 SEQUENCES = 1 << 31
-"""How many sequences there are: after the last, 2^31 - 1, a producer counts from 0 again."""
+"""The number of sequences: after the last, 2^31 - 1, a producer counts from 0 again."""
 
 _NO_OFFSET = -1
 
 ReadControl = Callable[[int], tuple[int, int]]
-"""Gives the result of `parse_control` for the record of the control batch with this index."""
+"""Returns the result of `parse_control` for the record of the control batch with this index."""
 
 
 class BatchMetadata(NamedTuple):
@@ -130,8 +130,8 @@ class CompletedTxn(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """The state of one producer, to which `ProducerState.restore` goes back; `entry` is a `seg_producer`, or
-    None for a producer that was not known.
+    """The saved state of one producer, for `ProducerState.restore`; `entry` is a `seg_producer`, or None for
+    a producer that was not known.
     """
 
     producer_id: int
@@ -142,7 +142,7 @@ class Saved(NamedTuple):
 
 @dataclass(frozen=True)
 class ProducerEntry:
-    """What is known of one producer id (Kafka: ProducerStateEntry). -1 stands for none."""
+    """The state of one producer id (Kafka: ProducerStateEntry). -1 stands for none."""
 
     producer_epoch: int
     coordinator_epoch: int
@@ -151,7 +151,7 @@ class ProducerEntry:
     batches: tuple[BatchMetadata, ...]
     """The last batches of the current epoch, oldest first."""
     appended_ms: int = field(default=NO_TIMESTAMP, compare=False)
-    """The clock (ms) when this process last appended for the producer, which is not in the log."""
+    """The clock (ms) at this process's last append for the producer, which is not in the log."""
 
     @classmethod
     def of(cls, c: Any) -> ProducerEntry:
@@ -166,12 +166,12 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """Return the last sequence of the current epoch, -1 where there is none."""
+        """Return the last sequence of the current epoch, -1 for none."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
 class ProducerTable(Mapping[int, ProducerEntry]):
-    """The entries of a `seg_producers` by producer id, each copied when it is asked for; in order of id."""
+    """The entries of a `seg_producers` by producer id, in order of id; each access copies an entry."""
 
     __slots__ = ("_c",)
 
@@ -202,8 +202,9 @@ class ProducerState:
         self.c.seed = int.from_bytes(os.urandom(8), "little")
         self.producers = ProducerTable(self.c)
         self.ended: list[CompletedTxn] | None = None
-        """In a replica the transactions that have ended, as long as their markers are not below the high
-        watermark (Kafka: ProducerStateManager.unreplicatedTxns)."""
+        """In a replica, the ended transactions with markers from the high watermark on (Kafka:
+        ProducerStateManager.unreplicatedTxns); else None.
+        """
 
     @classmethod
     def load(cls, data: bytes, map_end_offset: int = 0, where: str = "snapshot") -> ProducerState:
@@ -225,12 +226,12 @@ class ProducerState:
 
     @property
     def map_end_offset(self) -> int:
-        """Return the offset behind the last batch that was taken in."""
+        """Return the offset after the last batch that was applied."""
         return int(self.c.map_end_offset)
 
     @property
     def max_producer_id(self) -> int:
-        """Return the largest producer id that was seen, -1 for none; ids that expired count."""
+        """Return the largest producer id that was seen, -1 for none; expired ids count."""
         return int(self.c.max_producer_id)
 
     def dump(self) -> bytes:
@@ -267,8 +268,8 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Return the first offset of the oldest open transaction, None without one; this is the last stable
-        offset.
+        """Return the first offset of the oldest open transaction, which is the last stable offset; None
+        without one.
         """
         return int(self.c.txns[0].first_offset) if self.c.open else None
 
@@ -278,11 +279,11 @@ class ProducerState:
         return end if unstable is None else min(max(unstable, start), end)
 
     def update(self, batches: Any, read_control: ReadControl, now: int = NO_TIMESTAMP) -> list[AbortedTxn]:
-        """Take in batches of the log (the memory of `seg_batch`, offsets rising); return the transactions
-        that they abort. `now` is the clock (ms) if this process appends them.
+        """Apply batches of the log (the memory of `seg_batch`, offsets rising); return the transactions that
+        they abort. `now` is the clock (ms) if this process appends them.
 
-        Batches below `map_end_offset` are known and skipped. `read_control` is called for each control batch
-        of a producer; its errors are raised, and the batches before are taken in then.
+        Batches below `map_end_offset` are skipped. `read_control` is called for each control batch of a
+        producer; if it raises, earlier batches stay applied.
         """
         aborted: list[AbortedTxn] = []
         headers = held("seg_batch[]", batches)
@@ -296,13 +297,13 @@ class ProducerState:
         return aborted
 
     def save(self, producer_id: int) -> Saved:
-        """Return the state to give to `restore` when batches of this producer alone, taken in from now on,
-        are undone.
+        """Return the state of a producer, by which `restore` undoes later batches, if they are all of this
+        producer.
         """
         return Saved(producer_id, self.find(producer_id), self.map_end_offset, self.max_producer_id)
 
     def find(self, producer_id: int) -> Any:
-        """Return a copy of a producer's `seg_producer`, None for one that is not known."""
+        """Return a copy of a producer's `seg_producer`, None for an unknown producer."""
         entry = ffi.new("seg_producer *")
         return entry if lib.seg_producers_find(self.c, producer_id, entry) else None
 
@@ -332,16 +333,17 @@ class ProducerState:
         return [AbortedTxn(producer_id, first_offset, offset, offset + 1 if stable is None else stable)]
 
     def expire(self, now_ms: int, after_ms: int = PRODUCER_ID_EXPIRATION_MS) -> int:
-        """Forget producers that wrote nothing for `after_ms` and have no open transaction; returns how many.
+        """Forget producers without a write for `after_ms` and without an open transaction; return their
+        number.
 
         The last record's timestamp counts (Kafka: ProducerStateManager.isProducerExpired), or the clock at an
-        append of this process where that is later: a producer that writes old records now is not forgotten.
+        append of this process if that is later: a producer that writes old records now is not forgotten.
         """
         return int(lib.seg_producers_expire(self.c, max(now_ms - after_ms, -INT64_MAX)))
 
 
 def _checked(code: int) -> int:
-    """Return what a function of the table gave. Raises MemoryError: what is behind that was not done."""
+    """Return the code of a function of the table. Raises MemoryError: later batches were not applied."""
     if code < _NO_OFFSET:
         raise MemoryError("no memory for another producer")
     return code

@@ -1,9 +1,9 @@
 """Replays a segment's batch headers into producer state, and writes the `.txnindex` files.
 
 On disk only `.txnindex` files change. A segment has none before its first abort. It is synced after its log,
-whose control batches are the authority; segstore's own readers never ask this index, which is there for a
-broker. Threads: the owner of the state; for the index files the holder of the partition's append token;
-`mend` before the partition is used.
+whose control batches are the authority; segstore's own readers never use this index, which is for brokers.
+Threads: the owner of the state; for the index files the holder of the partition's append token; `mend` before
+the partition is used.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def replay(
     end: int,
     damaged: dict[int, CorruptRecordError] | None = None,
 ) -> list[AbortedTxn]:
-    """Take in what is new to `state` in the segment's first `end` bytes; returns the transactions that it
-    aborts. `damaged` as in `take_in`.
+    """Update `state` with the new batches in the segment's first `end` bytes; return the transactions that
+    they abort. `damaged` as in `take_in`.
     """
     aborted: list[AbortedTxn] = []
     files, handle = segment.pool.files, segment.handle
@@ -50,7 +50,8 @@ def take_in(
     memory: Any,
     damaged: dict[int, CorruptRecordError] | None = None,
 ) -> list[AbortedTxn]:
-    """Take in batches (the memory of `seg_batch`) of a segment; return the transactions that they abort.
+    """Update `state` with batches (the memory of `seg_batch`) of a segment; return the transactions that they
+    abort.
 
     A marker that can't be read is put into `damaged` by its offset, and counts as an abort; without `damaged`
     its CorruptRecordError is raised.
@@ -70,8 +71,8 @@ def take_in(
 
 
 def read_marker(segment: Segment, batch: NDArray[np.void]) -> tuple[int, int]:
-    """Return the result of `parse_control` for a control batch (an array of one). Raises
-    CorruptRecordError.
+    """Return the marker's kind and coordinator epoch by `parse_control`, for a control batch (an array of
+    one). Raises CorruptRecordError.
     """
     position, size = int(batch["position"][0]), int(batch["size"][0])
     data = segment.pool.files.pread(segment.handle, size, position)
@@ -90,8 +91,8 @@ log = Logger("segstore")
 
 
 def index_size(files: Files, segment: Segment) -> int:
-    """Return how many bytes of a segment's transaction index are whole entries; 0 where there is no file.
-    Raises OSError.
+    """Return the bytes of whole entries in a segment's transaction index; 0 without a file. Raises
+    OSError.
     """
     try:
         size = files.size(segment.file(names.TXN_INDEX))
@@ -101,7 +102,7 @@ def index_size(files: Files, segment: Segment) -> int:
 
 
 def add_aborted(files: Files, segment: Segment, txns: Sequence[AbortedTxn]) -> None:
-    """Add the entries of transactions that a marker in this segment aborted. Raises OSError."""
+    """Add entries for transactions that a marker in this segment aborted. Raises OSError."""
     size = index_size(files, segment)
     with files.open(segment.file(names.TXN_INDEX), write=True, create=True) as handle:
         files.pwrite(handle, format_entries(txns), size)
@@ -109,7 +110,7 @@ def add_aborted(files: Files, segment: Segment, txns: Sequence[AbortedTxn]) -> N
 
 
 def cut_index(files: Files, segment: Segment, size: int) -> None:
-    """Remove the entries behind `size` bytes. Raises OSError."""
+    """Remove the entries after the first `size` bytes. Raises OSError."""
     path = segment.file(names.TXN_INDEX)
     if not files.exists(path):
         return
@@ -128,12 +129,12 @@ def mend(
     state_at: Callable[[int], ProducerState],
     synced: int,
 ) -> None:
-    """Bring `state` to `end_offset`, where the log ends; write those transaction indexes anew that are
-    damaged, or that differ from segments that had to be replayed. Raises OSError.
+    """Bring `state` to `end_offset`, the log's end, by replaying the segments. Rewrite transaction indexes
+    that are damaged, or that differ from a replayed segment. Raises OSError.
 
     `state_at(offset)` is the state in a snapshot at that offset or below. Entries of transactions that ended
-    below `synced` are on disk. A later entry whose transaction the log lacks may be left from records that a
-    power cut took.
+    below `synced` are on disk. A later entry without a transaction in the log may be left from records that a
+    power cut has lost.
     """
     ends = [*[s.base_offset for s in segments[1:]], end_offset]
     for slot, segment in enumerate(segments):
@@ -156,8 +157,8 @@ def mend(
         if right != data:
             _replace(files, segment, right)
         elif data:
-            # What is replayed counts as durable from now on. It is written again, since a sync may have
-            # failed before.
+            # The replayed entries count as durable from now on. They are written again, because an earlier
+            # sync may have failed.
             with files.open(path, write=True) as handle:
                 files.pwrite(handle, data, 0)
                 files.sync(handle)
@@ -172,8 +173,8 @@ def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) 
 
 
 def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
-    """Return the entries of both, by last offset. Where compaction, deletion or repair took batches of a
-    transaction, the entry made from the log is incomplete, so the existing one stays.
+    """Return the entries of both lists, by last offset. If compaction, deletion or repair removed batches of
+    a transaction, the entry made from the log is incomplete, and the existing one stays.
     """
     kept = {txn.last_offset: txn for txn in held}
     for txn in found:
@@ -186,7 +187,7 @@ def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
 def _replace(files: Files, segment: Segment, data: bytes) -> None:
     path = segment.file(names.TXN_INDEX)
     is_there = files.exists(path)
-    if is_there:  # the last segment of a restored log comes without one
+    if is_there:  # a restored log's last segment has none
         log.warning("%s did not say what its log says: made anew", path)
     if data:
         files.write_atomic(path, data)

@@ -1,8 +1,8 @@
 """The producers of a partition that is written: their state, and the `<offset>.snapshot` files.
 
-A snapshot is written at every roll and at a clean close, as Kafka does, so that opening replays only the
-headers behind the newest one. A snapshot that can't be read is removed: the log is the authority. Threads:
-the holder of the partition's append token.
+A snapshot is written at every roll and at a clean close, as in Kafka, so that an open replays only the
+headers after the newest snapshot. An unreadable snapshot is removed: the log is the authority. Threads: the
+holder of the partition's append token.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ log = Logger("segstore")
 
 
 class Producers:
-    """`state` is what the log says of producers up to its end: batches go through `take` when they are
-    written, and `recall` takes them out where they are cut off again. `begun_anew`: there was no snapshot,
-    and the log does not begin at offset 0, so that producers without a batch in the log are not known.
+    """The producers of one partition. `state` is their state at the log's end: written batches go through
+    `take`, and `recall` undoes batches that are cut off again. `begun_anew`: there was no snapshot, and the
+    log does not begin at offset 0, so producers without a batch in the log are unknown.
     """
 
     def __init__(
@@ -61,18 +61,18 @@ class Producers:
         clock: Callable[[], int],
         expiration_ms: int,
     ) -> Producers:
-        """Return the state at the log's end: the newest readable snapshot and the batches behind it, without
-        producers that have expired. `recovery_point` is None after a clean shutdown. Where the log was
-        replayed, `.txnindex` files are made to agree with it. Raises OSError.
+        """Return the state at the log's end: the newest readable snapshot and the later batches, without
+        expired producers. `recovery_point` is None after a clean shutdown. In replayed segments `.txnindex`
+        files are made to agree with the log. Raises OSError.
         """
         trusted = end_offset
         if recovery_point is not None:
-            # Behind the recovery point snapshots may be older, or newer, than the log. What was before the
-            # first segment is known by its snapshot alone.
+            # Above the recovery point snapshots may be older, or newer, than the log. Producers from before
+            # the first segment are only in its snapshot.
             trusted = min(trusted, max(recovery_point, segments[0].base_offset))
         found = _drop_snapshots_above(files, directory, trusted)
         found = _drop_damaged(files, directory, found, every=recovery_point is not None)
-        # What lay between an older one and the first segment is gone, and was seen by no state that is left.
+        # An older snapshot lacks the removed batches between it and the first segment.
         taken = [at for at in found if at >= segments[0].base_offset]
         if recovery_point is not None:
             _sync_from(files, directory, taken, recovery_point)
@@ -91,27 +91,29 @@ class Producers:
         state.expire(clock(), expiration_ms)
         return cls(files, directory, state, clock, not taken and segments[0].base_offset > 0)
 
-    # --- what an append does -------------------------------------------------------------
+    # --- appends -------------------------------------------------------------------------
 
     def judge(self, claim: ProducerAppendInfo, chunks: Sequence[Encoded]) -> int | None:
-        """Do what `append_info.judge` does."""
+        """Return the first offset of the batches that an append repeats, else None; errors as
+        `append_info.judge`.
+        """
         return judge(self.state, claim, chunks)
 
     def save(self, producer_ids: Iterable[int]) -> tuple[Saved, ...]:
-        """Return the state to give to `recall`, taken before an append of these producers."""
+        """Return the state of these producers before an append, for `recall`."""
         return tuple(map(self.state.save, producer_ids))
 
     def take(self, batches: Any, marker: Marker | None = None) -> list[AbortedTxn]:
-        """Take in these batches (the memory of `seg_batch`) of one producer, which were written, with
-        `marker` in them; returns the transactions that they abort.
+        """Apply written batches (the memory of `seg_batch`) of one producer, with `marker` among them; return
+        the transactions that they abort.
         """
         ended = (-1, -1) if marker is None else (marker.kind, marker.coordinator_epoch)
         return self.state.update(batches, lambda _: ended, self._clock())
 
     def take_as_follower(self, memory: Any, data: Any) -> list[AbortedTxn]:
-        """Take in batches of any producers as a leader wrote them, of which nothing is judged (R35); `data`
-        has their bytes, at their positions. Returns the transactions that they abort. Raises
-        CorruptRecordError where a marker can't be read.
+        """Apply batches of any producers as a leader wrote them, without judging them (R35); `data` has their
+        bytes, at their positions. Return the transactions that they abort. Raises CorruptRecordError if a
+        marker can't be read.
         """
         batches = np.frombuffer(memory, batch_type())
 
@@ -122,23 +124,23 @@ class Producers:
             return parse_control(record.key, record.value, file=self._directory, position=at, offset=offset)
 
         if (batches["producer_id"] < 0).all():
-            return []  # nothing to `recall`, either
+            return []  # then `recall` has nothing to undo, either
         return self.state.update(batches, read_control, self._clock())
 
     def recall(self, saved: Sequence[Saved]) -> None:
-        """Go back to a saved state, since what was taken in since is not in the log. May be repeated."""
+        """Go back to a saved state, because the batches applied since are not in the log. May be repeated."""
         for each in saved:
             self.state.restore(each)
 
     def forget_all(self, offset: int) -> None:
-        """Forget all producers, since the log begins anew at `offset`. Raises OSError."""
+        """Forget all producers, because the log begins anew at `offset`. Raises OSError."""
         _drop_snapshots_above(self._files, self._directory, -1)
         self.state = ProducerState(offset)
         self.state.ended = []
 
     def cut(self, segments: list[Segment], end_offset: int) -> None:
-        """Go back to the state at `end_offset`, where the log ends since it was cut; snapshots above are
-        removed, and `.txnindex` files made to agree. Raises OSError.
+        """Go back to the state at `end_offset`, at which the log was cut. Snapshots above are removed, and
+        `.txnindex` files made to agree. Raises OSError.
         """
         taken = _drop_snapshots_above(self._files, self._directory, end_offset)
         taken = _drop_damaged(self._files, self._directory, taken, every=True)
@@ -152,8 +154,8 @@ class Producers:
             state.ended = [ended for ended in self.state.ended if ended.last_offset < end_offset]
         self.state = state
 
-    def ended_behind(self, view: LogView, high_watermark: int) -> list[CompletedTxn]:
-        """Return the transactions whose markers are in `view`, and not below the high watermark, by the log.
+    def ended_above(self, view: LogView, high_watermark: int) -> list[CompletedTxn]:
+        """Return the transactions whose markers are in `view` and not below the high watermark, by the log.
         Any thread may call this. Raises OSError.
         """
         taken = [at for at in snapshots(self._files, self._directory) if at <= high_watermark]
@@ -166,37 +168,35 @@ class Producers:
     # --- the native tail -----------------------------------------------------------------
 
     def bind(self, tail: NativeTail) -> None:
-        """Give a tail the table of producers: C judges the next batches of those that are known, and takes
-        them in.
-        """
+        """Give a tail the table of producers: C judges and applies the next batches of known producers."""
         tail.c.producers = self.state.c
         tail.keep("producers", self.state.c)
 
-    # --- what is known -------------------------------------------------------------------
+    # --- expiry --------------------------------------------------------------------------
 
     def expire(self, after_ms: int) -> int:
-        """Forget producers that wrote nothing for `after_ms` (producer.id.expiration.ms); returns how
-        many.
+        """Forget producers without a write for `after_ms` (producer.id.expiration.ms); return their
+        number.
         """
         return self.state.expire(self._clock(), after_ms)
 
     # --- snapshots -----------------------------------------------------------------------
 
     def last_records(self) -> dict[int, tuple[int, int]]:
-        """Return by producer id the last offset of the producer's last data batch, -1 for none, and its epoch
-        (Kafka: UnifiedLog.lastRecordsOfActiveProducers).
+        """Return the last offset of each producer's last data batch, -1 for none, and its epoch, by producer
+        id (Kafka: UnifiedLog.lastRecordsOfActiveProducers).
         """
         entries = self.state.producers.items()
         return {i: (e.batches[-1].last_offset if e.batches else -1, e.producer_epoch) for i, e in entries}
 
     def snapshot(self, offset: int, *, sync: bool = False) -> None:
-        """Write the state at `offset`. Raises OSError. Without `sync` the next flush syncs the file: one that
-        a power cut has damaged before is ignored.
+        """Write the state at `offset`. Raises OSError. Without `sync` the next flush syncs the file; if a
+        power cut damages it before, the next open ignores it.
         """
         self._files.write_atomic(_path(self._directory, offset), self.state.dump(), sync=sync)
 
     def forget_snapshot(self, offset: int) -> None:
-        """Remove the snapshot at `offset`, since the segment that begins there was removed."""
+        """Remove the snapshot at `offset`, because the segment that begins there was removed."""
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(_path(self._directory, offset))
 
@@ -208,13 +208,13 @@ def snapshots(files: Files, directory: str) -> list[int]:
 
 
 def state_at(files: Files, directory: str, offset: int) -> ProducerState:
-    """Return the state in the snapshot at `offset`; an empty one where there is none that can be read."""
+    """Return the state in the snapshot at `offset`; an empty state if there is none, or it can't be read."""
     state = _newest(files, directory, [offset])
     return state if state.map_end_offset == offset else ProducerState(offset)
 
 
 def _newest(files: Files, directory: str, taken: list[int]) -> ProducerState:
-    """Return the state of the newest of these snapshots that can be read."""
+    """Return the state of the newest readable snapshot of these."""
     for offset in reversed(taken):
         with contextlib.suppress(SegstoreError, FileNotFoundError):
             return _read(files, directory, offset)
@@ -232,8 +232,8 @@ def _read(files: Files, directory: str, offset: int) -> ProducerState:
 
 
 def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -> list[int]:
-    """Remove the newest snapshots as long as they can't be read, as Kafka does, or `every` unreadable one;
-    returns those that stay.
+    """Remove the newest snapshots up to the first readable one, as Kafka does, or `every` unreadable
+    snapshot; return the offsets of the others.
     """
     left: list[int] = []
     for offset in reversed(taken):
@@ -249,16 +249,15 @@ def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -
 
 
 def _sync_from(files: Files, directory: str, taken: list[int], recovery_point: int) -> None:
-    """Sync the snapshots from the recovery point on, whose roll no flush has followed: recovery moves the
-    recovery point past them.
-    """
+    """Sync the snapshots from the recovery point on."""
+    # No flush has followed their rolls, and recovery moves the recovery point past them.
     for offset in (offset for offset in taken if offset >= recovery_point):
         with files.open(_path(directory, offset), write=True) as handle:
             files.sync(handle)
 
 
 def _drop_snapshots_above(files: Files, directory: str, offset: int) -> list[int]:
-    """Remove snapshots above an offset; returns those that stay."""
+    """Remove snapshots above an offset; return the offsets of the others."""
     taken = snapshots(files, directory)
     stray = [o for o in taken if o > offset]
     for gone in stray:

@@ -14,9 +14,9 @@ from typing import Any
 from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.storage.finding import Repaired
-from segstore.storage.meta.client_quotas import quota_copies
-from segstore.storage.meta.group_configs import group_config_copies
-from segstore.storage.meta.scram_credentials import scram_copies
+from segstore.storage.meta.client_quotas import QUOTAS
+from segstore.storage.meta.group_configs import GROUP_CONFIGS
+from segstore.storage.meta.scram_credentials import SCRAM
 from segstore.storage.meta.small_files import Copies, put_aside, reason
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 from segstore.storage.store.store import Store
@@ -30,9 +30,9 @@ def state_anew(store: Store) -> Iterator[Repaired]:
             yield _state_settings(store, info)
         elif not info.ours and info.error is None:
             yield from _identify(store, info)
-    yield from _put_aside(store, quota_copies(files, root), "no client has a limit until it is given anew")
-    yield from _put_aside(store, scram_copies(files, root), "there is no SCRAM user until one is made anew")
-    yield from _put_aside(store, group_config_copies(files, root), "groups have the store's settings")
+    yield from _put_aside(store, QUOTAS.copies(files, root), "no client has a limit until it is given anew")
+    yield from _put_aside(store, SCRAM.copies(files, root), "there is no SCRAM user until one is made anew")
+    yield from _put_aside(store, GROUP_CONFIGS.copies(files, root), "groups have the store's settings")
 
 
 def _put_aside(store: Store, copies: Copies[Any], then: str) -> Iterator[Repaired]:

@@ -1,1 +1,1 @@
-"""Ranges of logs that are read as a whole: of one partition, and of a topic as a table."""
+"""Scans: ranges of a partition's log, and of a topic as a table, read from begin to end."""

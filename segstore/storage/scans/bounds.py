@@ -1,6 +1,5 @@
-"""`Bounds`: what a predicate says of partitions, offsets and timestamps, for reads that leave out the rest.
-
-On disk: nothing. Threads: no state.
+"""`Bounds`: the limits that a predicate sets for partitions, offsets and timestamps, so that a read can skip
+records outside of them. On disk: nothing. Threads: no state.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ INT64_MIN = -INT64_MAX - 1
 
 
 class Bounds(NamedTuple):
-    """Records outside of these bounds are not wanted; records within them may be unwanted, too, so that
-    whoever has a predicate applies it to what is read. All bounds are inclusive; times are ms since the
-    epoch. `partitions`: None for all.
+    """Limits of partitions, offsets and times, all inclusive; times in ms since the epoch.
+
+    Records outside are not wanted. Records within may be unwanted, too: a caller with a predicate must apply
+    it to the records. `partitions`: None for all.
     """
 
     partitions: frozenset[int] | None = None
@@ -25,12 +25,12 @@ class Bounds(NamedTuple):
     last_time: int = INT64_MAX
 
     def __repr__(self) -> str:
-        given = zip(self._fields, self, Bounds(), strict=True)
-        told = ", ".join(f"{name}={value}" for name, value, least in given if value != least)
-        return f"Bounds({told})"
+        fields = zip(self._fields, self, Bounds(), strict=True)
+        shown = ", ".join(f"{name}={value}" for name, value, default in fields if value != default)
+        return f"Bounds({shown})"
 
     def meet(self, other: Bounds) -> Bounds:
-        """Return the bounds of records that are within both."""
+        """Return the bounds of the records within both bounds (intersection)."""
         both = self.partitions if other.partitions is None else other.partitions
         if self.partitions is not None and other.partitions is not None:
             both = self.partitions & other.partitions
@@ -43,7 +43,7 @@ class Bounds(NamedTuple):
         )
 
     def join(self, other: Bounds) -> Bounds:
-        """Return the closest bounds of records that are within one or the other."""
+        """Return the smallest bounds that include both bounds."""
         either = None
         if self.partitions is not None and other.partitions is not None:
             either = self.partitions | other.partitions

@@ -1,4 +1,4 @@
-"""The columns of a topic's table, as Arrow has them. Nothing is on disk.
+"""The columns of a topic's table as Arrow arrays. Nothing is on disk.
 
 Functions without state: safe from any thread. It imports pyarrow, and is imported only when a table is asked
 for.
@@ -32,48 +32,46 @@ TOPIC_SCHEMA = pa.schema(
         ("headers", HEADER_TYPE),
     ]
 )
-"""The schema of a topic's table: timestamp in ms since the epoch, timestamp_type 0 for CreateTime and 1 for
-LogAppendTime.
+"""The schema of a topic's table: timestamp in ms since the epoch, timestamp_type 0 (CreateTime) or 1
+(LogAppendTime).
 """
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """Return the schema of some columns, in the order named; of all for None."""
+    """Return the schema of the named columns, in this order; None: all columns."""
     return TOPIC_SCHEMA if columns is None else pa.schema([TOPIC_SCHEMA.field(name) for name in columns])
 
 
 def pooled(n: int, kind: Any) -> NDArray[Any]:
-    """Return memory of pyarrow's pool, which gives that of batches that were let go of to later ones."""
+    """Return an array in memory of pyarrow's pool, which reuses the memory of released batches."""
     size = n * np.dtype(kind).itemsize
     return np.frombuffer(pa.allocate_buffer(size), kind) if n else np.empty(0, kind)
 
 
 class BatchMaker:
-    """Makes record batches of a schema out of the rows of one topic's partitions. Any number of threads may
-    make batches by it.
-    """
+    """Makes record batches of a schema from rows of one topic's partitions. Threads: any number at a time."""
 
     def __init__(self, topic: str, schema: pa.Schema) -> None:
         self._topic, self._schema = pa.scalar(topic, pa.string()), schema
 
     def batches(self, partition: int, rows: RecordTable) -> list[pa.RecordBatch]:
-        """Return the rows as batches over the memory of `rows`: mostly one."""
+        """Return the rows as batches over the memory of `rows`: mostly one batch."""
         if not len(self._schema):
             return [_without_columns(len(rows))] if len(rows) else []
-        kept = {field.name: _column(field, rows) for field in self._schema if field.name not in _CONSTANT}
+        stored = {field.name: _column(field, rows) for field in self._schema if field.name not in _CONSTANT}
         constants = {"topic": self._topic, "partition": pa.scalar(partition, pa.int32())}
-        made, most = [], self._most_rows(bool(kept))
+        made, most = [], self._most_rows(bool(stored))
         for first in range(0, len(rows), most):
             n = min(len(rows) - first, most)
             arrays = [
-                kept[name].slice(first, n) if name in kept else constant(n, constants[name])
+                stored[name].slice(first, n) if name in stored else constant(n, constants[name])
                 for name in self._schema.names
             ]
             made.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
         return made
 
     def _most_rows(self, has_more: bool) -> int:
-        """Return how many rows a batch has, which may have more columns than constant ones."""
+        """Return the most rows of a batch; `has_more`: it has other columns than topic and partition."""
         if has_more:
             return _MOST_ROWS
         if "topic" not in self._schema.names:
@@ -83,15 +81,15 @@ class BatchMaker:
 
 _CONSTANT = frozenset({"topic", "partition"})
 _MOST_ROWS, _MOST_TOPICS, _MOST_NUMBERS = 1 << 17, 1 << 20, 1 << 22
-"""Rows of a batch; of one with no more than the topic, or only the partition, as queries that only count ask
-for: an engine has costs for each batch.
+"""Most rows of a batch: in general; with no other columns than topic and partition; with no other column than
+partition. Queries that only count get larger batches, since an engine has costs for each batch.
 """
 _SHORT = 16
-"""Bytes of a topic's name that so many rows may repeat."""
+"""Most bytes of a topic's name for batches of _MOST_TOPICS rows, which repeat it."""
 
 
 def _without_columns(n: int) -> pa.RecordBatch:
-    """Return a batch that has rows all the same."""
+    """Return a batch of `n` rows without columns."""
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), n, [None]))
 
 
@@ -105,7 +103,7 @@ def _column(field: pa.Field, rows: RecordTable) -> pa.Array:
 
 
 def constant(n: int, value: pa.Scalar) -> pa.Array:
-    """Return a column of one value, which is made once for many batches."""
+    """Return a column that repeats one value; it is made once for many batches."""
     size = next((size for size in (1 << 14, _MOST_ROWS, _MOST_TOPICS, _MOST_NUMBERS) if n <= size), n)
     return _repeated(size, value).slice(0, n)
 

@@ -1,8 +1,8 @@
-"""`ScanThreads`: a few threads that do the work of a scan, whose results come in the order of the work.
+"""`ScanThreads`: a few threads that do the work of a scan; results come in the order of the work.
 
-On disk: nothing. Threads: a crew belongs to one thread at a time. Its own end when it is left, each behind
-the work that it does then, for which nobody waits: a scan may be dropped by the garbage collector, within a
-lock that this work waits for.
+On disk: nothing. Threads: a crew belongs to one thread at a time. `leave` ends its own threads, each after
+its current work, without waiting: the garbage collector may drop a scan while a lock is held that this work
+needs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 MOST_THREADS = 4
 AHEAD = 2
-"""Results that each thread makes before the oldest one of them is taken."""
+"""Results that each thread may make before the oldest one is taken."""
 
 
 class ScanThreads(Generic[R]):
-    """Threads that take turns."""
+    """Threads that get work in turn."""
 
     def __init__(self, n: int) -> None:
         self._workers = [Worker(f"segstore-scan-{i}") for i in range(n)]
@@ -33,47 +33,49 @@ class ScanThreads(Generic[R]):
         self._waiting: deque[tuple[Worker, list[R]]] = deque()
 
     def start(self) -> None:
-        """Start the threads; this is called before the first `begin`, and `leave` also where it failed."""
+        """Start the threads before the first `begin`. If this fails, `leave` must be called too."""
         for each in self._workers:
             each.start()
 
     def begin(self, work: Callable[[], R]) -> None:
-        """Have the next thread do this work."""
-        worker, found = self._workers[self._begun % len(self._workers)], list[R]()
+        """Give this work to the next thread."""
+        worker, box = self._workers[self._begun % len(self._workers)], list[R]()
         self._begun += 1
-        self._waiting.append((worker, found))
-        worker.do(lambda: found.append(work()))
+        self._waiting.append((worker, box))
+        worker.do(lambda: box.append(work()))
 
     @property
     def is_full(self) -> bool:
-        """Return whether a result is to be taken before other work is begun."""
+        """Return whether a result must be taken before the next `begin`."""
         return len(self._waiting) >= AHEAD * len(self._workers)
 
     def results(self) -> Iterator[R]:
-        """Yield the results of all work that was begun, in this order, and raise its exceptions."""
+        """Yield the results of all begun work in order, and raise its exceptions."""
         while self._waiting:
             yield self.result()
 
     def result(self) -> R:
         """Return the result of the oldest work, or raise its exception. Raises ForkedError in a child of the
-        process that began it: no thread is there to do the work.
+        process that began it, which lacks the threads.
         """
         if os.getpid() != self._pid:
             raise ForkedError(f"this scan is of process {self._pid}: begin another one in {os.getpid()}")
-        worker, found = self._waiting.popleft()
+        worker, box = self._waiting.popleft()
         worker.result()
-        return found.pop()
+        return box.pop()
 
     def leave(self) -> None:
-        """End the threads; work that was not begun is never done."""
+        """End the threads; work not begun is never done."""
         for each in self._workers:
             each.leave()
 
 
 def in_order(tasks: Iterator[T], work: Callable[[T], R], size: Callable[[T], int], small: int) -> Iterator[R]:
-    """Yield `work(task)` for each task, in order. Tasks whose sizes make less than `small` are done when
-    their results are asked for, by no other thread, as are the first ones without any size; of larger ones as
-    many as four threads do two each ahead. An exception of `tasks` or of `work` comes at its place.
+    """Yield `work(task)` for each task, in order, with up to four threads that work two tasks each ahead.
+
+    If all tasks together are smaller than `small`, the calling thread does each when its result is asked for,
+    and no thread is started; it does so, too, with tasks of size 0 before any other. An exception of `tasks`
+    or `work` is raised at its place in the order.
     """
     first: list[T] = []
     total = 0

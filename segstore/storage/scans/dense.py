@@ -1,9 +1,9 @@
-"""`DenseRange`: batches of a segment that have every offset of a range, as their headers told; these need not
-be read again.
+"""`DenseRange`: a range of offsets without a gap, known from the headers of its batches, which need not be
+read again.
 
-On disk: only reads. Threads: any; what is remembered is replaced in one assignment, and may be lost to
-another thread's. Batches of a segment change in one way only: a replica's last ones are cut off. So a range
-holds for as long as its last batch is where it was.
+On disk: only reads. Threads: any; the remembered ranges of a segment are replaced in one assignment, and a
+concurrent assignment may lose one. Batches of a segment change in one way only: a replica cuts off the last
+ones. So a range holds while its last batch is unchanged.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LEAST = 16
-"""Batches of a range that is worth a place in memory."""
+"""Least batches of a range that is worth its memory."""
 _MOST = 256
-"""Ranges of a segment."""
+"""Most ranges of a segment."""
 
 
 class DenseRange(NamedTuple):
@@ -33,58 +33,59 @@ class DenseRange(NamedTuple):
     timestamp_type: int
     position: int
     last: tuple[int, ...]
-    """Of the last batch: position, base offset, last offset, CRC, leader epoch, size."""
+    """The last batch: position, base offset, last offset, CRC, leader epoch, size."""
 
 
 def dense_range(run: NDArray[np.void]) -> DenseRange:
-    """Return the range of neighbours that have no gap and one timestamp type."""
+    """Return the range of adjacent batches without gaps and with one timestamp type."""
     last = run[-1]
-    said = tuple(int(last[name]) for name in _SAID)
+    fields = tuple(int(last[name]) for name in _FIELDS)
     timestamp_type = int(run["attributes"][0] & APPEND_TIME_FLAG != 0)
-    return DenseRange(int(run["base_offset"][0]), said[2] + 1, timestamp_type, said[0] + said[-1], said)
+    first, end, position = int(run["base_offset"][0]), fields[2] + 1, fields[0] + fields[-1]
+    return DenseRange(first, end, timestamp_type, position, fields)
 
 
-_SAID = "position", "base_offset", "last_offset", "crc", "leader_epoch", "size"
+_FIELDS = "position", "base_offset", "last_offset", "crc", "leader_epoch", "size"
 
 
 def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
-    """Remember a run that was read of a segment that is visible up to byte `end`, as one range with those
-    before and behind it; a short one only so.
+    """Remember a run of batches of a segment as one range, joined with the ranges directly before and after
+    it. `end` is the segment's visible size in bytes. A short run without such neighbours is not remembered.
     """
-    found = dense_range(run)
-    joined = found
+    span = dense_range(run)
+    joined = span
     for each in segment.dense:
-        if each.timestamp_type != found.timestamp_type:
+        if each.timestamp_type != span.timestamp_type:
             continue
-        # The one before must hold now: what shows later that the joined range holds is its last batch.
-        if each.end == found.first and _is_there(segment, each, end):
+        # The range before must be checked now: later only the last batch of the joined range is checked.
+        if each.end == span.first and _is_there(segment, each, end):
             joined = joined._replace(first=each.first)
-        elif each.first == found.end:
+        elif each.first == span.end:
             joined = each._replace(first=joined.first)
-    if len(run) < _LEAST and joined == found:
+    if len(run) < _LEAST and joined == span:
         return
-    # What overlaps held no more, or it would not have been read.
+    # A known range that overlaps is outdated: otherwise these batches would not have been read.
     known = [each for each in segment.dense if each.end <= joined.first or each.first >= joined.end]
     if len(known) < _MOST:
         segment.dense = tuple(sorted([*known, joined]))
 
 
 def recall(segment: Segment, offset: int, end: int) -> DenseRange | None:
-    """Return the range that has an offset, if it is remembered, lies below byte `end` and still holds."""
-    found = remembered(segment, offset)
-    if found is None or found.position > end:
+    """Return the remembered range of an offset, if it lies below byte `end` and still holds."""
+    span = remembered(segment, offset)
+    if span is None or span.position > end:
         return None
-    return found if _is_there(segment, found, end) else None
+    return span if _is_there(segment, span, end) else None
 
 
 def remembered(segment: Segment, offset: int) -> DenseRange | None:
-    """Return the range that has an offset, if it is remembered; it may hold no more."""
+    """Return the remembered range of an offset, unchecked."""
     known = segment.dense
     at = bisect_right(known, offset, key=lambda each: each.first) - 1
     return known[at] if at >= 0 and offset < known[at].end else None
 
 
-def _is_there(segment: Segment, found: DenseRange, end: int) -> bool:
+def _is_there(segment: Segment, span: DenseRange, end: int) -> bool:
     out: Any = ffi.new("seg_batch *")
-    code = segment.pool.files.seek_batch(segment.handle, found.last[0], end, 0, out)
-    return code == 1 and tuple(getattr(out, name) for name in _SAID) == found.last
+    code = segment.pool.files.seek_batch(segment.handle, span.last[0], end, 0, out)
+    return code == 1 and tuple(getattr(out, name) for name in _FIELDS) == span.last

@@ -1,10 +1,10 @@
-"""`PieceReader`: the records of a piece of a partition's log, as columns.
+"""`PieceReader`: reads the records of a piece of a partition's log as columns.
 
-If no more than offsets and timestamp types are wanted, only headers of batches are read: a batch that has as
-many records as offsets is known by these. All other batches are read, checked and decoded; control batches
-are left out, and with `read_committed` the batches of aborted transactions.
+If only offsets and timestamp types are wanted, a batch with as many records as offsets is known by its
+header. Other batches are read, checked and decoded. Control batches are left out, and with `read_committed`
+also the batches of aborted transactions.
 
-On disk: only reads. Threads: any number of them read pieces by one reader.
+On disk: only reads. Threads: any number may use one reader.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BY_HEADERS = frozenset({"topic", "partition", "offset", "timestamp_type"})
-"""The columns that headers of batches tell."""
+"""The columns that batch headers determine."""
 _CONSTANT = frozenset({"topic", "partition"})
 AT_A_TIME, HEADERS_AT_A_TIME, COUNTED_AT_A_TIME = 8 << 20, 64 << 20, 256 << 20
-"""Bytes of a piece: a step of Python's is a small part of what C does with them. Of records that are only
-counted, headers are read and nothing is kept.
+"""Bytes of a piece in general, if headers are enough, and if records are only counted. They are so large that
+the Python code costs little beside the C code; headers need little memory, counts none.
 """
 STEP = 2 << 20
-"""Bytes of a read: they stay in a processor's cache until they are decoded."""
+"""Bytes of a read, few enough to stay in a processor's cache until they are decoded."""
 WINDOW = 1 << 18
-"""Bytes that C reads, checks and takes at a time: they stay in a core's cache."""
+"""Bytes that C reads, checks and decodes at a time: they stay in a core's cache."""
 _windows: list[Any] = []
-"""Memory for these: a call takes a piece, and gives it back at its end."""
+"""Free buffers of WINDOW bytes: a call takes one, and returns it at its end."""
 _LEAST_READ = 4096
-"""Behind the bytes that an index tells of: there is a batch, or some small ones."""
+"""Least bytes of a read: a batch, or a few small ones. A piece's size is an estimate by the index."""
 _MOST_PLAIN = 64 << 20
 """Decompressed bytes after which a piece ends early."""
 _MOST_ROWS, _MOST_COUNTED = 1 << 20, 1 << 22
 _SMALL_BATCH = 1 << 10
-"""Of batches below this many bytes, headers are found by reading all."""
+"""Below this size of a batch, headers are found by reading all bytes."""
 _CHUNK = 1 << 20
 _MOST_HEADERS = 4096
 
 
 class PieceRead(NamedTuple):
-    """What was read of a piece: up to `next_offset`, at which reading goes on if it is not the piece's end.
-    If that is where the reading began, the log ends there.
+    """The rows of a piece up to `next_offset`. If that is below the piece's end, the next read continues
+    there; if it is the piece's start, the log ends there.
     """
 
     partition: int
@@ -74,8 +74,8 @@ class PieceRead(NamedTuple):
 
 
 class PieceReader:
-    """Reads the `columns` of records; `times`: batches without a record stamped from the first to the second
-    ms, both included, may be left out. `empty` makes memory, as `numpy.empty`.
+    """Reads the `columns` of records. `times`: batches without a timestamp from the first to the second value
+    (ms, both included) may be left out. `empty` allocates memory, like `numpy.empty`.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class PieceReader:
         self._times, self._empty = times, empty
         self._most_rows = _MOST_COUNTED if is_count else _MOST_ROWS
         self.size = COUNTED_AT_A_TIME if is_count else HEADERS_AT_A_TIME if self.by_headers else AT_A_TIME
-        """Bytes of the log that a piece is to have."""
+        """Bytes of the log per piece."""
 
     def cost(self, piece: ScanPiece) -> int:
-        """Return about how many bytes of the log are to be looked through for a piece: none if it seems that
-        all that is wanted of it is remembered. Raises as `read`.
+        """Return an estimate of the bytes of the log to read for a piece: 0 if remembered ranges seem to
+        cover it. Raises as `read`.
         """
         if not self.by_headers:
             return piece.size
@@ -104,8 +104,8 @@ class PieceReader:
         return 0 if is_known else piece.size
 
     def read(self, piece: ScanPiece) -> PieceRead:
-        """Return what is found of a piece, at least its first batch. Raises as `PartitionLog.read`; damage
-        behind the first batch ends the part before it.
+        """Read a piece, at least its first batch. Raises as `PartitionLog.read`; damage after the first batch
+        ends the read before it.
         """
         log = piece.of.log
         return log.with_reading(piece.start, self.committed, lambda reading: self._read(reading, piece))
@@ -125,20 +125,20 @@ class PieceReader:
 
 
 def _is_known(reading: Reading, piece: ScanPiece) -> bool:
-    """Return whether headers of batches need not be read for a piece."""
+    """Return whether remembered ranges cover the piece."""
     view, at, end = reading.view, piece.start, min(piece.end, reading.limit)
     while at < end:
         slot = view.slot(at)
         _, below = view.bounds(slot)
-        found = remembered(view.segments[slot], at)
-        if found is None:
+        known = remembered(view.segments[slot], at)
+        if known is None:
             return False
-        at = min(found.end, below)
+        at = min(known.end, below)
     return True
 
 
 class _Making:
-    """A part that is being made: `at` is the offset up to which it is."""
+    """The state of a read: `at` is the offset up to which the piece was read."""
 
     def __init__(
         self,
@@ -156,8 +156,8 @@ class _Making:
     # --- records --------------------------------------------------------------------------
 
     def by_records(self, end: int, size: int) -> None:
-        """Read and decode batches up to offset `end`, which have about `size` bytes, or to where the part
-        ends early.
+        """Read and decode batches up to offset `end`, which have about `size` bytes, or up to a limit of the
+        piece.
         """
         end = min(end, self._end)
         while self.at < end and self.rows.plain < _MOST_PLAIN:
@@ -166,17 +166,17 @@ class _Making:
                 size -= done
                 continue
             at_once = min(STEP, max(size, _LEAST_READ))
-            found = fetch(view, self.at, end, at_once, self._check_crcs, gaps)
-            if not found:
+            parts = fetch(view, self.at, end, at_once, self._check_crcs, gaps)
+            if not parts:
                 self.at = end
-            for fetched in found:
+            for fetched in parts:
                 size -= len(fetched.data)
                 if not self._take(fetched):
                     return
 
     def _by_short_way(self, end: int, size: int) -> int:
-        """Read plain batches of one segment up to offset `end`, which have up to `size` bytes, by one call of
-        C; return how many bytes they have.
+        """Read plain batches of one segment up to offset `end`, at most `size` bytes, by one call of C;
+        return their bytes, 0 if the first batch needs the general way.
         """
         view, at = self._reading.view, self.at
         slot = view.slot(at)
@@ -192,8 +192,8 @@ class _Making:
             window = _windows.pop()
         except IndexError:
             window = unset("uint8_t[]", WINDOW)
-        begin, found = int(first.position), (self._first, end, below, first.position, first.base_offset)
-        r = ffi.new("seg_table_read *", (*found, 0, 0, 0, self._check_crcs, refused))
+        begin, place = int(first.position), (self._first, end, below, first.position, first.base_offset)
+        r = ffi.new("seg_table_read *", (*place, 0, 0, 0, self._check_crcs, refused))
         files, handle = segment.pool.files, segment.handle
         last_byte = min(last_byte, begin + min(size, _MOST_PLAIN))
         self.rows.read(first.size, r, lambda table, r: files.read_by(
@@ -205,17 +205,17 @@ class _Making:
         return int(r.position) - begin
 
     def _take(self, fetched: FetchDataInfo) -> bool:
-        """Add the records of batches that were read; return False if the part ends within them."""
+        """Add the records of batches that were read; return False if the read ends within them."""
         segment, data, position, batches, _, _ = fetched
         whole = len(batches)
         wanted, batches = self._wanted(batches)
         if self._times is not None:
             wanted &= stamped(data, batches, position, *self._times)
         if len(batches) and wanted.any():
-            kept = batches if wanted.all() else batches[wanted]
+            chosen = batches if wanted.all() else batches[wanted]
             most = max(1, _MOST_PLAIN - self.rows.plain)
             try:
-                taken = self.rows.add(data, kept, segment.path, position, self._first, self._end, most)
+                taken = self.rows.add(data, chosen, segment.path, position, self._first, self._end, most)
             finally:
                 self._reach(self.rows.next_offset)
             if not taken:
@@ -228,8 +228,10 @@ class _Making:
         self.at = max(self.at, min(offset, self._end))
 
     def _wanted(self, batches: NDArray[np.void]) -> tuple[NDArray[np.bool_], NDArray[np.void]]:
-        """Return which batches are no control batches, and not aborted, and the batches before the first one
-        of which that is not known. Raises CorruptRecordError where that is the very first one.
+        """Return a mask of the batches that are neither control batches nor aborted, and these batches.
+
+        The batches end before the first one whose transaction's outcome is unknown. Raises CorruptRecordError
+        if that is the very first one.
         """
         aborted, view = self._reading.aborted, self._reading.view
         wanted = (batches["attributes"] & CONTROL_FLAG) == 0
@@ -246,7 +248,9 @@ class _Making:
     # --- headers --------------------------------------------------------------------------
 
     def by_headers(self, most_rows: int) -> None:
-        """Go by headers up to the end, to so many rows or more, or to where no header is found any more."""
+        """Add rows by headers, up to the end of the piece, to `most_rows` rows or more, or to the last
+        header.
+        """
         view, limit = self._reading.view, self._end
         slot = view.slot(self.at)
         while slot < len(view.segments) and self.at < limit and (room := most_rows - len(self.rows)) > 0:
@@ -256,18 +260,18 @@ class _Making:
             slot = view.slot(self.at)
 
     def _recall(self, segment: Segment, end: int, room: int) -> bool:
-        """Add the rows of a range that is remembered, at most `room`; return False without one."""
-        found = recall(segment, self.at, end)
-        if found is None:
+        """Add at most `room` rows of a remembered range; return False without one."""
+        known = recall(segment, self.at, end)
+        if known is None:
             return False
-        first, last = self.at, min(found.end, self._end, self.at + room)
-        self.rows.add_range(first, last, found.timestamp_type, last - first)
+        first, last = self.at, min(known.end, self._end, self.at + room)
+        self.rows.add_range(first, last, known.timestamp_type, last - first)
         self._reach(last)
         return True
 
     def _walk(self, slot: int, end: int, below: int) -> bool:
-        """Go on by the headers of one segment, which is visible up to byte `end` and offset `below`; return
-        False if the part ends there.
+        """Add rows by the headers of one segment, which is visible up to byte `end` and offset `below`;
+        return False if the read ends there.
         """
         limit = self._end
         first = first_batch(self._reading.view, slot, end, self.at, limit, self._reading.gaps)
@@ -283,7 +287,7 @@ class _Making:
         return True
 
     def _headers(self, slot: int, position: int, end: int, size: int) -> NDArray[np.void]:
-        """Return headers of batches from a position on, of which the first one has `size` bytes."""
+        """Return headers of batches from a position on; the first batch has `size` bytes."""
         segment = self._reading.view.segments[slot]
         files, handle = segment.pool.files, segment.handle
         if size < _SMALL_BATCH:
@@ -297,12 +301,12 @@ class _Making:
         return np.frombuffer(bytearray(ffi.buffer(out, n * BATCH_SIZE)), batch_type())
 
     def _take_headers(self, slot: int, batches: NDArray[np.void]) -> bool:
-        """Add the records of batches, of which those that headers don't tell are read; return False if the
-        part ends before the end, within them or with them.
+        """Add rows of batches by their headers, and read the batches that headers don't determine. Return
+        False if the read ends before `batches` do, or with them.
         """
-        there = len(batches)
+        count = len(batches)
         batches = batches[: int((batches["base_offset"] < self._end).sum())]
-        is_last = len(batches) < there
+        is_last = len(batches) < count
         rows = len(self.rows) + np.cumsum(batches["count"], dtype=np.int64)
         fits = batches[: max(1, int((rows <= _MOST_ROWS).sum()))]
         wanted, known = self._wanted(fits) if len(fits) else (np.empty(0, bool), fits)
@@ -315,15 +319,15 @@ class _Making:
                 remember(view.segments[slot], run, view.bounds(slot)[0])
         if len(known) < len(batches):
             return False
-        if is_last:  # nothing lies between
+        if is_last:  # no record lies between
             self.at = self._end
-        return there > 0
+        return count > 0
 
     def _take_run(self, kind: int, run: NDArray[np.void], expected: int) -> bool:
-        """Add the records of neighbours of one kind; return False if the part ends within them."""
+        """Add the records of adjacent batches of one kind; return False if the read ends within them."""
         base, end = int(run["base_offset"][0]), min(int(run["last_offset"][-1]) + 1, self._end)
         if kind == _READ:
-            self.at = max(self.at, base)  # nothing lies between
+            self.at = max(self.at, base)  # no record lies between
             self.by_records(end, int(run["size"].sum(dtype=np.int64)))
             return self.at >= end
         if kind == _DENSE and end > (first := max(base, self._first)):
@@ -334,27 +338,27 @@ class _Making:
 
 
 _LEFT_OUT, _DENSE, _READ = range(3)
-"""Batches whose records are left out, or are known by headers, or have to be read."""
+"""Kinds of batches: records left out, known by headers, or to be read."""
 _FEW = 8
-"""One batch of so many may have to be read by itself; with more of them all are read, in less time."""
+"""If more than one of this many batches must be read, it is faster to read all."""
 
 
 def _runs(batches: NDArray[np.void], wanted: NDArray[np.bool_]) -> Iterator[tuple[int, int, int]]:
-    """Yield kind, begin and end of runs of neighbours of one kind; a run of _DENSE ones has no gap in it, and
-    one timestamp type.
+    """Yield kind, begin and end of runs of batches of one kind; a run of _DENSE batches has no gap and one
+    timestamp type.
     """
     if not len(batches):
         return
     bases, lasts, counts = batches["base_offset"], batches["last_offset"], batches["count"]
     new = batches["magic"] == MAGIC
-    # A count is known to be possible by the bytes of a plain batch; of a compressed one it may be a lie.
+    # A plain batch's size limits its count, which was checked; a compressed batch may claim any count.
     possible = ((batches["attributes"] & CODEC_MASK) == 0) | (counts <= _MOST_ROWS)
     kinds = np.where(new & possible & (counts == lasts - bases + 1), _DENSE, _READ)
     kinds[~wanted | (new & (counts == 0))] = _LEFT_OUT
     if (kinds == _READ).sum() * _FEW > len(batches):
         kinds[:] = _READ
     types = batches["attributes"] & APPEND_TIME_FLAG
-    apart = (bases[1:] != lasts[:-1] + 1) | (types[1:] != types[:-1])
-    ends = np.flatnonzero((kinds[1:] != kinds[:-1]) | (apart & (kinds[1:] == _DENSE))) + 1
+    breaks = (bases[1:] != lasts[:-1] + 1) | (types[1:] != types[:-1])
+    ends = np.flatnonzero((kinds[1:] != kinds[:-1]) | (breaks & (kinds[1:] == _DENSE))) + 1
     for first, last in pairwise([0, *ends.tolist(), len(batches)]):
         yield int(kinds[first]), first, last

@@ -1,8 +1,8 @@
-"""`ScanPiece`: a range of a partition's offsets that is read at a time; where pieces end is told by the
-indexes.
+"""`ScanPiece`: a range of a partition's offsets that is read at a time. The indexes decide the ends of
+pieces.
 
-On disk indexes of segments are read, which are hints only: a piece of the wrong size is a piece all the same.
-Threads: any; nothing is shared.
+On disk indexes of segments are read. They are hints: a wrong one makes a piece too small or too large, no
+more. Threads: any; nothing is shared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TopicRange(NamedTuple):
 
 
 class ScanPiece(NamedTuple):
-    """Offsets of a range, and about how many bytes of the log they have."""
+    """A part of a range's offsets, and about how many bytes of the log it has."""
 
     of: TopicRange
     start: int
@@ -37,8 +37,8 @@ class ScanPiece(NamedTuple):
 
 
 def pieces_of(ranges: Iterable[TopicRange], size: int, committed: bool) -> Iterator[ScanPiece]:
-    """Yield the pieces of ranges, in order, about `size` bytes each. A range ends where its log ends then,
-    with `committed` at the last stable offset. Raises as `PartitionLog.read`.
+    """Yield the pieces of ranges in order, about `size` bytes each. A range ends at the log's present end,
+    with `committed` at its last stable offset. Raises as `PartitionLog.read`.
     """
     for each in ranges:
         start = each.start
@@ -56,8 +56,8 @@ def _next(of: TopicRange, start: int, size: int, reading: Reading) -> ScanPiece 
 
 
 def _cut(view: LogView, start: int, end: int, size: int) -> tuple[int, int]:
-    """Return an offset above `start`, at most `end`, up to which a view has about `size` bytes from `start`
-    on; and how many it has, at most one batch more.
+    """Return (end, bytes) of a piece: an offset above `start`, at most `end`, so that the piece has about
+    `size` bytes, at most one batch more.
     """
     taken, slot = 0, view.slot(start)
     while True:
@@ -69,7 +69,7 @@ def _cut(view: LogView, start: int, end: int, size: int) -> tuple[int, int]:
             last_byte = min(last_byte, index.entry(entry)[_POSITION])
         if last_byte - at > size - taken:
             entry = _first(index, _POSITION, at + size - taken + 1) - 1
-            # The batch that the entry before points to ends there, or others come between.
+            # The offset of the entry before belongs to a batch that ends there, or earlier.
             if entry > 0 and (cut := base + index.entry(entry - 1)[_OFFSET] + 1) > start:
                 return min(cut, end), taken + index.entry(entry)[_POSITION] - at
         taken += max(last_byte - at, 0)
@@ -83,5 +83,5 @@ _OFFSET, _POSITION = range(2)
 
 
 def _first(index: OffsetIndex, field: int, least: int) -> int:
-    """Return the number of the first entry with a field that has at least this value."""
+    """Return the number of the first entry whose field has at least this value."""
     return bisect_left(range(index.entries), least, key=lambda slot: index.entry(slot)[field])

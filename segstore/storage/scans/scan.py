@@ -1,6 +1,6 @@
 """`Scan`: the records of a range of offsets, read some megabytes at a time.
 
-On disk: only reads. Threads: a scan may be iterated by any number of them, each from its beginning.
+On disk: only reads. Threads: any number may iterate over one scan, each from its beginning.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AT_A_TIME = 1 << 20
-"""Bytes of a read, by default: larger ones are not quicker."""
+"""Default bytes of a read: larger reads are not faster."""
 
 
 class Edge(Enum):
-    """Bounds of a range, and by default those of each: where the log begins, and where it ends.
+    """The ends of a log as bounds of a range; they are the defaults.
 
-    None is no bound: `offset_for_time` returns it if no record is that late, and a caller who passes the
-    answer on must not get the whole log.
+    None is no bound: `offset_for_time` returns it if no record is that late, and a caller who passes that on
+    must not get the whole log.
     """
 
     EARLIEST = "earliest"
@@ -48,12 +48,12 @@ _LEFT_OUT = {
 
 
 def given_edge(value: Any) -> Any:
-    """Return the edge that a str or an Edge names; any other value as it is."""
+    """Return the edge that a str or an Edge names; any other value unchanged."""
     return Edge(value) if isinstance(value, str) and value in ("earliest", "latest") else value
 
 
 def given_bound(name: str, value: Any, first: int, last: int) -> int:
-    """Return the offset that was given as `start` or `end` of a log from `first` up to `last`. Raises
+    """Return the offset for the argument `start` or `end`, of a log from `first` up to `last`. Raises
     InvalidTypeError, with a hint for None; InvalidArgumentError.
     """
     value = given_edge(value)
@@ -67,8 +67,8 @@ def given_bound(name: str, value: Any, first: int, last: int) -> int:
 
 
 class Times(NamedTuple):
-    """Bounds of a range in ms since the epoch: from the first record at or after `start` up to the first one
-    at or after `end`. None is no bound.
+    """Time bounds of a range, ms since the epoch: from the first record at or after `start` up to the first
+    record at or after `end`. None is no bound.
     """
 
     start: int | None = None
@@ -76,9 +76,8 @@ class Times(NamedTuple):
 
 
 def given_times(start: int | Edge, end: int | Edge, from_time: Any, to_time: Any) -> Times:
-    """Return the times that were given as `from_time` and `to_time` beside `start` and `end`. Raises
-    InvalidTypeError; InvalidArgumentError for two bounds of one end, and for a range that ends before it
-    begins.
+    """Return the time bounds for the arguments `from_time` and `to_time`. Raises InvalidTypeError;
+    InvalidArgumentError if an end has two bounds, or the range ends before it begins.
     """
     for by_offset, is_given, by_time, time in (
         ("start", given_edge(start) is not EARLIEST, "from_time", from_time),
@@ -96,7 +95,7 @@ def given_times(start: int | Edge, end: int | Edge, from_time: Any, to_time: Any
 
 
 class ScannedLog(Protocol):
-    """What a scan asks of a `PartitionLog`."""
+    """The methods of `PartitionLog` that a scan needs."""
 
     topic: str
     partition: int
@@ -107,24 +106,24 @@ class ScannedLog(Protocol):
 
     @property
     def end_offset(self) -> int:
-        """Return where readers' part of the log ends."""
+        """Return the end of the log as readers see it."""
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """See `PartitionLog.offset_for_time`."""
+        """Return the offset of the first record at or after a time, None without one."""
 
     def read(
         self, offset: int, max_bytes: int = ..., *, isolation_level: str = ..., check_crcs: bool = ...
     ) -> Records:
-        """See `PartitionLog.read`."""
+        """Return the records from `offset` on, about `max_bytes` of the log."""
 
     def with_reading(self, offset: int, committed: bool, use: Callable[[Reading], T]) -> T:
-        """See `PartitionLog.with_reading`."""
+        """Return the result of `use`, called with a view of the log that contains `offset`."""
 
 
 def reads(log: ScannedLog, start: int, end: int, max_bytes: int = AT_A_TIME, **how: Any) -> Iterator[Records]:
-    """Yield the records from `start` up to `end`, about `max_bytes` of the log at a time; `how` are options
-    of `PartitionLog.read`, whose errors are raised. Where the log ends earlier, or is stable no further, so
-    do the records.
+    """Yield the records from `start` up to `end`, about `max_bytes` of the log at a time, or up to the
+    present end (or last stable offset) of the log. `how` are options of `PartitionLog.read`, whose errors are
+    raised.
     """
     while start < end:
         records = log.read(start, max_bytes, **how)
@@ -135,8 +134,8 @@ def reads(log: ScannedLog, start: int, end: int, max_bytes: int = AT_A_TIME, **h
 
 
 class Scan:
-    """What `PartitionLog.scan` returns: iterating gives each Record from offset `start` up to `end`, which
-    were settled when the scan was asked for. Memory stays at some megabytes, however long the range is.
+    """The result of `PartitionLog.scan`: an iterable of each Record from offset `start` up to `end`, both
+    fixed at the call. Memory stays at some megabytes for a range of any length.
     """
 
     def __init__(
@@ -145,21 +144,21 @@ class Scan:
         first, last = log.start_offset, log.end_offset
         start, end = given_edge(start), given_edge(end)
 
-        def found(time: int) -> int:
+        def offset_at(time: int) -> int:
             offset = log.offset_for_time(time)
             return last if offset is None else min(offset, last)
 
         if times.start is not None:
-            self.start = found(times.start)
+            self.start = offset_at(times.start)
         else:
             self.start = given_bound("start", start, first, last)
             if not first <= self.start <= last:
                 raise OffsetOutOfRangeError(self.start, first, last, f"{log.topic}-{log.partition}")
-        asked = given_bound("end", end, first, last)
-        if end is not LATEST and times.start is None and asked < self.start:
-            raise InvalidArgumentError(f"end={asked}: must not be below the start, {self.start}")
-        settled = asked if times.end is None else found(times.end)
-        self.end = max(self.start, min(settled, last))
+        bound = given_bound("end", end, first, last)
+        if end is not LATEST and times.start is None and bound < self.start:
+            raise InvalidArgumentError(f"end={bound}: must not be below the start, {self.start}")
+        fixed = bound if times.end is None else offset_at(times.end)
+        self.end = max(self.start, min(fixed, last))
         self._log, self._how = log, how
         self._from_start = start is EARLIEST and times.start is None
 
@@ -170,15 +169,15 @@ class Scan:
         return chain.from_iterable(self.reads())
 
     def reads(self, max_bytes: int = AT_A_TIME) -> Iterator[Records]:
-        """Yield Records, each of about `max_bytes` of the log as it is stored, at least one batch. Raises as
-        `PartitionLog.read`: OffsetOutOfRangeError where retention has passed the scan meanwhile.
+        """Yield Records, each of about `max_bytes` of the stored log, at least one batch. Raises as
+        `PartitionLog.read`: OffsetOutOfRangeError if retention has removed records of the range.
         """
         first = max(self.start, self._log.start_offset) if self._from_start else self.start
         return reads(self._log, first, self.end, max_bytes, **self._how)
 
     def to_arrow(self, columns: list[str] | None = None) -> pyarrow.Table:
         """Return the whole range as one pyarrow.Table, with the columns of `Records.to_arrow`. Raises
-        MissingPackageError without pyarrow, InvalidArgumentError for another column.
+        MissingPackageError without pyarrow, InvalidArgumentError for an unknown column.
         """
         with Needing("pyarrow", "to_arrow"):
             from segstore.records.arrow import table_of

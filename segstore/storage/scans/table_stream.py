@@ -1,7 +1,7 @@
 """The record batches of ranges of a topic's partitions, in order of partition and offset.
 
-On disk: only reads. Threads: an iterator belongs to one thread at a time; its own threads end with it, or
-when it is closed or dropped. It imports pyarrow, and is imported only when a table is asked for.
+On disk: only reads. Threads: an iterator belongs to one thread at a time; its own threads end with it, also
+if it is closed or dropped. It imports pyarrow, and is imported only when a table is asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .pieces import ScanPiece, TopicRange, pieces_of
 
 
 class _Read(NamedTuple):
-    """What was read of a piece, up to `next_offset`."""
+    """The batches of a piece, up to `next_offset`."""
 
     piece: ScanPiece
     batches: list[pa.RecordBatch]
@@ -32,8 +32,8 @@ def batches_of(
     reader: PieceReader,
     finish: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of the schema, each of one partition, as what `finish` makes of them in the thread that
-    has read them. Raises as `PartitionLog.read`, behind the records before the place that can't be read.
+    """Yield batches of the schema, each of one partition, after `finish`, which runs in the thread that read
+    them. Raises as `PartitionLog.read`, after yielding the records before the error.
     """
     maker = BatchMaker(topic, schema)
 
@@ -44,15 +44,15 @@ def batches_of(
 
     pieces = pieces_of(ranges, reader.size, reader.committed)
     ended: TopicRange | None = None
-    for found in in_order(pieces, read, reader.cost, reader.size):
-        if found.piece.of is ended:  # its pieces behind the end were begun before that was known
+    for result in in_order(pieces, read, reader.cost, reader.size):
+        if result.piece.of is ended:  # a piece after the log's end, begun before the end was known
             continue
         while True:
-            yield from found.batches
-            if found.next_offset >= found.piece.end:
+            yield from result.batches
+            if result.next_offset >= result.piece.end:
                 break
-            rest = found.piece._replace(start=found.next_offset)
-            found = read(rest)
-            if found.next_offset == rest.start:
-                ended = rest.of
+            remaining = result.piece._replace(start=result.next_offset)
+            result = read(remaining)
+            if result.next_offset == remaining.start:
+                ended = remaining.of
                 break

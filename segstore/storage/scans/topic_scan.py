@@ -1,6 +1,6 @@
-"""`TopicScan`: the records of a topic's partitions, as columns, read some megabytes at a time.
+"""`TopicScan`: the records of a topic's partitions as columns, read some megabytes at a time.
 
-On disk: only reads. Threads: a scan may be iterated by any number of them, each from its beginning.
+On disk: only reads. Threads: any number may iterate over one scan, each from its beginning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 class TopicRecord(NamedTuple):
     """One record of a topic: timestamp in ms since the epoch, timestamp_type 0 (CreateTime) or 1
-    (LogAppendTime), key and value bytes or None, headers pairs of str, and bytes or None.
+    (LogAppendTime), key and value bytes or None, headers as pairs of str and (bytes or None).
     """
 
     topic: str
@@ -52,9 +52,7 @@ COLUMNS = TopicRecord._fields
 
 @lru_cache(maxsize=64)
 def _kind_of(columns: tuple[str, ...]) -> Any:
-    """Return the class of records of some columns, which are its fields; of one that comes again the field
-    has its number as a name.
-    """
+    """Return a record class with these columns as fields; a repeated column gets its number as a name."""
     name = TopicRecord.__name__
     fields: Any = namedtuple(name, columns, rename=True)  # type: ignore[misc]
     reduce = {"__reduce__": lambda record: (_record, (columns, tuple(record)))}
@@ -62,12 +60,12 @@ def _kind_of(columns: tuple[str, ...]) -> Any:
 
 
 def _record(columns: tuple[str, ...], values: tuple[Any, ...]) -> Any:
-    """Return a record that was pickled."""
+    """Return an unpickled record."""
     return _kind_of(columns)._make(values)
 
 
 def given_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the columns that were asked for. Raises InvalidTypeError, InvalidArgumentError."""
+    """Return the argument `columns` as a tuple. Raises InvalidTypeError, InvalidArgumentError."""
     if columns is None:
         return None
     if isinstance(columns, (str, bytes)) or not isinstance(columns, Iterable):
@@ -80,9 +78,9 @@ def given_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 class TopicScan:
-    """What `Store.scan` returns: iterating gives each `TopicRecord`, of which a scan with `columns` has only
-    these fields, one partition after the other, from where each began to where it ended when the scan was
-    asked for. Memory stays at some megabytes, however long the ranges are.
+    """The result of `Store.scan`: an iterable of each `TopicRecord`, one partition after the other, from
+    start to end offsets that were fixed at the call. With `columns`, a record has only these fields. Memory
+    stays at some megabytes for ranges of any length.
     """
 
     def __init__(
@@ -91,8 +89,8 @@ class TopicScan:
         self.topic, self.ranges, self.columns, self._how = topic, tuple(ranges), columns, how
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{each.log.partition}: {each.start} to {each.end}" for each in self.ranges)
-        return f"<TopicScan of {self.topic}, offsets by partition {{{told}}}>"
+        shown = ", ".join(f"{each.log.partition}: {each.start} to {each.end}" for each in self.ranges)
+        return f"<TopicScan of {self.topic}, offsets by partition {{{shown}}}>"
 
     def __iter__(self) -> Iterator[TopicRecord]:
         if self.columns is None:
@@ -108,7 +106,7 @@ class TopicScan:
                 yield TopicRecord(self.topic, partition, offset, timestamp, kind, key, value, headers)
 
     def reads(self, bounds: Bounds = ALL) -> Iterator[tuple[int, Records]]:
-        """Yield partition numbers and Records, about a megabyte of the log as it is stored at a time."""
+        """Yield (partition, Records), about a megabyte of the stored log at a time."""
         for log, start, end in self._within(bounds):
             for records in reads(log, start, end, **self._how):
                 yield log.partition, records
@@ -116,14 +114,14 @@ class TopicScan:
     def batches(
         self, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Finish | None = None
     ) -> Iterator[pyarrow.RecordBatch]:
-        """Yield the records within `bounds`, and perhaps others, as record batches of these columns, by
-        default the scan's own, in order of partition and offset. `finish` is called with each batch, by any
-        thread, and returns what is yielded in its place.
+        """Yield the records within `bounds`, and perhaps others, as record batches of these columns (by
+        default the scan's own), in order of partition and offset. `finish` is called with each batch, by any
+        thread; its result is yielded.
 
-        A few threads work on pieces of 8 MiB of the logs, but for a scan of less: at most eight pieces are in
-        memory, and what the caller keeps; compressed pieces may have 64 MiB, and one batch more. If only
-        topic, partition, offset and timestamp_type are asked for, no more than headers of batches are read,
-        but of batches with gaps, and of messages of magic 0 and 1.
+        A few threads read pieces of 8 MiB of the logs; a smaller scan has no threads. At most eight pieces
+        are in memory, and the caller's batches; a compressed piece may have 64 MiB, and one batch more. If
+        only topic, partition, offset and timestamp_type are wanted, only headers of batches are read, except
+        batches with gaps, and messages of magic 0 and 1.
         """
         with Needing("pyarrow", "a table"):
             from .columns import pooled, schema_of
@@ -142,8 +140,8 @@ class TopicScan:
                 continue
             first = start
             if bounds.first_time > INT64_MIN:  # all records before the first one of that time are earlier
-                found = log.offset_for_time(bounds.first_time)
-                first = end if found is None else max(start, found)
+                earliest = log.offset_for_time(bounds.first_time)
+                first = end if earliest is None else max(start, earliest)
             yield TopicRange(log, max(first, bounds.first_offset), min(end, bounds.last_offset + 1))
 
     @property
@@ -155,7 +153,7 @@ class TopicScan:
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pyarrow.Table:
         """Return all records as one pyarrow.Table of these columns, by default the scan's own. Raises
-        MissingPackageError without pyarrow, InvalidArgumentError for another column.
+        MissingPackageError without pyarrow, InvalidArgumentError for an unknown column.
         """
         with Needing("pyarrow", "to_arrow"):
             import pyarrow
@@ -184,7 +182,9 @@ def scan_topic(
     isolation_level: str,
     check_crcs: bool,
 ) -> TopicScan:
-    """Return what `Store.scan` does; `logs` finds the logs of some partitions, of all for None."""
+    """Return the scan for the arguments of `Store.scan`. `logs` returns the logs of the given partitions, of
+    all for None.
+    """
     how = {
         "isolation_level": arguments.one_of("isolation_level", isolation_level, ISOLATION_LEVELS),
         "check_crcs": arguments.switch("check_crcs", check_crcs),

@@ -1,14 +1,14 @@
 """The active segment of a partition: its log, offset index and time index while they are written.
 
-It says what fits; `_native/active.c` writes batches and indexes them, for this object and for the log's tail.
-`storage/log/writer.py` appends to it, rolls, and takes back what fails.
+It decides which batches fit; `_native/active.c` writes batches and indexes them, for this object and for the
+log's tail. `storage/log/writer.py` appends to it, rolls, and undoes failed appends.
 
-Where the log ends is in one record, `end` (`_native/contract/active.h`: `seg_end`). It lives as long as its
-`ActiveSegment`, and nothing copies it.
+The end of the log is in one record, `end` (`_native/contract/active.h`: `seg_end`). The record lives as long
+as its `ActiveSegment`; only `mark` copies it.
 
 Invariant: bytes of the log from `end.position` on belong to no batch; they are overwritten, or cut off by
-`rewind` or recovery. Room in the indexes is reserved before the log is written, so that a full disk shows
-there first. Threads: one at a time, the holder of the partition's append token.
+`rewind` or recovery. Room in the indexes is reserved before the log is written, so that a full disk fails
+before the log has changed. Threads: one at a time, the holder of the partition's append token.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Mark(Protocol):
-    """A copy of the record (`seg_end`), to go back to."""
+    """A copy of the end's record (`seg_end`), for `recall` and `rewind`."""
 
     position: int
     next_offset: int
@@ -52,8 +52,8 @@ _record: Callable[[Any], Any] = partial(ffi.new, ffi.typeof("seg_end *"))
 
 
 class ChunkPart(NamedTuple):
-    """Some of a chunk's batches: `n` from number `first` on, `size` bytes from byte `at` of the chunk on.
-    With a `stamp` of 0 ms or more they get LogAppendTime.
+    """Consecutive batches of a chunk: `n` from number `first` on, `size` bytes from byte `at` of the chunk
+    on. With a `stamp` of 0 ms or more they get LogAppendTime.
     """
 
     chunk: Encoded
@@ -65,7 +65,7 @@ class ChunkPart(NamedTuple):
 
     @classmethod
     def of(cls, chunk: Encoded, stamp: int) -> ChunkPart:
-        """Return all of a chunk."""
+        """Return the part with all batches of a chunk."""
         return cls(chunk, 0, chunk.n, 0, chunk.size, stamp)
 
     @property
@@ -79,7 +79,7 @@ class ChunkPart(NamedTuple):
         return ffi.buffer(self.headers, self.n * BATCH_SIZE)
 
     def split(self, n: int) -> tuple[ChunkPart, ChunkPart]:
-        """Return the first `n` batches, and the others."""
+        """Return two parts: the first `n` batches, and the batches after them."""
         headers, left = self.headers, self.n - n
         size = sum(headers[i].size for i in range(n))
         rest = self._replace(first=self.first + n, n=left, at=self.at + size, size=self.size - size)
@@ -92,7 +92,7 @@ class ActiveSegment:
     def __init__(
         self, segment: Segment, config: TopicConfig, next_offset: int, index_bytes: int | None = None
     ) -> None:
-        """Open the files: `segment.size` bytes are valid, and `next_offset` is the offset behind them. Raises
+        """Open the files: `segment.size` bytes are valid, and `next_offset` is the offset after them. Raises
         OSError.
         """
         self.segment = segment
@@ -106,19 +106,19 @@ class ActiveSegment:
             }
         )
         self.c = ffi.new("seg_active *", {"end": self.end, "interval": config.index_interval_bytes})
-        """What C appends to."""
+        """The `seg_active` that C appends to."""
         files: Files = segment.pool.files
         self._files = files
         # Kafka's segment.jitter.ms: partitions that began together don't all roll together.
         self._jitter = random.random()
         self.configure(config)
-        self._born_ms: int | None = None  # by the clock: when the first batch came, or was found
+        self._born_ms: int | None = None  # the clock's time of the first batch, or of its first sight
         self._open_indexes(index_bytes or config.segment_index_bytes)
 
     @classmethod
     def reopened_at(cls, segment: Segment, config: TopicConfig, size: int, next_offset: int) -> ActiveSegment:
-        """Open a segment of which the first `size` bytes are valid, its indexes too, whatever limit is set
-        for these now. Raises OSError.
+        """Open a segment whose first `size` bytes, and their index entries, are valid; the indexes may be
+        larger than the current limit. Raises OSError.
         """
         segment.size = size
         segment.attach(None)
@@ -129,7 +129,7 @@ class ActiveSegment:
         most, jitter = config.max_segment_ms, config.segment_jitter_ms
         self.config = config
         self._by_clock = config.message_timestamp_type == "LogAppendTime"
-        # How old the segment may become, in ms. The jitter takes off less than that, whatever is set (Kafka:
+        # The segment's largest age in ms. The jitter is always less than segment.ms (Kafka:
         # LogConfig.randomSegmentJitter): else each record would get a segment of its own.
         self._most_ms = most - int(self._jitter * min(jitter, most)) if jitter else most
         self.c.young_ms = self._most_ms
@@ -154,15 +154,15 @@ class ActiveSegment:
         state = self.end.state
         state.bytes_since, state.last_time_entry = size - position if last >= 0 else size, timestamp
         state.max_timestamp, state.max_timestamp_offset = largest
-        # A power cut may have taken time index entries: the largest timestamp is looked for from the last
-        # one's batch on.
+        # A power cut may have lost time index entries: the search for the largest timestamp begins at the
+        # batch of the last entry.
         told = offsets.lookup(relative) if n_times else None
         self._recall_largest(told[1] if told else 0)
         segment.attach((self._offsets, self._times), self.end)
 
     def _recall_largest(self, position: int) -> None:
-        """Find the largest timestamp, which may lie behind the last time index entry's batch, at `position`
-        or behind it; and the timestamp of the first batch, by which a roll is due.
+        """Set the largest timestamp of the batches from `position`, the last time index entry's batch, on;
+        and the timestamp of the first batch, which decides when a roll is due.
         """
         state = self.end.state
         timestamp, offset = state.max_timestamp, state.max_timestamp_offset
@@ -178,13 +178,13 @@ class ActiveSegment:
 
     @property
     def handle(self) -> Handle:
-        """Return the open log. It is not kept, so that idle partitions hold no descriptor."""
+        """Return the open log. The pool may close it, so that idle partitions hold no descriptor."""
         return self.segment.pool.get(self.segment.path, write=True)
 
     # --- appending ---------------------------------------------------------------------
 
     def mark(self) -> Mark:
-        """Return a copy of the record, for `recall` and `rewind`."""
+        """Return a copy of the end's record, for `recall` and `rewind`."""
         mark: Mark = _record(self.end[0])
         return mark
 
@@ -195,9 +195,9 @@ class ActiveSegment:
         as_is: bool = False,
         more: int = 0,
     ) -> int:
-        """Return how many of a part's batches, which get the next offsets, or keep their own (`as_is`), fit
-        into the segment; 0: roll first. For these, and for `more` behind them, there is room in the
-        indexes, on disk, when this returns. Raises OSError where the disk has none; nothing has changed then.
+        """Return the number of leading batches of a part that fit into the segment, with the next offsets, or
+        with their own (`as_is`); 0: roll first. For these batches, and for `more` batches after them, room in
+        the indexes is reserved on disk. Raises OSError if the disk is full; nothing has changed then.
 
         As org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
         """
@@ -219,7 +219,7 @@ class ActiveSegment:
         return n
 
     def _fitting(self, headers: Any, n: int, as_is: bool) -> int:
-        """Return how many leading ones of `n` batches the segment's size and offsets have room for."""
+        """Return the number of leading batches of `n` that fit the segment's size and offsets."""
         end, left = self.end, self.config.segment_bytes - self.end.position
         last = end.next_offset - end.base_offset - 1
         for i in range(n):
@@ -229,7 +229,7 @@ class ActiveSegment:
                 last = header.last_offset - end.base_offset
             else:
                 last += header.last_offset - header.base_offset + 1
-            # segment.bytes was larger when the leader wrote a larger batch: that gets its own segment.
+            # A leader with a larger segment.bytes may have written a larger batch: it gets its own segment.
             is_alone = as_is and i == 0 and not end.position
             if (left < 0 and not is_alone) or last > MOST_RELATIVE:
                 return i
@@ -239,17 +239,17 @@ class ActiveSegment:
         rolled_ms = self.end.rolled_ms
         if rolled_ms < 0:
             return False
-        # Kafka measures by record timestamps where there are any, else by the clock, which also stamps
-        # the records of a LogAppendTime topic; those of a follower come with their leader's stamp.
+        # Kafka measures by record timestamps if there are any, else by the clock. In a LogAppendTime topic
+        # the clock is the records' timestamp, except in a follower: its records have the leader's.
         latest = headers[0].max_timestamp
         if latest < 0 or (self._by_clock and not as_is):
             latest = clock()
         return bool(latest - rolled_ms > self._most_ms)
 
     def outlived(self, now_ms: int) -> bool:
-        """Return whether the segment was begun more than segment.ms ago by the clock, whatever its records
-        say: an idle log must not keep old records for ever. The age of a reopened segment counts from the
-        first call of this.
+        """Return whether the segment was begun more than segment.ms ago by the clock, independent of its
+        records' timestamps: an idle log must not keep old records for ever. The age of a reopened segment
+        counts from the first call.
         """
         if not self.end.position:
             return False
@@ -258,12 +258,12 @@ class ActiveSegment:
         return now_ms - self._born_ms > self._most_ms
 
     def append(self, parts: Sequence[ChunkPart], judged: int, epoch: int, as_is: bool) -> int:
-        """Append as many leading parts as fit, by one call of the system; return their number. The first
-        `judged` ones are known to fit, since `room` said so. Their batches get the next offsets, and the
-        leader epoch; or keep theirs (`as_is`). The indexes get their entries.
+        """Append as many leading parts as fit, by one system call; return their number. The caller knows from
+        `room` that the first `judged` parts fit. The batches get the next offsets and the leader epoch, or
+        keep their own (`as_is`), and index entries are added.
 
         Raises OffsetsExhaustedError, InvalidArgumentError: nothing has changed then. Raises OSError: bytes
-        may lie behind the end.
+        may lie beyond the end.
         """
         c = ffi.new("seg_part[]", len(parts))
         for i, (chunk, first, n, at, size, stamp) in enumerate(parts):
@@ -279,14 +279,14 @@ class ActiveSegment:
         return done
 
     def _raise(self, code: int, part: ChunkPart) -> None:
-        """Raise the error with which the disk has refused an append, or C has refused a part's batches."""
+        """Raise the error of a failed append: the disk's, or C's error for a part's batches."""
         if code > lib.SEG_E_ROOM:
             raise OSError(-code, os.strerror(-code), self.segment.path)
         self._check_offsets(part)
         checked(code)
 
     def _check_offsets(self, part: ChunkPart) -> None:
-        """Raises OffsetsExhaustedError where too few offsets are left."""
+        """Raise OffsetsExhaustedError if the part needs more offsets than are left."""
         need = sum(header.last_offset - header.base_offset + 1 for header in part.headers[0 : part.n])
         left = INT64_MAX - self.end.next_offset
         if need > left:
@@ -295,9 +295,9 @@ class ActiveSegment:
                 f" that a record may have is {INT64_MAX - 1}"
             )
 
-    def found(self, batches: NDArray[np.void]) -> None:
-        """Index these batches, which lie in the log, and move the end behind them. Raises OSError, also
-        (EOVERFLOW) where an offset or a position doesn't fit the segment's int32.
+    def index(self, batches: NDArray[np.void]) -> None:
+        """Index these batches, which lie in the log, and move the end after them. Raises OSError, also
+        (EOVERFLOW) if an offset or a position doesn't fit the segment's int32.
         """
         needed, first = ffi.new("int64_t[2]"), held("seg_batch *", batches)
         while (code := lib.seg_active_index(self.c, first, len(batches), needed)) == lib.SEG_E_ROOM:
@@ -307,20 +307,19 @@ class ActiveSegment:
             raise OSError(-code, os.strerror(-code), self.segment.path)
 
     def rewind(self, mark: Mark) -> None:
-        """Go back to `mark`: cut the log and the indexes. Raises OSError where the disk refuses that."""
+        """Go back to `mark`: cut the log and the indexes. Raises OSError if the disk refuses."""
         self.recall(mark)
         relative = mark.next_offset - self.segment.base_offset
         self._offsets.truncate_to(relative)
         self._times.truncate_to(relative)
-        # A roll that failed may have left its closing time index entry, which is right, and must not come
-        # twice.
+        # A failed roll may have left its closing time index entry, which must not be added again.
         last = self._times.entry(-1)[0] if self._times.entries else -1
         self.end.state.last_time_entry = last
         self._files.truncate(self.handle, mark.position)
 
     def recall(self, mark: Mark) -> None:
-        """Let the log end at `mark` in memory, so that the bytes behind belong to no batch again; also where
-        the segment was sealed since. The indexes keep their entries.
+        """Set the log's end back to `mark` in memory: later bytes belong to no batch again, even if the
+        segment was sealed since. The indexes keep their entries.
         """
         end, self.segment.end = self.end, self.end
         end.state, end.rolled_ms = mark.state, mark.rolled_ms
@@ -344,7 +343,7 @@ class ActiveSegment:
         self._times.seal()
 
     def seal(self) -> None:
-        """Trim the segment, to which nothing will be appended any more. Raises OSError."""
+        """Trim and seal the segment: it gets no more appends. Raises OSError."""
         self.trim()
         self.segment.size = self.end.position
         self.segment.sealed = True

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CHUNK = 4 << 20
 LARGE = 16 << 10  # batches above this many bytes: reading headers alone is faster than reading all
 AT_A_TIME = 4096
-MOST_SEARCHED = 64 << 20  # bytes searched at once for a whole batch behind damage
+MOST_SEARCHED = 64 << 20  # bytes searched at once for a whole batch after damage
 BAD = {
     lib.SEG_SHORT: "the file ends within the batch",
     lib.SEG_BAD_LENGTH: "impossible length",
@@ -35,12 +35,12 @@ _BASE_OFFSET_AT, _base_offset = ffi.offsetof("seg_batch", "base_offset"), struct
 
 
 class ScanStep(NamedTuple):
-    """Bytes read at `position`, the whole batches in them, and why the step ended."""
+    """The bytes read at `position`, the whole batches in them, and the reason why the step ended."""
 
     position: int
     data: bytes
     headers: bytearray
-    """Of the batches, a `seg_batch` each."""
+    """A `seg_batch` for each batch."""
     stop: ScanEnd
 
     @property
@@ -50,12 +50,12 @@ class ScanStep(NamedTuple):
 
     @property
     def c(self) -> Any:
-        """Return the headers as C has them, `seg_batch[]`."""
+        """Return the headers as a C array, `seg_batch[]`."""
         return held("seg_batch[]", self.headers)
 
     @property
     def end_offset(self) -> int | None:
-        """Return the offset behind the last batch, None where there is none."""
+        """Return the offset after the last batch, None without a batch."""
         return self.stop.last_offset + 1 if self.headers else None
 
 
@@ -74,10 +74,9 @@ def walk(
     """Yield steps of whole batches from `position` to `end`, about `chunk` bytes each.
 
     No batch begins below offset `least` (-1: not known), or below the batch before it. `sparse`: of large
-    batches only the headers are read; the steps with those have no data. `large`: such batches come first,
-    as the caller knows. All of the range was read when the
-    last step's `stop.position` is `end`; else that is where the first bytes lie that are no batch, are cut
-    off, or (with `check_crcs`) fail their CRC.
+    batches only the headers are read; steps with such headers have no data. `large`: the caller knows that
+    such batches come first. If the last step's `stop.position` is `end`, the whole range was read; else bytes
+    there are no batch, are cut off, or (with `check_crcs`) fail their CRC.
     """
     size = chunk
     if large:
@@ -120,10 +119,10 @@ def _headers_alone(files: Files, handle: Handle, position: int, end: int, least:
 
 
 def next_whole(files: Files, handle: Handle, position: int, end: int, least_offset: int) -> int | None:
-    """Return the position of the first whole, valid batch at or behind `position` whose base offset is at
-    least `least_offset`, None where there is none.
+    """Return the position of the first whole, valid batch from byte `position` on with a base offset of at
+    least `least_offset`, or None.
 
-    This finds the way behind a damaged batch: every byte is tried, and only a CRC that holds counts.
+    This finds the next batch after a damaged one: every byte is tried, and only a matching CRC counts.
     """
     size = CHUNK
     while position < end:
@@ -132,9 +131,9 @@ def next_whole(files: Files, handle: Handle, position: int, end: int, least_offs
         found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), 0, least_offset, MAX_OFFSET)
         if found >= 0:
             return position + int(found)
-        if position + len(data) >= end or len(data) < asked:  # all was read; the file may end before `end`
+        if position + len(data) >= end or len(data) < asked:  # the end was read; the file may be shorter
             return None
-        # A batch may reach over the edge of what was read: look again at a longer stretch first.
+        # A batch may extend beyond the bytes that were read: first read more from the same position.
         if size < MOST_SEARCHED:
             size *= 4
         else:
@@ -152,9 +151,8 @@ def walk_past_damage(
     start: int = 0,
     chunk: int = CHUNK,
 ) -> Iterator[ScanStep]:
-    """Yield steps over the rest of a file from byte `start` on, whose batches may be damaged anywhere;
-    `sparse` and `chunk` as in `walk`. A step that does not begin where the one before stopped comes behind
-    damage.
+    """Yield steps over a file from byte `start` on, whose batches may be damaged anywhere; `sparse` and
+    `chunk` as in `walk`. If a step does not begin at the stop of the step before, damage lies between.
     """
     position, least = start, 0
     while position < end:
@@ -167,7 +165,7 @@ def walk_past_damage(
         if last >= end:
             return
         if before is not None and not check_crcs and not _crc_holds(files, handle, before.batches[-1]):
-            # The damaged batch's last offset proves nothing either: good batches may have offsets below it.
+            # The damaged batch's last offset may be wrong, too: good batches may have offsets below it.
             least = int(before.batches["base_offset"][-1]) + 1
             last -= 1
         found = next_whole(files, handle, last + 1, end, least)

@@ -1,8 +1,8 @@
-"""The native thread of a directory: it writes what an append to a leader in another directory hands over to
-the tails of followers here (`_native/hand_over.c`), and so holds up nobody else where this disk hangs.
+"""The native thread of a directory: it writes the batches that a leader in another directory hands over to
+the tails of followers in this one (`_native/hand_over.c`). A disk that hangs blocks only this thread.
 
-On disk it writes bytes of active segments, each behind the end of a log whose native tail is open, and
-nothing else. Threads: the directory's own thread calls `job`; any thread `end`.
+On disk it writes bytes of active segments, each after the end of a log whose native tail is open. Threads:
+`job` is called by the Python thread that serves the directory; `end` by any thread.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ _SECOND = 10**9
 
 
 class DiskThread:
-    """The thread of one directory; there is none before the first job is made."""
+    """The thread of one directory; it is started by the first `job`."""
 
     def __init__(self) -> None:
         self._thread: Any = None
         self._over = False
 
     def job(self) -> Any:
-        """Return what a follower's tail needs to be written by this thread; None where there is no thread or
-        no memory for it.
+        """Return a job (`seg_job`), which lets a follower's tail be written by this thread; None without a
+        thread or memory for it.
         """
         if self._thread is None and not self._over:
             started = lib.seg_disk_thread_start()
@@ -33,8 +33,8 @@ class DiskThread:
         return None if made == ffi.NULL else ffi.gc(made, lib.seg_job_free)
 
     def end(self, seconds: float) -> bool:
-        """End the thread, and wait for at most `seconds`; return whether it has ended. What is handed over
-        later is not written.
+        """End the thread, and wait for at most `seconds`; return whether it has ended. Batches that are
+        handed over later are not written.
         """
         self._over = True
         thread = self._thread

@@ -31,7 +31,7 @@ _NO_ENTRIES = SealedOffsetIndex.of(b""), SealedTimeIndex.of(b"")
 
 
 class Indexed(Protocol):
-    """What of a segment its indexes are made from."""
+    """The parts of a segment from which its indexes are made."""
 
     pool: HandlePool
     path: str
@@ -51,8 +51,8 @@ class Indexed(Protocol):
 
 
 def load(segment: Indexed) -> Indexes:
-    """Return the segment's indexes, rebuilt first where they are missing, too short, out of order, or point
-    outside of the log.
+    """Return the segment's indexes. They are rebuilt first if they are missing, too short, out of order, or
+    point outside of the log.
     """
     found = _from_files(segment)
     return rebuild(segment) if found is None else found
@@ -61,13 +61,13 @@ def load(segment: Indexed) -> Indexes:
 def _from_files(segment: Indexed) -> Indexes | None:
     files, paths = segment.pool.files, (segment.file(names.INDEX), segment.file(names.TIME_INDEX))
     try:
-        # A live writer has gone on since the log was looked at: entries of later batches are left out.
+        # A live writer may have appended since the view was made: entries of later batches are skipped.
         most = min(segment.visible - segment.base_offset, MOST_RELATIVE + 1)
         bounds = {"log_size": segment.size, "end_relative": most}
         offsets = SealedOffsetIndex(files, paths[0], mapped=segment.sealed, **bounds)
         times = SealedTimeIndex(files, paths[1], mapped=segment.sealed, **bounds)
     except OSError as error:
-        # Indexes are hints: one on a bad sector is as good as none. A lack of descriptors is no damage.
+        # Indexes are hints: an index on a bad sector counts as missing. A lack of descriptors is no damage.
         if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EIO}:
             raise
         return None
@@ -80,9 +80,7 @@ def _from_files(segment: Indexed) -> Indexes | None:
 
 
 def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex) -> bool:
-    """Return whether no batch behind the last entry should have an entry, and every entry's batch still
-    exists.
-    """
+    """Return whether every entry's batch still exists, and no batch after the last entry lacks an entry."""
     last, position = offsets.entry(-1) if offsets.entries else (-1, 0)
     end = last  # relative offset of the last batch
     builder = IndexBuilder(segment.base_offset, segment.interval)
@@ -92,7 +90,7 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
         if not step.headers and step.stop.status == lib.SEG_SHORT:
             continue  # a batch that is larger than a step comes whole in the next step
         if not step.headers:
-            return last < 0  # damage where the entry points to: a read will report it
+            return last < 0  # the entry points to damage: a read will report it
         headers = step.c
         if (
             last >= 0
@@ -109,9 +107,9 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
 
 
 def is_of_entry(header: Any, last_offset: int) -> bool:
-    """Return whether a batch can be the one that an offset index entry points to: one of magic 2 ends at the
-    entry's offset. For messages brokers made one entry for all of an append, which may be much: it points to
-    the first message, and has the offset of the last one. `header` is a `seg_batch *`.
+    """Return whether a header (`seg_batch *`) can be the one that an offset index entry points to. A batch of
+    magic 2 ends at the entry's offset. For messages of magic 0 and 1 brokers made one entry for a whole
+    append: it points to the first message, and has the offset of the last.
     """
     return bool(
         header.last_offset == last_offset or (header.magic != MAGIC and header.last_offset < last_offset)
@@ -119,9 +117,8 @@ def is_of_entry(header: Any, last_offset: int) -> bool:
 
 
 def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:
-    """Return whether the batch with this offset has that largest timestamp, and ends at the offset: a power
-    cut may leave half of an entry. True where damage hides the batch. In a segment that is only read, the
-    offset may be that of any of the batch's records: some brokers write the record's own.
+    """Return whether the batch that holds this relative offset has that largest timestamp, and ends at the
+    offset; True if damage hides the batch. A power cut may leave half of an entry.
     """
     hint = offsets.lookup(relative)
     position, target = hint[1] if hint else 0, segment.base_offset + relative
@@ -129,13 +126,14 @@ def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative
     for step in walk(files, handle, position, segment.size, check_crcs=False, chunk=_TAIL):
         for header in step.c:
             if header.last_offset >= target:
+                # Some brokers write the offset of the record itself, not the last one of its batch.
                 ends_there = header.last_offset == target or not segment.writable
                 return ends_there and header.max_timestamp == stamp
     return True
 
 
 def _fitting(segment: Indexed, memory: bytearray, headers: Any) -> bytearray:
-    """Return the memory of the leading headers whose offsets can be this segment's."""
+    """Return the memory of the leading headers with offsets in this segment's range."""
     most = min(segment.base_offset + MOST_RELATIVE, segment.visible - 1)
     n = lib.seg_index_fitting(headers, len(headers), segment.base_offset, most)
     return memory if n == len(headers) else memory[: n * BATCH_SIZE]
@@ -146,15 +144,15 @@ def _timeless(segment: Indexed) -> bool:
     for step in walk(segment.pool.files, segment.handle, 0, segment.size, check_crcs=False):
         first = step.c[0] if step.headers else None
         if first is not None and first.count > 0 and first.max_timestamp >= 0:
-            return False  # without numpy, whose import would hold up a new host
+            return False  # found without numpy, whose import would delay a new host
         if (step.batches["max_timestamp"][step.batches["count"] > 0] >= 0).any():
             return False
     return True
 
 
 def build(files: Files, segment: Indexed, end: int) -> tuple[bytes, bytes]:
-    """Return the entries of both indexes for the first `end` bytes of the log, the closing time index entry
-    included.
+    """Return the entries of both indexes for the first `end` bytes of the log, with the closing time index
+    entry.
     """
     builder = IndexBuilder(segment.base_offset, segment.interval)
     made = [
@@ -166,8 +164,8 @@ def build(files: Files, segment: Indexed, end: int) -> tuple[bytes, bytes]:
 
 
 def begin_anew(segment: Indexed) -> Indexes:
-    """Return indexes without entries for a segment that is indexed from its first batch on. The files are
-    removed, not cut: other processes may have them mapped. Raises OSError.
+    """Remove a segment's index files, and return indexes without entries. The files are not cut: other
+    processes may have them mapped. Raises OSError.
     """
     for suffix in (names.INDEX, names.TIME_INDEX):
         path = segment.file(suffix)
@@ -180,15 +178,15 @@ def sync(segment: Indexed) -> None:
     """Make a sealed segment's indexes durable. Raises OSError."""
     for suffix in (names.INDEX, names.TIME_INDEX):
         with (
-            suppress(FileNotFoundError),  # the segment was deleted meanwhile
+            suppress(FileNotFoundError),  # the segment was deleted
             segment.pool.files.open(segment.file(suffix), write=True) as handle,
         ):
             segment.pool.files.sync(handle)
 
 
 def rebuild(segment: Indexed) -> Indexes:
-    """Make both indexes anew: the writer makes them in their files; anybody else in memory, as does the
-    writer where the disk has no room for them.
+    """Build both indexes from the log, and return them. The writer also replaces their files, unless the disk
+    is full.
     """
     files = segment.pool.files
     offset_entries, time_entries = build(files, segment, segment.size)

@@ -1,7 +1,7 @@
-"""What readers see of a partition: an immutable view of its segments, log start offset and visible end.
+"""The part of a partition that readers see: an immutable view of its segments, log start offset and visible
+end.
 
-Nothing of it is on disk. Threads: any; a view never changes, its owner replaces it whole, and so readers take
-no lock.
+Nothing is on disk. Threads: any, without locks: a view never changes; its owner replaces it whole.
 """
 
 from __future__ import annotations
@@ -24,23 +24,20 @@ class _Fields(NamedTuple):
 
 
 class LogView(_Fields):
-    """Segments in order with their base offsets, the last one visible up to byte `end_position`.
+    """An immutable view: segments in order with their base offsets, the last one visible up to byte
+    `end_position`.
 
     `stable_offset` is Kafka's last stable offset: below it every transaction is decided. -1: not known.
     """
 
     sendable: Any = None
-    """What the last transfer has found out about a segment (`storage.transfer.short_way`): it goes with the
-    view.
-    """
+    """The segment that the last transfer from this view has used (`storage.transfer.short_way`)."""
 
     at_once: Any = None
-    """The same, for what readers see now from this view and the appends of its tail: `seg_transfer` looks
-    here.
-    """
+    """The same for a view that C's appends extend: `seg_transfer` reads this attribute."""
 
     def check(self, offset: int, where: str) -> None:
-        """Raise OffsetOutOfRangeError where `offset` is not in [start, end]."""
+        """Raise OffsetOutOfRangeError if `offset` is not in [start, end]."""
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset, where)
 
@@ -49,7 +46,9 @@ class LogView(_Fields):
         return bisect_right(self.bases, offset, 1) - 1
 
     def next_base(self, slot: int) -> int:
-        """Return the offset below which all visible batches of segment `slot` lie."""
+        """Return the upper bound of the visible offsets of segment `slot`: the next segment's base offset, or
+        the end.
+        """
         slot += 1
         return self.end_offset if slot == len(self.bases) else min(self.bases[slot], self.end_offset)
 
@@ -60,18 +59,18 @@ class LogView(_Fields):
         return self.segments[slot].final_size, min(self.bases[slot + 1], self.end_offset)
 
     def lacks(self, earlier: LogView | None) -> bool:
-        """Return whether segments of an earlier view are not in this one."""
+        """Return whether this view has lost segments of an earlier view."""
         return earlier is not None and not set(earlier.bases) <= set(self.bases)
 
     def end_of(self, slot: int) -> int:
-        """Return the byte up to which segment `slot` is visible."""
+        """Return the byte at which the visible part of segment `slot` ends."""
         return self.end_position if slot == len(self.segments) - 1 else self.segments[slot].final_size
 
 
 class AtomicPublish:
     """Marks views of several partitions that become visible at once: setting `done` shows them to all
-    threads. What was written for them stays in the logs from then on. `partitions` has the `Visible` of each
-    partition whose view is replaced.
+    threads. The records written for them can't be undone from then on. `partitions` has the `Visible` of each
+    partition with a new view.
     """
 
     __slots__ = ("done", "partitions")
@@ -82,8 +81,9 @@ class AtomicPublish:
 
 
 class PendingView(NamedTuple):
-    """Stands in place of a partition's view while the views of several partitions are replaced at once.
-    `written` has all that was written; followers see it when `after` is published.
+    """The view of a partition while the views of several partitions are replaced at once: `before` until
+    `together` is done, then `after`. `written` is the view of the whole written log; followers see it when
+    `after` is published.
     """
 
     before: LogView

@@ -2,9 +2,9 @@
 KIP-630).
 
 On disk, beside the segments of `__cluster_metadata-0`, is `<end offset>-<epoch>.checkpoint`: record batches
-whose offsets begin at 0 and whose CRCs hold; the first is a control batch with the header, the last one with
-the footer. It is written as `.part`, synced and renamed, so that a whole name has whole content; what bit rot
-did to it is found by the CRCs. Threads: any; functions without state.
+with offsets from 0 on and valid CRCs. The first is a control batch with the header, the last one a control
+batch with the footer. The file is written as `.part`, synced and renamed, so that a file with the final name
+is complete; later bit rot is found by the CRCs. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ CHUNK = 1 << 20
 
 
 class SnapshotId(NamedTuple):
-    """A snapshot: all that the log has below `end_offset`, the last of it written under `epoch` (Kafka:
-    OffsetAndEpoch).
+    """The name of a snapshot of all records below `end_offset`; `epoch` is the epoch of the last of them
+    (Kafka: OffsetAndEpoch).
     """
 
     end_offset: int
@@ -46,8 +46,8 @@ class SnapshotId(NamedTuple):
 
 
 def list_snapshots(files: Files, directory: str) -> tuple[list[SnapshotId], list[str]]:
-    """Return the snapshots in a directory, by rising end offset, and the names of files that a crash left: of
-    parts, and of what a broker was about to delete. Raises OSError.
+    """Return the snapshots in a directory, by rising end offset, and the names of files that a crash left:
+    `.part` files, and files that a broker was about to delete. Raises OSError.
     """
     found, left = [], []
     for name in files.listdir(directory):
@@ -60,8 +60,8 @@ def list_snapshots(files: Files, directory: str) -> tuple[list[SnapshotId], list
 
 
 def read_snapshot(files: Files, path: str) -> Iterator[Records]:
-    """Yield all records but the control records, some batches at a time; what was yielded is whole once the
-    iteration ends. Raises CorruptRecordError where a batch is damaged, or the header, the footer or anything
+    """Yield the data records of a snapshot, some batches at a time. The records are complete once the
+    iteration ends. Raises CorruptRecordError if a batch is damaged, or the header, the footer or a batch
     between them is missing; OSError.
     """
     header = footer = False
@@ -87,8 +87,8 @@ def read_snapshot(files: Files, path: str) -> Iterator[Records]:
 
 
 def _batches(files: Files, path: str) -> Iterator[tuple[ScanStep, int]]:
-    """Yield each batch, as a step and its number in it. Raises CorruptRecordError where bytes are no batch,
-    or offsets are missing.
+    """Yield each batch, as a step and its number in it. Raises CorruptRecordError if bytes are no batch, or
+    offsets are missing.
     """
     with files.open(path) as handle:
         end, position, offset = files.size(handle), 0, 0
@@ -99,7 +99,7 @@ def _batches(files: Files, path: str) -> Iterator[tuple[ScanStep, int]]:
                 yield step, slot
                 offset = int(batch["last_offset"]) + 1
             position, status = step.stop.position, step.stop.status
-            # A batch that ends behind the bytes of this step comes whole in the next one.
+            # A batch that is cut off at the end of this step comes whole in the next step.
             if status in BAD and (status != lib.SEG_SHORT or position + step.stop.need > end):
                 raise CorruptRecordError(path, position, offset, BAD[status])
         if position < end or not end:
@@ -112,9 +112,9 @@ def _refuse(path: str, step: ScanStep, slot: int, reason: str) -> None:
 
 
 def check_snapshot(files: Files, path: str) -> None:
-    """Read all of a snapshot. Raises CorruptRecordError where it is not whole, OSError."""
+    """Read a whole snapshot. Raises CorruptRecordError if it is damaged or incomplete, OSError."""
     for _ in read_snapshot(files, path):
-        """The iteration looks at each batch."""
+        """The iteration checks each batch."""
 
 
 def last_contained_timestamp(files: Files, path: str) -> int:
@@ -131,8 +131,8 @@ def last_contained_timestamp(files: Files, path: str) -> int:
 
 
 def freeze_snapshot(files: Files, directory: str, snapshot: SnapshotId, chunks: Iterable[bytes]) -> None:
-    """Make a snapshot of these bytes, durable (Kafka: FileRawSnapshotWriter.freeze). One that is there under
-    this name is replaced. Raises OSError: nothing but a part may be left then.
+    """Write a durable snapshot with these bytes (Kafka: FileRawSnapshotWriter.freeze). An existing snapshot
+    of this name is replaced. Raises OSError; at most a `.part` file is left then.
     """
     path = names.below(directory, snapshot.name)
     part = path + names.PART

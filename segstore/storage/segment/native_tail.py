@@ -1,9 +1,9 @@
-"""The native tail of a log: what C needs to append by one call (docs/engine.md; `_native/append.c`).
+"""The native tail of a log: the state by which C appends in one call (docs/engine.md; `_native/append.c`).
 
-A partition has one tail for as long as it is open. While the tail is open, C appends; `pause` lets no append
-begin any more, and any thread may call it. The holder of the partition's append token, which has paused the
-tail, changes what it says, binds it to another segment, and opens it again. What C has appended is in the
-log, indexed and published, and readers of this process see it (`Visible`).
+A partition has one tail for as long as it is open. While the tail is open, C appends; `pause` stops new
+appends, and any thread may call it. The holder of the partition's append token, which has paused the tail,
+changes its fields, binds it to another segment, and opens it again. C's appends are in the log, indexed and
+published, and readers of this process see them (`Visible`).
 """
 
 from __future__ import annotations
@@ -22,81 +22,86 @@ if TYPE_CHECKING:
 
 
 def _processors() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)  # Linux has it
     return (os.cpu_count() or 1) if allowed is None else len(allowed(0))
 
 
-def _again(call: Callable[..., int], *arguments: Any) -> int:
-    """Return what a call of C answers that goes on behind a signal whose handler has raised nothing."""
+def _until_done(call: Callable[..., int], *arguments: Any) -> int:
+    """Return the answer of a call of C, which is repeated if a signal interrupts it and the handler raises
+    nothing.
+    """
     while (answer := call(*arguments)) == -errno.EINTR:
         """The handler has run."""
     return answer
 
 
 class NativeTail:
-    """A tail of which C's struct is `c`. `clock` is None where C's clock is the store's; `here` is as
-    `Context.here_for_c`: where that is None, the tail is never opened. `recovery_point` is the offset below
-    which all is durable.
+    """The tail of one log; `c` is C's struct. `clock` is None if the store uses C's clock. `owner` is
+    `Context.here_for_c`: with None the tail is never opened. `recovery_point` is the offset below which all
+    is durable.
     """
 
     __slots__ = (
         "__weakref__",
-        "_is_left",
+        "_has_quit",
         "_kept",
         "_owners",
         "address",
         "c",
         "clock",
         "commit",
-        "due",
         "failure",
+        "flush_left",
         "followers",
         "handle",
-        "late",
+        "on_append",
         "syncs",
         "write",
     )
 
-    def __init__(self, clock: Callable[[], int] | None, here: Any, recovery_point: int) -> None:
-        here = ffi.new("uint8_t[1]", b"\1") if here is None else here
+    def __init__(self, clock: Callable[[], int] | None, owner: Any, recovery_point: int) -> None:
+        owner = ffi.new("uint8_t[1]", b"\1") if owner is None else owner
         self.failure = ffi.new("int32_t *")
-        """The errno of a sync that failed; a file of the pool refers to this, and may outlive the tail."""
+        """The errno of a failed sync; a file of the pool refers to this number, and may outlive the tail."""
         self.commit = commit = ffi.new("seg_commit *", {"synced": recovery_point, "failed": self.failure})
         at_first = {"fd": -1, "high_watermark": -1, "fenced_below": -1}
-        self.c = ffi.new("seg_tail *", {**at_first, "here": here, "commit": commit})
+        self.c = ffi.new("seg_tail *", {**at_first, "owner": owner, "commit": commit})
         self.address = address(self.c)
         self.clock = clock
-        self.due: Callable[[int], None] | None = None
-        """Called with the offset behind each append where Python keeps flush.ms or flush.messages."""
-        self.late: Callable[[int], None] | None = None
-        """Called in place of `due` where C keeps flush.messages, if the recovery point says that C left a
-        flush. Each caller looks for its own append: meanwhile the tail may be open anew."""
+        self.on_append: Callable[[int], None] | None = None
+        """Called with the end offset of each append if Python applies flush.ms or flush.messages."""
+        self.flush_left: Callable[[int], None] | None = None
+        """Called in place of `on_append` if C applies flush.messages, and the recovery point shows that C has
+        left a flush. Each caller checks its own append: another thread may have opened the tail since.
+        """
         self.handle: Handle | None = None
-        """The active segment's log, None once the pool has let go of it."""
+        """The active segment's log, None once the pool has closed it."""
         self.write: NativeWrite
-        """By what C writes, once the tail is bound."""
+        """The native write of the log's file, once the tail is bound."""
         self.syncs = False
         """Whether C may sync the log."""
         self.followers: Sequence[NativeTail] = ()
-        """The tails of other replicas, which get what is appended to this one before readers see it."""
-        self._owners: dict[str, Any] = {"here": here}  # of memory to which `c` points
-        self._kept: list[Any] = []  # what a sync may still use
-        self._is_left = False  # whether somebody has quit, who waits for no disk
+        """The tails of other replicas, which get each append to this tail before readers see it."""
+        self._owners: dict[str, Any] = {"owner": owner}  # the objects to whose memory `c` points
+        self._kept: list[Any] = []  # files and sync functions that a sync may still use
+        self._has_quit = False  # whether `quit` was called, which does not wait for the disk
 
     # --- by the holder of the append token, while the tail is paused ----------------------
 
     def keep(self, what: str, owner: Any) -> None:
-        """Keep an object to whose memory the struct points, in place of the one before."""
+        """Keep an object alive to whose memory the struct points, in place of the last object with this
+        name.
+        """
         self._owners[what] = owner
 
     def is_bound_to(self, handle: Handle) -> bool:
-        """Return whether C appends to this open log, if it appends."""
+        """Return whether C's appends go to this open log."""
         return self.handle is handle and self.c.fd >= 0
 
     def bind(self, handle: Handle, write: NativeWrite, sync: Any) -> None:
-        """Append to this open log from now on. `write` and `sync` are what `native_write` and `native_sync`
-        of `Files` give.
+        """Append to this open log from now on. `write` and `sync` are those of `Files.native_write` and
+        `Files.native_sync`.
         """
         if not self._is_synced:
             self._kept.clear()  # no sync begins while the tail is paused
@@ -116,7 +121,7 @@ class NativeTail:
         return bool(self.c.commit.word & 1)
 
     def _let_go_of(self, handle: Handle | None) -> None:
-        """Keep a log open no longer than a sync of C's uses it."""
+        """Release a log's file, or, if C syncs it now, keep it open until that sync has ended."""
         if self._is_synced:
             self._kept.append(handle)
         # The holder of the append token may have bound the same handle again since it was released.
@@ -124,7 +129,7 @@ class NativeTail:
             self.handle = None
 
     def hand_on(self, followers: Sequence[NativeTail]) -> None:
-        """Have C append to these tails of followers, too."""
+        """Have C append to these followers' tails, too."""
         if not followers and not self.followers:
             return
         self.followers = followers  # they live as long as this tail
@@ -136,38 +141,38 @@ class NativeTail:
 
     def share(self, share: Any, owner: object) -> None:
         """Append to a log that other processes append to, too: `share` is a `seg_share *`, whose memory
-        `owner` keeps.
+        `owner` keeps alive.
         """
         self.c.share = share
         self.keep("share", (share, owner))
 
     def write_by(self, job: Any) -> None:
-        """Have what a leader's tail hands on to this one written by the thread that `job` is of, as
-        `DiskThread.job` gives it; None: by the appender.
+        """Have a leader's batches for this tail written by the thread of `job` (`DiskThread.job`); None: by
+        the appending thread.
         """
         self.c.job = ffi.NULL if job is None else job
         self.keep("job", job)
 
     def begin(self) -> None:
-        """Let C append from now on, unless the pool has let go of the log's file."""
-        self._is_left = False
-        _again(lib.seg_tail_begin, self.c)
+        """Let C append from now on, unless the pool has closed the log's file."""
+        self._has_quit = False
+        _until_done(lib.seg_tail_begin, self.c)
 
-    # --- what it is -----------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------
 
     @property
     def by_thread(self) -> bool:
-        """Return whether a thread of its directory writes for this tail."""
+        """Return whether a thread of the tail's directory writes for it."""
         return bool(self.c.job)
 
     @property
     def is_flushed(self) -> bool:
         """Return whether the topic is flushed by messages or time."""
-        return self.due is not None or self.late is not None
+        return self.on_append is not None or self.flush_left is not None
 
     @property
-    def is_behind(self) -> bool:
-        """Return whether C appends to a log that readers see up to a high watermark only."""
+    def is_replicated(self) -> bool:
+        """Return whether C appends to a log whose readers see it only up to a high watermark."""
         return bool(self.c.high_watermark >= 0)
 
     @property
@@ -177,8 +182,8 @@ class NativeTail:
 
     @property
     def is_sealed(self) -> bool:
-        """Return whether the lock of the shared log was taken from a process that did not go on: the next
-        segment is to be made before anything is appended.
+        """Return whether the shared log was sealed because its lock was taken from a stopped process: the
+        next append needs a new segment.
         """
         return bool(self.c.share and self.c.share.is_sealed)
 
@@ -189,7 +194,7 @@ class NativeTail:
 
     @property
     def moved(self) -> bool:
-        """Return whether anything was appended, or tried in vain, since the tail was opened."""
+        """Return whether C has appended, or tried to, since the tail was opened."""
         return bool(self.c.appends or self.c.torn)
 
     @property
@@ -208,7 +213,7 @@ class NativeTail:
 
     @property
     def sync_failure(self) -> int:
-        """Return the errno of a sync that failed, that of another process too; 0: none."""
+        """Return the errno of a failed sync, also of another process; 0: none."""
         share = self.c.share
         return int(self.failure[0] or (share.log.failed if share else 0))
 
@@ -216,47 +221,47 @@ class NativeTail:
 
     def pause(self) -> None:
         """Let no append begin any more, and wait for one that is under way."""
-        _again(lib.seg_tail_pause, self.c, False)
+        _until_done(lib.seg_tail_pause, self.c, False)
 
     def quit(self) -> None:
-        """Let no append begin any more, and wait for nothing. The file stays open for one that is under way:
-        that may still end.
+        """Let no append begin any more, without waiting. An append that is under way may still end: its file
+        stays open.
         """
-        self._is_left, handle = True, self.handle
+        self._has_quit, handle = True, self.handle
         if lib.seg_tail_quit(self.c):
             self._let_go_of(handle)
 
     def fence(self, epoch: int) -> None:
-        """Let no append begin under a leader epoch below this one, and wait for nothing. Appends that wait
-        for one that is under way are left to Python.
+        """Let no append begin under a leader epoch below this one, without waiting. Appends that wait for
+        another one are left to Python.
         """
         lib.seg_tail_fence(self.c, epoch)
 
     def is_fenced(self, epoch: int) -> bool:
-        """Return whether no append begins under this leader epoch."""
+        """Return whether appends under this leader epoch are fenced off."""
         return bool(epoch < self.c.fenced_below)
 
     def let_go(self) -> None:
-        """Pause, so that the file can be closed. An append of replicas by threads, or a sync, is not waited
-        for: then the file stays open as long.
+        """Pause the tail, and release its file. If threads append to replicas, or a sync is under way, this
+        does not wait: the file then stays open until they end.
         """
-        if self._is_left or self.by_thread or self.c.hands_over:
+        if self._has_quit or self.by_thread or self.c.hands_over:
             self.quit()
         else:
             handle = self.handle
-            _again(lib.seg_tail_pause, self.c, True)
+            _until_done(lib.seg_tail_pause, self.c, True)
             self._let_go_of(handle)
 
     def look(self, position: int, shown: int, seen: int) -> None:
-        """Let readers see the log up to here, unless C does that (`seg_tail_look`)."""
-        _again(lib.seg_tail_look, self.c, position, shown, seen)
+        """Set the end that readers see, unless C sets it (`seg_tail_look`)."""
+        _until_done(lib.seg_tail_look, self.c, position, shown, seen)
 
     def show(self, high_watermark: int) -> bool:
-        """Show the log up to a high watermark, and publish that; False where the tail is paused, or shows
+        """Show and publish the log up to a high watermark; return False if the tail is paused, or shows
         more.
         """
-        return bool(_again(lib.seg_tail_show, self.c, high_watermark))
+        return bool(_until_done(lib.seg_tail_show, self.c, high_watermark))
 
     def publish_synced(self, synced: int) -> bool:
-        """Publish how much is durable; False where the tail is paused."""
-        return bool(_again(lib.seg_tail_synced, self.c, synced))
+        """Publish the recovery point `synced`; return False if the tail is paused."""
+        return bool(_until_done(lib.seg_tail_synced, self.c, synced))

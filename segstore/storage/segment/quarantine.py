@@ -1,7 +1,7 @@
-"""The quarantine, `.segstore/quarantine`: copies of bytes that were taken out of logs.
+"""The quarantine, `.segstore/quarantine`: copies of bytes that were cut out of logs.
 
-Nothing reads them; they are the user's. A copy is `<partition>-<base offset>-at-<position>.log`; a `.txt`
-file beside it may say what it is. Threads: one, which takes the bytes out.
+segstore never reads them; they are for the user. A copy is `<partition>-<base offset>-at-<position>.log`; a
+`.txt` file beside it may describe it. Threads: one, which cuts the bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOTE = ".txt"
 
 
 def keep(directory: str, segment: Segment, position: int, end: int) -> str:
-    """Copy bytes `position` to `end` of a segment's log; returns the path of the copy, which is durable.
+    """Copy bytes `position` to `end` of a segment's log; return the path of the copy, which is durable.
     Raises OSError.
     """
     files = segment.pool.files
@@ -34,8 +34,8 @@ def keep(directory: str, segment: Segment, position: int, end: int) -> str:
 
 
 def keep_batches(directory: str, segment: Segment, position: int) -> str | None:
-    """Copy what is about to be cut, from byte `position` on, if there are whole batches in it; returns the
-    path of the copy. Raises OSError.
+    """Copy the bytes from `position` on, if there are whole batches in them; return the path of the copy, or
+    None. Raises OSError.
     """
     if next_whole(segment.pool.files, segment.handle, position, segment.size, 0) is None:
         return None
@@ -43,13 +43,13 @@ def keep_batches(directory: str, segment: Segment, position: int) -> str | None:
 
 
 def note(files: Files, path: str, said: dict[str, object]) -> None:
-    """Write a `.txt` file beside a copy that says what it is, one line for each item. Raises OSError."""
+    """Write a `.txt` file beside a copy that describes it, one line for each item. Raises OSError."""
     text = "".join(f"{name}: {value}\n" for name, value in said.items())
     files.write_atomic(path.removesuffix(names.LOG) + NOTE, text.encode())
 
 
 def _free_name(directory: str, segment: Segment, position: int, end: int) -> str:
-    """Return a path that no file has, or whose file has these very bytes: after a crash the same copy is made
+    """Return a free path, or the path of a file with the same bytes: a crash lets the same copy be made
     again.
     """
     partition = os.path.basename(segment.directory)

@@ -1,8 +1,8 @@
 """A segment as readers see it: `<base offset>.log` and the two sparse indexes beside it.
 
-Threads: any, without locks. The end up to which a segment is read comes from the view that a reader has, so
-that bytes behind the visible end are never looked at. An index is a hint: an entry is checked against the
-batch that it points to, and an index that was wrong is rebuilt from the log and the search begun again.
+Threads: any, without locks. A reader's view says where its part of the segment ends, so that bytes beyond the
+visible end are never read. An index is a hint: an entry is checked against the batch that it points to; if
+the entry is wrong, the index is rebuilt from the log and the search begins again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from segstore.storage.segment.batch_scan import BAD, next_whole, walk
 _FIRST_BAD = -10100  # seg_seek gives -(10100 + SEG_SHORT or SEG_BAD_*)
 _TIME_CHUNK = 1 << 20
 _numbers = count(1)
-_fill = struct.Struct("5q").pack_into  # all fields of `seg_segment` but the last one
+_fill = struct.Struct("5q").pack_into  # the fields of `seg_segment`, except the last one
 
 
 class Segment:
-    """One segment. A reader in another process may see what is below offset `visible` of the active one."""
+    """One segment of a log. A reader in another process may see the active segment below offset `visible`."""
 
     def __init__(
         self,
@@ -48,33 +48,37 @@ class Segment:
     ) -> None:
         self.pool, self.directory, self.base_offset = pool, directory, base_offset
         self.final_size = size
-        """The size in bytes of a segment to which nobody appends in this process: `size`, by no call."""
+        """The size in bytes of a segment that this process does not append to: `size`, without a function
+        call.
+        """
         self.end: Any = None
-        """The record (`seg_end`) of where the segment ends while it is open for appending."""
+        """The record (`seg_end`) of the segment's end while it is open for appending."""
         self._stem = f"{directory}/{names.segment_file(base_offset, '')}"
         self.path = self._stem + names.LOG
         self._key = self.path, False
         self.writable, self.sealed, self.interval = writable, sealed, interval
         self.visible = names.MAX_OFFSET
         self.may_be_old = False
-        """Whether there may be messages of magic 0 or 1: segstore writes none, brokers have."""
+        """Whether the log may have messages of magic 0 or 1: segstore writes none, brokers have."""
         self.number = next(_numbers)
-        """No other segment of this process has it; what is remembered of the log's bytes goes by it."""
+        """A number that no other segment of this process has; cached facts about the log's bytes are stored
+        by it.
+        """
         self.dense: tuple[Any, ...] = ()
-        """Ranges of offsets without gaps, as scans by headers have found them (`storage.scans.dense`)."""
-        self.durable = False  # its log was synced under another name, and has not changed since
-        self.unsynced_aborts = False  # its `.txnindex` has grown since it was synced
+        """Ranges of offsets without gaps, found by scans of headers (`storage.scans.dense`)."""
+        self.durable = False  # whether its log was synced under another name, and has not changed since
+        self.unsynced_aborts = False  # whether its `.txnindex` has grown since the last sync
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._held: Handle | None = None
         self.identity: tuple[int, ...] = ()
-        """Of another process's log: the first numbers of `Files.identity`, by which to know the file."""
+        """The first numbers of `Files.identity` of another process's log: they identify the file."""
         self._known: weakref.ref[Handle] | None = None
         self._largest: int | None = None
         self._loading = Mutex()
 
     @property
     def size(self) -> int:
-        """Return the bytes of the log that are batches. Setting them says that nobody appends any more."""
+        """Return the bytes of the log that are batches. Setting the size ends the appends to the segment."""
         end = self.end
         return self.final_size if end is None else int(end.position)
 
@@ -88,19 +92,19 @@ class Segment:
 
     @property
     def handle(self) -> Handle:
-        """Return the open log; it stays open for as long as it is referred to."""
+        """Return the open log; it stays open for as long as a reference exists."""
         open_handle = self._held
         if open_handle is not None:
             return open_handle
         handle = self.pool.opened(self._key) or self.pool.get(self.path)
         if self.identity and (self._known is None or self._known() is not handle):
             handle = self._checked(handle)
-        # The name may have become another file's while it was opened.
+        # `hold` may have been called while the file was opened: then another file has the name.
         return self._held or handle
 
     def ready(self) -> tuple[Handle, View] | None:
-        """Return the log and the view of its offset index where the one is open and the other loaded, so that
-        nothing has to be done for them.
+        """Return the log and the view of its offset index if the log is open and the index is loaded, else
+        None.
         """
         indexes = self._indexes
         handle = self._held or self.pool.opened(self._key)
@@ -111,9 +115,9 @@ class Segment:
         return handle, indexes[0].view
 
     def fields(self, end: int, end_offset: int, index: View | None = None) -> tuple[Any, ...]:
-        """Return the fields of C's struct (`seg_segment`) for a reader who may see the segment below byte
-        `end` and offset `end_offset`. The last field keeps the memory of the offset index, whose view may be
-        given.
+        """Return the fields of C's struct (`seg_segment`) for a reader that may see the segment below byte
+        `end` and offset `end_offset`. The last field keeps the memory of the offset index alive; `index` is
+        its view, if the caller has one.
 
         Raises OSError, CorruptRecordError if the index can't be loaded.
         """
@@ -122,7 +126,7 @@ class Segment:
 
     def fill(self, c: Any, memory: Any, end: int, end_offset: int) -> View:
         """Set `fields` in the struct `c`, whose bytes are `memory`, in half the time that cffi takes. Return
-        the view of the offset index: who uses the struct keeps that.
+        the view of the offset index, which the caller must keep as long as it uses the struct.
         """
         view = (self._indexes or self.indexes)[0].view
         _fill(memory, 0, self.number, view[1], self.base_offset, end, end_offset)
@@ -130,7 +134,7 @@ class Segment:
         return view
 
     def _checked(self, handle: Handle) -> Handle:
-        """Return a handle of this very file: the one given, or a new one. Raises FileNotFoundError where
+        """Return a handle of this segment's file: `handle`, or a new one. Raises FileNotFoundError if
         compaction has replaced the file.
         """
         files, n = self.pool.files, len(self.identity)
@@ -143,27 +147,27 @@ class Segment:
         return handle
 
     def hold(self, handle: Handle, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
-        """Read from this file and these indexes until `release`, whatever files have the names meanwhile."""
+        """Read from this file and these indexes until `release`, even if other files get their names."""
         with self._loading:
             self._held, self._indexes, self._largest = handle, indexes, None
             self.writable = False  # rebuilt indexes are not written under names that may be another segment's
 
     def retire(self) -> None:
-        """Keep the open files, since another segment's files are about to get these names: readers of this
-        segment go on with its own.
+        """Keep the open files, because another segment's files are about to get their names: readers of this
+        segment continue with the old files.
         """
         self.hold(self.handle, self.indexes)
 
     def release(self) -> None:
-        """Let go of the files that `hold` was given: the names are this segment's now. The pool has forgotten
-        the path before.
+        """Release the files of `hold`: the files with this segment's names are its own now. The pool has
+        forgotten the path before.
         """
         with self._loading:
             self.writable, self._held, self._indexes = True, None, None
 
     def attach(self, indexes: tuple[OffsetIndex, TimeIndex] | None, end: Any = None) -> None:
-        """Use the writer's live indexes, and its record of where the segment ends, if these are given; with
-        None the indexes are loaded from their files when they are needed.
+        """Use the writer's live indexes, and its record of the segment's end, if these are given; with None
+        the indexes are loaded from their files on demand.
         """
         self._indexes, self._largest = indexes, None
         if end is not None:
@@ -172,9 +176,7 @@ class Segment:
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Return the offset index and the time index, loaded from their files where the writer's are not
-        attached.
-        """
+        """Return the offset index and the time index: the writer's, or loaded from their files."""
         found = self._indexes
         if found is None:
             with self._loading:
@@ -184,19 +186,18 @@ class Segment:
         return found
 
     def distrust(self) -> None:
-        """Make the indexes anew, since an entry pointed to the wrong place (an active segment's own are
-        right).
+        """Rebuild the indexes of a sealed segment, because an entry pointed to the wrong place. An active
+        segment's own are always right.
         """
         if self.sealed:
             with self._loading:
                 self._indexes, self._largest = index_files.rebuild(self), None
 
     def locate(self, target: int, end: int, handle: Handle | None = None) -> Any:
-        """Return the header (`seg_batch *`) of the batch that holds offset `target`, or of the first batch
-        behind it, below byte `end`.
+        """Return the header (`seg_batch *`) of the batch that holds offset `target`, or of the next batch,
+        below byte `end`; None without such a batch.
 
-        None where there is no such batch. Raises CorruptRecordError where `target` lies in bytes that are no
-        batch.
+        Raises CorruptRecordError if `target` lies in bytes that are no batch.
         """
         out = ffi.new("seg_batch *")
         hint = (self._indexes or self.indexes)[0].lookup(target - self.base_offset)
@@ -215,23 +216,23 @@ class Segment:
         return (out if code else None) if code >= 0 else self.locate_from(position, target, end, out)
 
     def locate_from(self, position: int, target: int, end: int, out: Any) -> Any:
-        """Do what `locate` does, but the search begins at byte `position`, where a batch begins that is not
-        behind the wanted one.
+        """Locate a batch as `locate` does, but search from byte `position`, the start of a batch at or before
+        the wanted one.
         """
         while True:
             code = self._seek(self.handle, position, end, target, out)
             if code >= 0:
                 return out if code else None
             bad, least = self._first_damage(position, int(out.position))
-            # Offsets that don't rise may be the fault of the batch before, which is then the damaged one.
+            # If offsets don't rise, the batch before may be the damaged one.
             reason = BAD[_FIRST_BAD - code if bad == out.position else lib.SEG_BAD_CRC]
             position = self.pass_by(bad, least, target, end, reason)
 
     def pass_by(self, bad: int, least: int, target: int, end: int, reason: str) -> int:
-        """Return the position of the first whole batch behind the damaged one at byte `bad`, with an offset
-        of at least `least`.
+        """Return the position of the first whole batch after the damaged one at byte `bad`, with an offset of
+        at least `least`.
 
-        Raises CorruptRecordError where `target` lies before that batch, or where there is none (without
+        Raises CorruptRecordError if `target` lies before that batch, or if there is none (without
         `next_offset`).
         """
         found = next_whole(self.pool.files, self.handle, bad + 1, end, least)
@@ -243,8 +244,8 @@ class Segment:
         return found
 
     def check_before(self, position: int, target: int, back: int) -> None:
-        """Raise CorruptRecordError where a batch below byte `position`, from the index entry for `target` on,
-        fails its CRC: that batch may be the one that holds `target`. Reading goes on at offset `back`.
+        """Raise CorruptRecordError if a batch fails its CRC between the index entry for `target` and byte
+        `position`: that batch may hold `target`. A reader may then continue at offset `back`.
         """
         hint = self.indexes[0].lookup(target - self.base_offset)
         start = 0 if hint is None or hint[1] >= position else hint[1]
@@ -263,8 +264,8 @@ class Segment:
         return at, least
 
     def header_at(self, position: int, end: int, out: Any) -> int | None:
-        """Put the header of the batch at `position` into `out`; returns its last offset, None where no batch
-        is there. Of a wrapper of messages the base offset is looked for within it.
+        """Put the header of the batch at `position` into `out`; return its last offset, None if there is no
+        batch. For a wrapper of messages the base offset is read from its first message.
         """
         if self._seek(self.handle, position, end, 0, out) != 1:
             return None
@@ -273,7 +274,7 @@ class Segment:
         return int(out.last_offset)
 
     def _wrapper_base(self, position: int, size: int, last_offset: int) -> int:
-        """Return the offset of the first message in a wrapper; `last_offset` where the wrapper is damaged."""
+        """Return the offset of the first message in a wrapper; `last_offset` if the wrapper is damaged."""
         data = self.pool.files.pread(self.handle, size, position)
         try:
             _, batches = bring_up(data, scan(data, position)[0], self.path, position)
@@ -288,15 +289,13 @@ class Segment:
         return code
 
     def _check_read(self, code: int) -> None:
-        """Raise StorageError where a result of `Files.seek_batch` says that the disk refuses to read, which
-        is no damage.
-        """
+        """Raise StorageError if a result of `Files.seek_batch` is an errno: a refused read is no damage."""
         if _FIRST_BAD < code < 0:
             raise StorageError(-code, os.strerror(-code), self.path)
 
     def last_offset_before(self, position: int) -> int:
-        """Return the last offset of the batches below a position; one less than the base offset where there
-        is none.
+        """Return the last offset of the batches below a position; the base offset less one without a
+        batch.
         """
         end = self.base_offset
         for step in walk(self.pool.files, self.handle, 0, position, check_crcs=False):
@@ -305,18 +304,17 @@ class Segment:
 
     def largest_timestamp(self, end: int, below: int) -> int | None:
         """Return the largest timestamp (ms) of the batches below byte `end` and offset `below`, -1 without
-        any; None where damage may hide it.
-
-        It is in the last time index entry, or in the batches behind that entry's batch.
+        any; None if damage may hide it.
         """
         if self._largest is not None:
             return self._largest
+        # The largest timestamp is in the last time index entry, or in a batch after that entry's batch.
         last, position = self._last_time_entry(end)
         largest, offset = last, self.base_offset
         for step in walk(self.pool.files, self.handle, position, end, check_crcs=False, chunk=_TIME_CHUNK):
             position = step.stop.position
             if step.headers:
-                # Behind the segment's end there may be batches that are nobody's.
+                # Beyond the segment's end there may be batches that do not belong to the log.
                 of = [h.max_timestamp for h in step.c if h.count > 0 and h.base_offset < below]
                 largest = max([largest, *of])
                 offset = step.stop.last_offset + 1
@@ -348,7 +346,7 @@ class Segment:
         return 0 if found is None or found.max_timestamp != hint[0] else int(found.position)
 
     def _of_entry(self, relative: int, end: int) -> Any:
-        """Return the header of the batch that a time index entry points to; None where the batch is gone or
+        """Return the header of the batch that a time index entry points to; None if the batch is gone or
         damaged.
         """
         try:

@@ -1,13 +1,15 @@
-"""The files of a partition's segments: they are found, created and removed, and crashes cleared up.
+"""The files of a partition's segments: they are found, created and removed, and left-overs of crashes are
+cleared.
 
 On disk `.cleaned` and `.tmp` files and orphaned indexes are removed, and `.swap` files are renamed into
 place. The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewritten segment is
-`.cleaned` until it is whole, `.swap` while it replaces older segments, and gets the plain name when these are
-gone, its log as the first file. So a `.cleaned` file is removed, with every `.swap` file at or above its base
-offset (the originals are all still there), and a swap without `.cleaned` files is finished. Each step may be
-repeated after another crash, and is synced before the next.
+`.cleaned` until it is whole, and `.swap` while it replaces older segments. It gets the plain name when these
+are gone, its log as the first file. So a `.cleaned` file is removed, with every `.swap` file at or above its
+base offset (the originals are all still there), and a swap without `.cleaned` files is finished. Each step
+may be repeated after another crash, and is synced before the next.
 
-Threads: one, before the partition is used. A reader of somebody else's directory calls `list_segments` only.
+Threads: one, before the partition is used. A process that only reads the directory calls only
+`list_segments`.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ def _logs(found: Found) -> list[int]:
 
 
 def finish_renames(files: Files, directory: str) -> tuple[list[int], list[str]]:
-    """Finish or undo what a crash left half done; returns the base offsets of the segments, and the paths of
-    `.deleted` files, which the caller removes when their time has come. Raises OSError.
+    """Finish or undo renames that a crash interrupted. Return the base offsets of the segments, and the paths
+    of `.deleted` files, which the caller removes after their delay. Raises OSError.
     """
     found = scan_directory(files, directory)
     changed = _undo_cleaned(files, directory, found)
@@ -92,7 +94,7 @@ def _undo_cleaned(files: Files, directory: str, found: Found) -> bool:
     if not cleaned:
         return False
     least = min(cleaned)
-    # The swaps first: as long as a `.cleaned` file is left, an open after a second crash comes here again.
+    # The swaps first: while a `.cleaned` file exists, an open after a second crash repeats this step.
     for ending in (names.SWAP, names.CLEANED):
         for base in sorted(b for b in found if b >= least):
             _remove(files, directory, base, {s for s in found[base] if s.endswith(ending)}, found)
@@ -104,12 +106,12 @@ def _finish_swaps(files: Files, directory: str, found: Found) -> bool:
     half = sorted([base for base, suffixes in found.items() if suffixes & _SWAP])
     if not half:
         return False
-    # All come from one rewrite, so all files of an original segment between two of them may be gone already.
+    # All `.swap` files come from one rewrite: the original segments between two of them may be gone already.
     last = half[-1]
     log = names.LOG + names.SWAP if names.LOG + names.SWAP in found[last] else names.LOG
     end = _end_offset(files, _path(directory, last, log), last) if log in found[last] else last
     for old in sorted(b for b in found if half[0] <= b < max(end, last + 1)):
-        # Where the log is in place already, only its indexes are `.swap` still.
+        # If the log has its plain name already, only its indexes are still `.swap`.
         if old not in half or names.LOG + names.SWAP in found[old]:
             _remove(files, directory, old, found[old] & _PLAIN, found)
     files.sync_dir(directory)
@@ -135,7 +137,7 @@ def _end_offset(files: Files, path: str, base: int) -> int:
 
 
 def create_segment(pool: HandlePool, directory: str, base_offset: int, config: TopicConfig) -> Segment:
-    """Make the files of an empty segment. Raises OSError; what was made is removed again then."""
+    """Make the files of an empty segment. Raises OSError, and removes the files again then."""
     segment = new_segment(pool, directory, base_offset, config)
     try:
         make_files(segment)
@@ -162,7 +164,7 @@ def make_files(segment: Segment) -> None:
 
 
 def remove_segment(segment: Segment) -> None:
-    """Remove a segment's files, and what an earlier try has left of them. Raises OSError."""
+    """Remove a segment's files, and left-overs of an earlier try. Raises OSError."""
     bury_segment(segment, 0)
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
@@ -170,22 +172,22 @@ def remove_segment(segment: Segment) -> None:
 
 
 def bury_segment(segment: Segment, now_ms: int) -> list[str]:
-    """Rename a segment's files to `.deleted`, the log first; returns the new paths. A file is removed if a
-    full disk has no room for its new name. A crash leaves the rest to the next open, which sees by the files'
-    times that this was at `now_ms`. Raises OSError.
+    """Rename a segment's files to `.deleted`, the log first; return the new paths. On a full disk a file is
+    removed instead. The files' times are set to `now_ms`, which the next open reads if a crash comes before
+    their removal. Raises OSError.
     """
     files, pool = segment.pool.files, segment.pool
     pool.forget(segment.path)
     paths = []
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
-            # Another user's file keeps the time of its last write, since only its owner may set one.
+            # Another user's file keeps the time of its last write: only the owner may set a time.
             with contextlib.suppress(PermissionError):
                 files.set_modified(segment.file(suffix), now_ms * 1_000_000)
             try:
                 files.rename(segment.file(suffix), segment.file(suffix + names.DELETED))
             except OSError as error:
-                # A longer name may need a block of the directory: on a full disk none is waited for.
+                # The longer name may need a new block of the directory, which a full disk does not have.
                 if error.errno not in NO_ROOM:
                     raise
                 files.unlink(segment.file(suffix))
@@ -196,7 +198,7 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
 
 def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
     """Give files that will be written their own inode: those of a partition's last segment, or of `every`
-    segment, which recovery may cut. A file that was adopted from the inbox may have its name there too until
+    segment, which recovery may cut. A file that was adopted from the inbox may still be linked there until
     the adoption ends. Raises OSError.
     """
     found = scan_directory(files, directory)

@@ -1,8 +1,8 @@
-"""A store that several processes write: the file that they share, who they are, and how they find each other.
+"""A store that several processes write: their shared file, their membership, and the connection between them.
 
-On disk in `.segstore`: `shared` (see `shared_file`), `members` (an empty file, see `member_locks`), and
-`host`, the host's socket (see `coherence`).
+On disk in `.segstore`: `shared` (`shared_file`), `members` (an empty file, `member_locks`), and `host`, the
+host's socket (`coherence`).
 
-Of the processes that have such a store open, the members, one is the host: it holds the store's lock `.lock`,
-as the writer of any store does. The others are guests.
+The processes that have such a store open are its members. One of them is the host: it holds the store's lock
+`.lock`, like the writer of any store. The others are guests.
 """

@@ -1,18 +1,18 @@
-"""The line between the host of a shared store and its guests, by which each guest knows that both see one
-memory.
+"""The connection between the host of a shared store and a guest, which proves to the guest that both map the
+same memory.
 
 On disk `.segstore/host`, a Unix socket. A guest puts a random number into its slot of `.segstore/shared`, and
 sends the slot's number; the host answers with the number that it reads there, and with device and inode of
-its file. A guest on another kernel finds no host at the socket, since a connection leads to processes of the
-same kernel only; one whose mapping shows other pages, or another file, hears another number. No list of file
-systems is needed for that.
+its file. A guest on another kernel finds no host at the socket, since Unix sockets connect processes of one
+kernel only. A guest whose mapping shows other pages, or another file, gets a wrong number. This needs no list
+of file systems.
 
-The connection stays open. It hangs up when the host closes or dies, which a guest polls for.
+The connection stays open. Its end tells a guest, which polls for it, that the host has closed or died.
 
     guest: slot, int32
     host:  number, uint32; four zeros; device and inode, uint64 each
 
-All in host byte order. Threads: a `HostSocket` has one of its own, which refers to the mapping and to no
+All in host byte order. Threads: a `HostSocket` has its own thread, which refers to the mapping, not to the
 store; a `HostLine` is used by one thread at a time.
 """
 
@@ -39,8 +39,7 @@ from segstore.threads import Background
 _SLOT = struct.Struct("=i")
 _ANSWER = struct.Struct("=I4xQQ")
 _NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN})
-"""Errors of a socket at which nobody listens, the last one of a host that has accepted none of many guests.
-"""
+"""Errors of a socket without a listener. EAGAIN: the queue of a host is full of guests not yet accepted."""
 _SHORTEST, _LONGEST = 0.001, 0.05  # seconds between two tries to connect
 
 
@@ -50,10 +49,10 @@ def path_of(root: str) -> str:
 
 
 class HostSocket:
-    """The host's side: a thread that answers. In a child process it does nothing."""
+    """The host's side: a thread that answers guests. In a child process it does nothing."""
 
     def __init__(self, files: Files, root: str, shared: SharedFile) -> None:
-        """Listen at the store's socket. The caller holds `.lock`. Raises StorageError, IllegalStateError if
+        """Listen at the store's socket. The caller holds `.lock`. Raises StorageError; IllegalStateError if
         no thread can be started.
         """
         self._files, self._path = files, path_of(root)
@@ -74,7 +73,7 @@ class HostSocket:
                 self._files.unlink(self._path)
 
     def close(self) -> None:
-        """End the thread and all connections, behind `unlink`. Further calls do nothing."""
+        """End the thread and all connections, after `unlink`. Further calls do nothing."""
         if self._listener.fileno() < 0:  # also in a child process
             return
         with suppress(OSError):  # a foreign close, as by closerange
@@ -107,7 +106,7 @@ def _accept(listener: socket.socket, lines: dict[int, socket.socket], poll: sele
     try:
         line = sockets.accept(listener)
     except BlockingIOError:
-        return  # it has gone again
+        return  # the guest has hung up already
     except OSError:
         time.sleep(_LONGEST)  # no descriptor is left: the guest waits, and this thread does not spin
         return
@@ -116,10 +115,10 @@ def _accept(listener: socket.socket, lines: dict[int, socket.socket], poll: sele
 
 
 def _answer(line: socket.socket, shared: SharedFile) -> bool:
-    """Answer one question; return whether the connection goes on."""
+    """Answer one question; return whether the connection stays open."""
     try:
-        asked = line.recv(_SLOT.size)
-        if len(asked) < _SLOT.size or not 0 <= (slot := _SLOT.unpack(asked)[0]) < lib.SEG_MEMBERS:
+        question = line.recv(_SLOT.size)
+        if len(question) < _SLOT.size or not 0 <= (slot := _SLOT.unpack(question)[0]) < lib.SEG_MEMBERS:
             return False
         return line.send(_ANSWER.pack(shared.member(slot).number, *shared.which)) == _ANSWER.size
     except BlockingIOError:
@@ -129,11 +128,11 @@ def _answer(line: socket.socket, shared: SharedFile) -> bool:
 
 
 class HostLine:
-    """A guest's connection with the host."""
+    """A guest's connection to the host."""
 
     def __init__(self, files: Files, root: str, members: Members, seconds: float) -> None:
-        """Connect with the host, and `check`, all within `seconds`. Raises HostUnavailableError if there is
-        no host, or if it does not answer; NotShareableError; StorageError.
+        """Connect to the host, and `check`, all within `seconds`. Raises HostUnavailableError if there is no
+        host, or if it does not answer; NotShareableError; StorageError.
         """
         self._root, self._members = root, members
         self._socket = self._connect(path_of(root), seconds)
@@ -144,9 +143,7 @@ class HostLine:
             raise
 
     def _connect(self, path: str, seconds: float) -> socket.socket:
-        """Connect, also with a host that is about to listen: it takes its slot first, and as it closes it
-        lets go of the socket first.
-        """
+        """Connect, and wait for a host that is about to listen: a host takes its slot before it listens."""
         end, pause = time.monotonic() + seconds, _SHORTEST
         first = self._members.host()
         while True:
@@ -167,8 +164,8 @@ class HostLine:
             pause = min(2 * pause, _LONGEST)
 
     def _unreachable(self, path: str, first: SharedMember | None) -> HostUnavailableError | NotShareableError:
-        """Return the error for a host that does not listen: a host that has just come, after `first`, may
-        still be about to.
+        """Return the error for a host that does not listen; a host that has come after `first` may be about
+        to listen.
         """
         host = self._members.host()
         if host is None or host != first:
@@ -184,22 +181,22 @@ class HostLine:
         return HostUnavailableError(self._root, pid, host is not None)
 
     def check(self) -> None:
-        """Have the host say back a new number. Raises NotShareableError if it says another one, or has
-        another file; HostUnavailableError if it does not answer, or has hung up.
+        """Compare a new number, device and inode with the host's answer. Raises NotShareableError if they
+        differ; HostUnavailableError if the host does not answer, or has hung up.
         """
         members = self._members
         own = members.shared.member(members.slot)
         own.number = number = secrets.randbits(32)
         try:
             self._socket.sendall(_SLOT.pack(members.slot))
-            said = self._receive()
+            answer = self._receive()
         except OSError:
             raise self._unavailable() from None
         expected = (number, *members.shared.which)
-        if said != expected:
+        if answer != expected:
             raise NotShareableError(
                 f"{self._root} is other memory for its host than for this process: number, device and inode "
-                f"are {said} there, and {expected} here. Share a store on a file system that shows all "
+                f"are {answer} there, and {expected} here. Share a store on a file system that shows all "
                 "the same pages, such as ext4, XFS or tmpfs, and on a volume, not in a container's layer"
             )
 
@@ -213,7 +210,7 @@ class HostLine:
         return _ANSWER.unpack(data)
 
     def fileno(self) -> int:
-        """Return the descriptor, which can be read when the host has hung up; -1 once closed."""
+        """Return the descriptor, which becomes readable when the host hangs up; -1 once closed."""
         return self._socket.fileno()
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
-"""Which file systems a store can be shared on.
+"""The file systems that a store can be shared on.
 
-What members share is a mapping, so all of them must see the same pages: a file system that other machines
-write, or one that another program serves, shows each of them its own. And a store into a page that was
-allocated must not need another block, as it does where each write is a copy.
+Members share a mapping, so all of them must see the same pages. A file system that other machines write, or
+that another program serves, shows each process its own pages. And a store instruction into an allocated page
+must not need a new block, as in file systems that copy on write.
 
-A list is never whole: a guest also has the host say back a number (`coherence`). Nothing on disk but a file's
-attribute. Threads: functions without state.
+Such a list is never complete: a guest also compares a number with the host (`coherence`). On disk: nothing
+but a file's attribute. Threads: functions without state.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ APART = {
     0x786F4256: "a shared folder of VirtualBox",
     0xBACBACBC: "a shared folder of VMware",
 }
-"""File systems whose files other machines may write, or that a program serves, by the number of statfs(2)."""
+"""File systems whose files other machines may write, or that a program serves, by the magic number of
+statfs(2).
+"""
 COPYING = {0x2FC12FC1: "ZFS", 0xCA451A4E: "bcachefs", 0x3434: "NILFS"}
-"""File systems that write each block to a new place, and no file otherwise."""
+"""File systems that write every block to a new place, for all files."""
 BTRFS = 0x9123683E
 
 
 def check(files: Files, directory: str) -> bool:
-    """Return whether a file in the directory has to be made by `write_in_place`. Raises NotShareableError if
-    no file there can be shared, OSError.
+    """Return whether a file in the directory must be created with `write_in_place`. Raises NotShareableError
+    if files there can't be shared, OSError.
     """
     if sys.platform != "linux":
         raise NotShareableError(
@@ -59,7 +61,7 @@ def check(files: Files, directory: str) -> bool:
 
 
 def write_in_place(files: Files, handle: Handle) -> None:
-    """Have btrfs write an empty file in place. Raises NotShareableError."""
+    """Make btrfs write an empty file in place. Raises NotShareableError."""
     try:
         files.forbid_copy_on_write(handle)
     except OSError as error:

@@ -1,9 +1,9 @@
-"""The locks of a shared store's members: a byte of `.segstore/members` for each of them.
+"""The locks of a shared store's members: each locks a byte of `.segstore/members`.
 
-On disk an empty file. A member has a lock of an open file on the byte that has the number of its slot, and
-the kernel lets go of that lock when the last thread of the process is gone: no pid, no heartbeat and no
-time-out tells of a death. Byte SEG_MAKING_BYTE is locked while `.segstore/shared` is made. Threads: functions
-without state.
+On disk an empty file. A member has an open file description lock on the byte with its slot's number. The
+kernel releases it when the last thread of the process has ended: no pid, heartbeat or time-out is needed to
+notice a death. Byte SEG_MAKING_BYTE is locked while `.segstore/shared` is made. Threads: functions without
+state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from segstore.errors import StorageError
 from segstore.files import Files, Handle
 
 MOST: int = lib.SEG_MEMBERS
-"""The most members that a store can have."""
+"""The most members of a store."""
 _NO_RIGHT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PATIENCE, _PAUSE = 10.0, 0.005  # seconds
 
@@ -28,8 +28,8 @@ def path_of(root: str) -> str:
 
 
 def open_shared(files: Files, path: str, *, create: bool = False) -> Handle:
-    """Open a file of a shared store to write it. Raises StorageError if this process has no right to, other
-    errors as the OSError that they are.
+    """Open a file of a shared store to write it. Raises StorageError if this process lacks the permission,
+    other errors as OSError.
     """
     try:
         return files.open(path, write=True, create=create)
@@ -41,12 +41,12 @@ def open_shared(files: Files, path: str, *, create: bool = False) -> Handle:
 
 
 def take_making(files: Files, root: str) -> Handle:
-    """Lock the byte for making `.segstore/shared`, until the handle is closed, and make `members` if it is
-    not there. Raises StorageError, OSError.
+    """Lock the byte for making `.segstore/shared`, until the handle is closed; a missing `members` file is
+    created. Raises StorageError, OSError.
     """
     path = path_of(root)
     if files.exists(path) and files.links(path) > 1:
-        files.unlink(path)  # a copy of the store by hard links: locks on the file are another store's, too
+        files.unlink(path)  # the store was copied by hard links: the copy would share the locks
     handle = open_shared(files, path, create=True)
     end = time.monotonic() + _PATIENCE
     try:

@@ -1,11 +1,11 @@
-"""This process as a member of a shared store, and who the others are.
+"""This process as a member of a shared store, and the other members.
 
-On disk a slot in `.segstore/shared` for each member, and a lock on the slot's byte of `.segstore/members` for
-as long as the member lives (`member_locks`). A slot that has no owner any more keeps what was written there,
-and the next owner has a later incarnation of it.
+On disk each member has a slot in `.segstore/shared`, and locks the slot's byte of `.segstore/members` as long
+as it lives (`member_locks`). A slot without an owner keeps its content; the next owner has a later
+incarnation of it.
 
-- L2: a member is dead if its byte is free, or if the slot has a later incarnation.
-- H3: who takes `.lock` and does not share looks whether a member lives (`has_living_members`).
+- L2: a member is dead if its byte is unlocked, or if the slot has a later incarnation.
+- H3: a process that takes `.lock` and does not share looks for living members (`has_living_members`).
 
 Threads: any; one thread closes.
 """
@@ -28,13 +28,13 @@ from segstore.storage.shared.shared_file import SharedFile
 from segstore.version import VERSION
 
 LOOK_MS = 2
-"""How long a log's lock is waited for before a look whether its owner is dead."""
+"""Wait for a log's lock, in ms, before checking whether its owner is dead."""
 SPINS = 100
-"""Tries to take a log's lock before a thread sleeps."""
+"""Attempts to take a log's lock before a thread sleeps."""
 
 
 class SharedMember(NamedTuple):
-    """A living member. `pid` is that of its own namespace, and nothing is decided by it."""
+    """A living member. `pid` is the number in its own namespace, for display only."""
 
     slot: int
     pid: int
@@ -45,13 +45,13 @@ class SharedMember(NamedTuple):
 
 
 class Members:
-    """This process as a member. `c` is its `seg_member`, `slot` and `incarnation` say which one it is. A
-    child process of it is no member: the descriptor of the lock is closed there (`forks`).
+    """This process as a member. `c` is its `seg_member`; `slot` and `incarnation` identify it. A child
+    process is no member: the lock's descriptor is closed there (`forks`).
     """
 
     def __init__(self, files: Files, root: str, shared: SharedFile, *, may_host: bool) -> None:
-        """Take a slot. Raises NotShareableError if all are taken, LookupError if the store is shared no more,
-        or by another file: then the caller begins anew; StorageError.
+        """Take a slot. Raises NotShareableError if all are taken; StorageError; LookupError if the store is
+        no longer shared, or by another file: the caller then starts over.
         """
         self._files, self.shared = files, shared
         here = self._here = forks.here()
@@ -89,17 +89,19 @@ class Members:
         return slot
 
     def _introduce(self, may_host: bool) -> None:
-        """Write who this is: for people, but for `may_host`."""
+        """Write this process's data into its slot; all but `may_host` is for display only."""
         own = self.shared.member(self.slot)
         own.pid, own.since_ms, own.may_host = os.getpid(), time.time_ns() // 1_000_000, may_host
         own.version, own.number = VERSION.encode()[:15], secrets.randbits(32)
 
     def lead(self, *, leads: bool) -> None:
-        """Note whether this process holds `.lock`, and so may take a lock that a dead host has left [L7]."""
+        """Set whether this process holds `.lock`, and so may take a lock left by a dead host [L7]."""
         self.c.is_host = leads
 
     def become_host(self) -> None:
-        """Note that this member is the host now, and wake all that wait for one. The caller holds `.lock`."""
+        """Record this member as the host, and wake all members that wait for a host. The caller holds
+        `.lock`.
+        """
         header = self.shared.header
         header.host_slot, header.host_incarnation = self.slot, self.incarnation
         header.host_since_ms = time.time_ns() // 1_000_000
@@ -112,17 +114,17 @@ class Members:
             return self._files.has_locked_byte(self._handle, 0, member_locks.MOST)
 
     def is_alive(self, slot: int) -> bool:
-        """Return whether a member has the slot. Raises StorageError."""
+        """Return whether a living member has the slot. Raises StorageError."""
         with os_errors():
             return slot == self.slot or self._files.has_locked_byte(self._handle, slot)
 
     def host(self) -> SharedMember | None:
-        """Return the host; None if there is none that lives. Raises StorageError."""
+        """Return the living host, or None. Raises StorageError."""
         return next((member for member in self.all() if member.is_host), None)
 
     def last_host_pid(self) -> int:
-        """Return the pid of the host that was there last, for people; 0 if there was none, or if its slot has
-        another owner by now.
+        """Return the pid of the last host, for display; 0 if there was none, or if its slot has a new
+        owner.
         """
         header = self.shared.header
         if header.host_slot < 0:
@@ -131,7 +133,7 @@ class Members:
         return int(its.pid) if its.incarnation == header.host_incarnation else 0
 
     def all(self) -> list[SharedMember]:
-        """Return the living members, this one among them. Raises StorageError."""
+        """Return the living members, including this one. Raises StorageError."""
         return [_member(self.shared, slot) for slot in range(member_locks.MOST) if self.is_alive(slot)]
 
     @property
@@ -140,16 +142,16 @@ class Members:
         return self._handle.fd
 
     def close(self) -> None:
-        """Let go of the slot: this process is no member then. Further calls do nothing. In a child process it
-        takes nothing from the parent.
+        """Release the slot; this process is no longer a member. Further calls do nothing. In a child process
+        the parent keeps its slot.
         """
         self.c.members_fd = -1
         self._handle.close()
 
 
 def living(files: Files, root: str) -> list[SharedMember]:
-    """Return the living members of a store, by a process that is none; none if the store is not shared.
-    Raises UnsupportedFormatError, StorageError.
+    """Return the living members of a store, for a process that is no member; an empty list if the store is
+    not shared. Raises UnsupportedFormatError, StorageError.
     """
     shared = SharedFile.view(files, root)
     if shared is None:

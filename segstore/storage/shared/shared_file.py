@@ -1,20 +1,20 @@
 """The file that the members of a store share, `.segstore/shared`, mapped by all of them.
 
-On disk a header, the members, and a part for each log, as `_native/contract/shared.h` has them: fixed widths
-in host byte order, no pointers. The file is of use in one start of the machine only, and never synced.
+On disk a header, the members, and a part for each log, as declared in `_native/contract/shared.h`: fixed
+widths in host byte order, no pointers. The file is valid in one start of the machine only, and never synced.
 
-- F1: what is shared lies in this file, and in no other.
-- F2: it is allocated whole before it is mapped, grows by steps of 64 KiB, is never cut, and never unlinked
-  while a member lives. Each mapping of it stays as long as the object that made it.
-- F3: it is believed if magic, format, size and the start of the machine are right, and it is no copy
-  (`which`). Else a host that has found no living member makes it anew, in place, since readers may have it
-  mapped. The magic is written last.
+- F1: all shared data lies in this file.
+- F2: the file is fully allocated before it is mapped, grows in steps of 64 KiB, is never cut, and never
+unlinked while a member lives. Each mapping of it stays as long as the object that made it.
+- F3: the file is valid if magic, format, size and the start of the machine are right, and it is no copy
+(`which`). If it is not valid, a host that finds no living member rewrites it in place, since readers may have
+it mapped. The magic is written last.
 
-A believed file is of use only while it is `live`. Who joins takes its byte first (`member_locks`) and looks
-for `live` then; a writer that does not share looks for members, clears `live`, and looks for members once
-more: so one of both sees the other one.
+A valid file is in use only while it is `live`. A joining guest first takes its byte (`member_locks`), then
+looks at `live`. A writer that does not share looks for members, clears `live`, and looks for members again:
+so one of the two notices the other.
 
-Threads: any; the host alone has the file grow.
+Threads: any; only the host lets the file grow.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from segstore.version import VERSION
 
 MOST = 1 << 36  # bytes of the file: eight million logs
 _LIVE, _CLOSED_TO_OTHERS = 1, 2
-"""Values of the header's `live`; 0: what the file says is old."""
+"""Values of the header's `live`; 0: the file's content is outdated."""
 _PATIENCE, _PAUSE = 10.0, 0.005  # seconds
 _LOGS, _LOG = lib.SEG_SHARED_LOGS, lib.SEG_SHARED_LOG
 
@@ -52,12 +52,12 @@ def path_of(root: str) -> str:
 
 
 class SharedFile:
-    """The file, mapped. `inode` tells it from any other file, `which` is device and inode. `is_host_s`:
-    `make` has returned it; `made`: and has made it anew.
+    """The mapped file. `inode` distinguishes it from another file at its path, `which` is device and inode.
+    `is_host_s`: `make` returned this object; `made`: `make` rewrote the file.
     """
 
     def __init__(self, files: Files, root: str, *, write: bool = True) -> None:
-        """Map the file, which is believed. Raises OSError."""
+        """Map the file, which must be valid. Raises OSError."""
         self._files, self._path, self._write = files, path_of(root), write
         self.made = self.is_host_s = False
         self._mutex = Mutex()
@@ -68,14 +68,15 @@ class SharedFile:
             self.which = files.which(self._path, or_change=False)[:2]
             self._map(handle)
         self.header: Any = self._part("seg_shared_header *", 0)
-        """The header; it stays in the first mapping, which shows the same page as all later ones."""
+        """The header, in the first mapping, whose page all later mappings share."""
 
     @classmethod
     def make(cls, files: Files, root: str, *, members: int, stopped_ms: int, answer_ms: int) -> SharedFile:
-        """Return the file for a process that holds `.lock`. A file that is believed and live is kept: what it
-        says of logs is as the members have left it. Else it is made anew, unless a member lives, and is not
-        `live` yet. Raises UnsupportedFormatError if living members share by another format;
-        NotShareableError; StorageError, with which no new file is there to be believed.
+        """Return the file for a process that holds `.lock`.
+
+        A valid and live file is kept, with the state of the logs as the members left it. Otherwise the file
+        is rewritten, unless a member lives, and is not `live` yet. Raises UnsupportedFormatError if living
+        members use another format; NotShareableError; StorageError, after which no valid new file exists.
         """
         with os_errors():
             in_place = file_systems.check(files, names.below(root, names.OURS))
@@ -94,7 +95,7 @@ class SharedFile:
 
     @classmethod
     def join(cls, files: Files, root: str) -> SharedFile | None:
-        """Return the file, to be written by a guest; None if no store is shared here in this start of the
+        """Return the file for a guest, writable; None if the store is not shared in this start of the
         machine. Raises UnsupportedFormatError, NotShareableError, StorageError.
         """
         with os_errors():
@@ -105,20 +106,22 @@ class SharedFile:
 
     @classmethod
     def view(cls, files: Files, root: str) -> SharedFile | None:
-        """Return the file, as `join` does, to be read only."""
+        """Return the file, read-only; None if the store is not shared in this start of the machine. Raises
+        UnsupportedFormatError, StorageError.
+        """
         with os_errors():
             return cls(files, root, write=False) if _look(files, root) is not None else None
 
     @staticmethod
     def is_live(files: Files, root: str) -> bool:
-        """Return whether the store is shared, or was when its last member died. Raises
+        """Return whether the store is shared, or was shared when its last member died. Raises
         UnsupportedFormatError, StorageError.
         """
         with os_errors():
             return _look(files, root) is not None and _is_of_one_store(files, root)
 
     def is_there(self) -> bool:
-        """Return whether the file is live, and still the one at its path. Raises OSError."""
+        """Return whether the file is live, and still the file at its path. Raises OSError."""
         try:
             return self.header.live == _LIVE and self._files.inode(self._path) == self.inode
         except FileNotFoundError:
@@ -126,7 +129,7 @@ class SharedFile:
 
     @property
     def live(self) -> bool:
-        """Return whether the store is shared; else what the file says is old."""
+        """Return whether the store is shared; if not, the file's content is outdated."""
         return bool(self.header.live)
 
     @live.setter
@@ -134,12 +137,12 @@ class SharedFile:
         self.header.live = live
 
     def close_to_others(self) -> None:
-        """Let nobody join any more, while readers go on by what the file says of logs."""
+        """Refuse new members; readers continue to use the file."""
         self.header.live = _CLOSED_TO_OTHERS
 
     @property
     def memory(self) -> Any:
-        """Return the mapping, for C: a `uint8_t[]` that keeps it."""
+        """Return the newest mapping for C: a `uint8_t[]` that keeps it alive."""
         return self._mappings[-1]
 
     @property
@@ -148,7 +151,7 @@ class SharedFile:
         return len(self.memory)
 
     def bind(self, member: Any) -> None:
-        """Have a `seg_member *` know the mapping, and each later one, too."""
+        """Set this and each later mapping in a `seg_member *`."""
         with self._mutex:
             self._bound = member
             self._show_bound()
@@ -158,23 +161,25 @@ class SharedFile:
             self._bound.map, self._bound.len = self.memory, self.size
 
     def member(self, slot: int) -> Any:
-        """Return a member's part, a `seg_shared_member *`."""
+        """Return the part of a member, a `seg_shared_member *`."""
         if not 0 <= slot < lib.SEG_MEMBERS:
             raise LookupError(f"no member has the slot {slot}: slots are 0 to {lib.SEG_MEMBERS - 1}")
         at = lib.SEG_SHARED_MEMBERS_AT + slot * ffi.sizeof("seg_shared_member")
         return self._part("seg_shared_member *", at)
 
     def _part(self, kind: str, at: int) -> Any:
-        """Return a pointer into the newest mapping, which it keeps."""
+        """Return a pointer into the newest mapping, which it keeps alive."""
         memory = self.memory
         return ffi.gc(ffi.cast(kind, memory + at), partial(_let_go, memory))
 
     def log(self, number: int, *, grow: bool = False) -> Any:
-        """Return a log's part, a `seg_shared_log *`, which is used no longer than this object. With `grow`,
-        by the host, the file grows if it has no such part; else LookupError is raised. Raises StorageError.
+        """Return the part of a log, a `seg_shared_log *`, valid as long as this object.
+
+        If the file lacks the part, `grow` (host only) makes the file larger; without it LookupError is
+        raised. Raises StorageError.
         """
-        found = self.log_if_there(number)
-        if found is None and grow:
+        part = self.log_if_there(number)
+        if part is None and grow:
             with os_errors(), self._mutex, self._open() as handle:
                 size = self._files.size(handle)
                 wanted = _size_of(number)
@@ -185,13 +190,13 @@ class SharedFile:
                 if wanted > size:
                     in_reserve(lambda: self._files.allocate(handle, size, wanted - size), wanted - size)
                 self._map(handle)
-            found = self.log_if_there(number)
-        if found is None:
+            part = self.log_if_there(number)
+        if part is None:
             raise LookupError(f"{self._path} has no part for log {number}")
-        return found
+        return part
 
     def log_if_there(self, number: int) -> Any | None:
-        """Return a log's part as `log` does; None if the file has none. Raises StorageError."""
+        """Return the part of a log, or None if the file lacks it. Raises StorageError."""
         at = _LOGS + number * _LOG
         if number < 0:
             return None
@@ -206,7 +211,7 @@ class SharedFile:
         return member_locks.open_shared(self._files, self._path)
 
     def _map(self, handle: Handle) -> None:
-        """Map the file as large as it is, if it is the same and has grown. Raises OSError."""
+        """Map the file in its present size if it has grown. Raises OSError."""
         size = self._files.size(handle) // STEP * STEP
         if self._mappings and (size <= self.size or self._files.inode(handle) != self.inode):
             return
@@ -216,16 +221,16 @@ class SharedFile:
 
 
 def _let_go(memory: Any, pointer: Any) -> None:
-    """Let go of the mapping that a pointer has kept: the last reference to it is this call's."""
+    """Drop the mapping that a pointer has kept alive: this argument is the last reference."""
 
 
 def _size_of(number: int) -> int:
-    """Return the size of a file with a part for this log."""
+    """Return the size of a file that has a part for this log."""
     return -(-int(_LOGS + (number + 1) * _LOG) // STEP) * STEP
 
 
 def _boot(files: Files) -> tuple[int, int]:
-    """Return the start of the machine as the header has it. Raises NotShareableError."""
+    """Return the start of the machine in the header's form. Raises NotShareableError."""
     boot = files.boot()
     if not boot:
         raise NotShareableError(
@@ -236,14 +241,14 @@ def _boot(files: Files) -> tuple[int, int]:
 
 
 def _is_kept(files: Files, root: str) -> bool:
-    """Return whether the file is believed and live; else no member lives. Raises UnsupportedFormatError,
+    """Return whether the file is valid and live; if False, no member lives. Raises UnsupportedFormatError,
     StorageError (EBUSY), OSError.
     """
     end = time.monotonic() + _PATIENCE
     while has_living_members(files, root):
         if _look(files, root) is not None:
             return True
-        # Who comes takes a slot first, and leaves when it finds that the file is none to join.
+        # A joining process takes a slot first, and releases it when it finds no live file.
         if time.monotonic() > end:
             raise StorageError(
                 errno.EBUSY, "Processes share the store by a file that is damaged", path_of(root)
@@ -253,19 +258,19 @@ def _is_kept(files: Files, root: str) -> bool:
 
 
 def _is_of_one_store(files: Files, root: str) -> bool:
-    """Return whether the file has one name: a copy of the store by hard links has it, too."""
+    """Return whether the file has one name: a copy of the store by hard links shares it."""
     return files.links(path_of(root)) == 1
 
 
 def _look(files: Files, root: str, *, strict: bool = True) -> Any | None:
-    """Return the header of the file, if it is live and believed (F3); else None. With `strict` a file of
-    another format, made in this start of the machine, raises UnsupportedFormatError.
+    """Return the header of the file if it is live and valid (F3), else None. With `strict`, a file of another
+    format made in this start of the machine raises UnsupportedFormatError.
     """
     path = path_of(root)
-    found = shared_header.read(files, path)
-    if found is None:
+    header_and_size = shared_header.read(files, path)
+    if header_and_size is None:
         return None
-    header, size = found
+    header, size = header_and_size
     if header.format != FORMAT:
         if not strict:
             return None
@@ -277,11 +282,11 @@ def _look(files: Files, root: str, *, strict: bool = True) -> Any | None:
 
 
 def _make(files: Files, path: str, *, in_place: bool) -> None:
-    """Write the file anew, where it is, the magic last; `in_place` as `file_systems.check` says. Raises
+    """Rewrite the file in place, the magic last; `in_place` is the result of `file_systems.check`. Raises
     NotShareableError, OSError.
     """
     boot = _boot(files)
-    # By hard links another store has the file, too; and btrfs takes the attribute for a new file only.
+    # A hard link may make the file another store's, too; and btrfs accepts the attribute only for a new file.
     if files.exists(path) and (in_place or files.links(path) > 1 or files.size(path) > MOST):
         files.unlink(path)
     with member_locks.open_shared(files, path, create=True) as handle:
@@ -297,16 +302,16 @@ def _make(files: Files, path: str, *, in_place: bool) -> None:
 
 
 def _header(boot: tuple[int, int], which: tuple[int, int, int]) -> bytes:
-    """Return the bytes of a new header behind the magic."""
+    """Return the bytes of a new header, after the magic."""
     made = {"format": FORMAT, "members": lib.SEG_MEMBERS, "boot": boot, "which": which, "host_slot": -1}
     header = ffi.new("seg_shared_header *", {**made, "version": VERSION.encode()[:15]})
     return bytes(ffi.buffer(header))[len(MAGIC) :]
 
 
 def _members() -> bytes:
-    """Return the bytes of all members' slots. A process that closed the descriptor of its lock counts as dead
-    while it lives: by random incarnations no later member is taken for it.
-    """
+    """Return the initial bytes of the members' slots."""
+    # Random incarnations: a process that closed its lock's descriptor counts as dead while it lives, and must
+    # not be mistaken for a later member.
     slots = ffi.new(
         "seg_shared_member[]", [{"incarnation": secrets.randbits(31)} for _ in range(lib.SEG_MEMBERS)]
     )

@@ -1,4 +1,4 @@
-"""The shared logs of a host: what it shows to the processes that append to its store, too.
+"""The shared logs of a host: their ends, shown to other processes that append to its store.
 
 In memory are the shares of partitions (`seg_share`, `_native/share.c`); on disk is `.segstore/shared`.
 Threads: `of`, `show` and `end` by the holder of the lock of the published ends; `take_over` before a
@@ -26,7 +26,9 @@ def _nothing() -> None:
 
 
 def new_share(members: Members, file: SharedFile, slot: int, key: int, who: int, *, grow: bool) -> Any:
-    """Return the share (`seg_share *`) of a tail in the log with this number. Raises OSError, IndexError."""
+    """Return the share (`seg_share *`) of a tail in the log with number `slot`. Raises OSError,
+    IndexError.
+    """
     return ffi.new(
         "seg_share *",
         {
@@ -41,8 +43,8 @@ def new_share(members: Members, file: SharedFile, slot: int, key: int, who: int,
 
 
 class AbandonedLog(NamedTuple):
-    """A log that another host has left: its `end` (`seg_shared_end *`), up to where it is durable, and the
-    errno of a sync that failed, 0 for none.
+    """A log of an earlier host: its `end` (`seg_shared_end *`), the position up to which it is durable, and
+    the errno of a failed sync, 0 for none.
     """
 
     end: Any
@@ -51,19 +53,19 @@ class AbandonedLog(NamedTuple):
 
 
 class Sharing:
-    """The shares of a host's partitions, by slot. `found`: another host has left logs, which are taken over
-    when they are opened.
+    """The shares of a host's partitions, by slot. `found`: an earlier host has left logs, which are taken
+    over when they are opened.
     """
 
     def __init__(self, members: Members, file: SharedFile, *, found: bool) -> None:
         self.members, self.file, self.found = members, file, found
         self._shares: dict[int, Any] = {}
         self.on_grown: Callable[[], object] = _nothing
-        """Called when the file has grown, before anybody appends to a log that is new there."""
+        """Called when the file has grown, before any process appends to a new log."""
 
     @classmethod
     def begin(cls, files: Files, root: str, config: StoreConfig) -> Sharing:
-        """Make the file, or take that of a host that died, and become a member. The caller holds `.lock`.
+        """Make the file, or take over the file of a dead host, and become a member. The caller holds `.lock`.
         Raises StorageError, NotShareableError.
         """
         file = SharedFile.make(
@@ -76,42 +78,42 @@ class Sharing:
         return cls(Members(files, root, file, may_host=True), file, found=not file.made)
 
     def finish_together(self, ends: Any) -> None:
-        """Finish what a dead host has begun to show of several logs at one moment; `ends` is the mapping of
-        the published ends.
+        """Finish a publication of several logs that a dead host has begun; `ends` is the mapping of the
+        published ends.
         """
         logs = (self.file.size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG
         lib.seg_share_finish_together(self.members.c, logs, ends)
 
     def left(self) -> dict[int, list[int]]:
-        """Return what another host has left: by slot the values (`Ends`) of each log that has an end."""
-        found, values = {}, ffi.new("int64_t[8]")
+        """Return the logs of an earlier host that have an end: their values (`Ends`) by slot."""
+        logs, values = {}, ffi.new("int64_t[8]")
         for slot in range((self.file.size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG):
             values[0] = self.file.log(slot).key
             if lib.seg_shared_ends(self.file.memory, self.file.size, slot, values):
-                found[slot] = list(values)
-        return found
+                logs[slot] = list(values)
+        return logs
 
     def go_live(self) -> None:
-        """Let others come, and tell those that wait for a host."""
+        """Let other processes join, and wake those that wait for a host."""
         self.file.live = True
         self.members.become_host()
 
     def sealed(self, slot: int, key: int) -> dict[int, int]:
-        """Return the segments of a log, by base offset, that were sealed before the time of a process that
-        may write to them still, and at which byte each one ends.
+        """Return the sealed segments of a log that an older process may still write to: end position by base
+        offset.
         """
-        found = ffi.new("int64_t[]", 2 * lib.SEG_SEALED)
-        n = lib.seg_shared_sealed(self.file.memory, self.file.size, slot, key, found)
-        return {found[2 * i]: found[2 * i + 1] for i in range(n)}
+        pairs = ffi.new("int64_t[]", 2 * lib.SEG_SEALED)
+        n = lib.seg_shared_sealed(self.file.memory, self.file.size, slot, key, pairs)
+        return {pairs[2 * i]: pairs[2 * i + 1] for i in range(n)}
 
     def of(self, slot: int, key: int) -> Any:
-        """Return the share of the partition that has this slot. Raises OSError."""
+        """Return the share of the partition with this slot. Raises OSError."""
         share = self._shares.get(slot)
         if share is None or share.key != key:
             size = self.file.size
             share = new_share(self.members, self.file, slot, key, lib.SEG_OF_APPENDS, grow=True)
             self._shares[slot] = share
-            if share.log.key != key:  # nothing is known of another partition's syncs
+            if share.log.key != key:  # the values are another partition's
                 share.log.synced = share.log.failed = share.log.synced_offset = share.log.synced_position = 0
                 share.log.sync_from = -1
             if self.file.size != size:
@@ -119,7 +121,7 @@ class Sharing:
         return share
 
     def is_left(self, slot: int, key: int) -> bool:
-        """Return whether another host has left this log, and this one has not taken it over."""
+        """Return whether this log of an earlier host is not taken over yet."""
         share = self._shares.get(slot)
         if not self.found or (share is not None and share.key == key):
             return False
@@ -127,29 +129,27 @@ class Sharing:
         return log is not None and log.key == key and bool(log.current)
 
     def take_over(self, slot: int, key: int) -> AbandonedLog | None:
-        """Close a log that another host has left, and return how it ends; None if it has no end. Bytes may
-        lie behind the end.
-        """
+        """Close a log of an earlier host, and return its end; None without one. Bytes may follow the end."""
         if self.file.log_if_there(slot) is None:
             return None
         end, share = ffi.new("seg_shared_end *"), self.of(slot, key)
-        while (found := lib.seg_share_take_over(share, end)) == -errno.EINTR:
+        while (has_end := lib.seg_share_take_over(share, end)) == -errno.EINTR:
             """A signal's handler has run."""
-        failed, share.log.failed = int(share.log.failed), 0  # opening it again puts that right
-        return AbandonedLog(end, int(share.log.synced), failed) if found else None
+        failed, share.log.failed = int(share.log.failed), 0  # the open syncs the log again
+        return AbandonedLog(end, int(share.log.synced), failed) if has_end else None
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
-        """Show ends of logs, all at one moment; `ends` is the mapping of the published ends."""
-        found = [(self._shares[slot], numbers, place) for slot, numbers, place in shown if place is not None]
-        marks = ffi.new("seg_marks[]", [_marks(numbers, place) for _, numbers, place in found])
-        if len(found) == 1:
-            lib.seg_share_show(found[0][0], marks)
-        elif found:
-            shares = ffi.new("seg_share *[]", [share for share, _, _ in found])
-            lib.seg_share_show_together(shares, marks, len(found), ends)
+        """Publish ends of logs, all at one moment; `ends` is the mapping of the published ends."""
+        marked = [(self._shares[slot], numbers, place) for slot, numbers, place in shown if place is not None]
+        marks = ffi.new("seg_marks[]", [_marks(numbers, place) for _, numbers, place in marked])
+        if len(marked) == 1:
+            lib.seg_share_show(marked[0][0], marks)
+        elif marked:
+            shares = ffi.new("seg_share *[]", [share for share, _, _ in marked])
+            lib.seg_share_show_together(shares, marks, len(marked), ends)
 
     def end(self, slot: int, key: int) -> None:
-        """Let nobody append to the log of a partition that was deleted."""
+        """Refuse appends to the log of a deleted partition."""
         while lib.seg_share_end(self.of(slot, key)) == -errno.EINTR:
             """A signal's handler has run."""
         self._shares.pop(slot, None)

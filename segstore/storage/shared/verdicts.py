@@ -1,7 +1,7 @@
-"""What guests ask of their host, and what it answers: verdicts, which mean "look again" (V1 to V3 of
-docs/shared.md).
+"""Requests of guests to their host, and its answers (verdicts), which mean "look again" or an error (V1 to V3
+of docs/shared.md).
 
-A request lies in its member's slot of the shared file; one is under way at a time. Threads: any.
+A request lies in its member's slot of the shared file; a member has at most one at a time. Threads: any.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from segstore.mutex import Mutex, calls_out
 from segstore.storage.shared.members import Members
 
 AGAIN, STORAGE, CLOSED, TOO_LARGE, UNKNOWN, OTHER = range(6)
-"""Answers: look again, or the error to raise."""
+"""Answers: look again, or the kind of the error to raise."""
 _KINDS: dict[int, type[SegstoreError]] = {
     CLOSED: StoreClosedError,
     TOO_LARGE: RecordTooLargeError,
@@ -33,11 +33,11 @@ _KINDS: dict[int, type[SegstoreError]] = {
 }
 _MOST_TEXT = 132
 _LONGEST_WAIT = 100
-"""In ms: a thread that waits looks so often whether its store was closed."""
+"""Ms between two checks of a waiting thread whether its store was closed."""
 
 
 class MemberRequest(NamedTuple):
-    """What is asked of the log with this number and key, as the fields of `seg_shared_member` say."""
+    """A request about the log with this number and key, with the fields of `seg_shared_member`."""
 
     log: int
     key: int
@@ -50,15 +50,15 @@ class MemberRequest(NamedTuple):
 
 
 class Asking:
-    """Asks the host of a store on behalf of one member. `check` raises where the store was closed."""
+    """Sends requests of one member to the host. `check` raises if the store was closed."""
 
     def __init__(self, root: str, members: Members, check: Callable[[], None]) -> None:
         self._root, self._members, self._check = root, members, check
         self._lock = Mutex()
 
     def ask(self, what: int, request: MemberRequest) -> None:
-        """Ask, and return when the host says that the caller may look again. Raises HostUnavailableError
-        behind `shared.answer.ms`, and the error that the host has met; nothing was done then.
+        """Send a request, and return when the host answers that the caller may look again. Raises the host's
+        error, with which nothing was done, and HostUnavailableError after `shared.answer.ms`.
         """
         with self._lock:
             c, slot = self._members.c, self._members.shared.member(self._members.slot)
@@ -91,7 +91,7 @@ class Asking:
 
 
 def answer_of(error: Exception) -> tuple[int, int, bytes]:
-    """Return the answer that stands for an error: its kind, errno and text."""
+    """Return the answer for an error: its kind, errno and text."""
     number = getattr(error, "errno", None) or 0
     kind = STORAGE if isinstance(error, StorageError) else OTHER
     for each, of in _KINDS.items():

@@ -158,7 +158,7 @@ class StoreGuest(StoreReader):
         return slot, new_share(self._members, self.shared, slot, key, lib.SEG_OF_GUEST, grow=False)
 
     def _slot(self, key: int) -> int | None:
-        ends = self._look_for_ends()
+        ends = self._ends.found()
         return None if ends is None else ends.slot(key)
 
     def slot_of(self, key: int) -> int:
@@ -173,7 +173,7 @@ class StoreGuest(StoreReader):
         """Return a writable mapping of the published ends, and its size."""
         if self._mapped is None:
             files = self.context.files
-            with files.open(self._ends_path, write=True) as handle:
+            with files.open(self._ends.path, write=True) as handle:
                 size = files.size(handle)
                 self._mapped = held("uint8_t[]", files.map(handle, size, write=True)), size
         return self._mapped  # type: ignore[no-any-return]

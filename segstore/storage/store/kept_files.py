@@ -15,9 +15,9 @@ from typing import Protocol
 from segstore.files.reserve import NO_ROOM
 from segstore.integers import INT64_MAX
 from segstore.storage.context import StoreContext
-from segstore.storage.meta.client_quotas import Entity, Limits, read_limits, write_limits
-from segstore.storage.meta.group_configs import GroupConfigs, read_group_configs, write_group_configs
-from segstore.storage.meta.scram_credentials import Credentials, read_credentials, write_credentials
+from segstore.storage.meta.client_quotas import QUOTAS, Entity, Limits
+from segstore.storage.meta.group_configs import GROUP_CONFIGS, GroupConfigs
+from segstore.storage.meta.scram_credentials import SCRAM, Credentials
 from segstore.storage.meta.sealed_file import PRODUCER_ID
 
 _IDS, _APART = 1000 << 22, 16
@@ -70,31 +70,31 @@ class KeptFiles:
 
     def limits(self) -> Limits:
         """Return the limits in `quotas.json`."""
-        return read_limits(self._files, self._root)
+        return QUOTAS.read(self._files, self._root) or {}
 
     def set_limits(self, limits: Mapping[Entity, Mapping[str, int]]) -> None:
         """Write `quotas.json`."""
-        write_limits(self._files, self._root, limits)
+        QUOTAS.write(self._files, self._root, {each: dict(rates) for each, rates in limits.items()})
 
     def credentials(self) -> Credentials:
         """Return the credentials in `scram.json`."""
-        return read_credentials(self._files, self._root)
+        return SCRAM.read(self._files, self._root) or {}
 
     def set_credentials(self, credentials: Credentials) -> None:
         """Write `scram.json`."""
-        write_credentials(self._files, self._root, credentials)
+        SCRAM.write(self._files, self._root, credentials)
 
     def group_configs(self) -> GroupConfigs:
         """Return the settings in `groups.json`."""
-        return read_group_configs(self._files, self._root)
+        return GROUP_CONFIGS.read(self._files, self._root) or {}
 
     def set_group_configs(self, configs: GroupConfigs) -> None:
         """Write `groups.json`."""
-        write_group_configs(self._files, self._root, configs)
+        GROUP_CONFIGS.write(self._files, self._root, configs)
 
     def producer_id(self) -> int | None:
         """Return the number in `producer-ids`; None if the file is missing or damaged."""
-        return PRODUCER_ID.read(self._files, self._root)
+        return PRODUCER_ID.hint(self._files, self._root)
 
     def set_producer_id(self, first: int) -> None:
         """Write `producer-ids`. A file that was damaged since the open is moved aside, and reported."""

@@ -41,7 +41,6 @@ from segstore.storage.log.append import (
     table_columns,
 )
 from segstore.storage.log.append_as_leader import AppendedBatch, append_as_leader
-from segstore.storage.log.exchange import NativeExchange
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.read import Gaps
 from segstore.storage.log.read_many import as_offsets, read_many
@@ -59,13 +58,13 @@ from segstore.storage.transfer.stretch import (
     exchange_at_once,
     find_stretch,
     has_transactions,
-    stretch_at_once,
 )
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from segstore.storage.context import StoreContext
+    from segstore.storage.log.exchange import NativeExchange
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, "bytes | None"]]
@@ -93,7 +92,7 @@ class PartitionLog(PublicNames):
         {
             *("aborted_transactions", "append_as_leader", "append_may_wait", "epoch_end", "epoch_of"),
             *("exchange_fetch", "exchange_produce", "has_replicas", "is_gone", "nearest", "read_view"),
-            *("partition_for_write", "stored", "stretch", "stretch_at_once", "view", "with_view"),
+            *("partition_for_write", "stored", "stretch", "view", "with_view"),
             *("await_committed", "check_committed", "context", "follow_leader", "partition_led", "shows_all"),
             *("source", "store", "with_reading"),
         }
@@ -745,36 +744,9 @@ class PartitionLog(PublicNames):
 
         return self.with_view(find)
 
-    def stretch_at_once(
-        self, offset: int, max_bytes: int, committed: bool, whole: bool = False
-    ) -> Stretch | None:
-        """Return the `stretch` for these arguments if it takes one look at one segment. Return None, and do
-        nothing, if the offset is not there, the segment's file is not open, the batches have transactions, or
-        an error is met.
-        """
-        context = self.context
-        if context.closed or not context.here[0]:
-            return None
-        try:
-            shown = view = self._views.view
-            if whole and isinstance(source := self.source, Partition):
-                view = source.visible.written
-            if not view.start_offset <= offset <= view.end_offset or shown.stable_offset < 0:
-                return None
-            found = stretch_at_once(view, offset, max_bytes, committed, context)
-            if found is not None and view is not shown:
-                found.high_watermark, found.last_stable_offset = shown.end_offset, shown.stable_offset
-            return found
-        except SegstoreError:
-            return None
-        except OSError as error:
-            if not is_refusal(error):
-                raise
-            return None
-
     def exchange_fetch(self, sock: int, exchange: NativeExchange) -> bool | None:
-        """Receive a Fetch request from a non-blocking socket, and answer it, if `stretch_at_once` can serve
-        it. Returns as `exchange_produce` does. Raises nothing.
+        """Receive a Fetch request from a non-blocking socket, and answer it if C copies its batches from the
+        open file of one segment. Returns as `exchange_produce` does. Raises nothing.
         """
         context = self.context
         if context.closed or not context.here[0]:

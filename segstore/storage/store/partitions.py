@@ -23,7 +23,7 @@ from segstore.mutex import Mutex
 from segstore.storage.context import StoreContext
 from segstore.storage.log.epoch_history import load_epochs
 from segstore.storage.log.open import Expected, Opened, open_partition
-from segstore.storage.log.partition import Partition
+from segstore.storage.log.partition import LogState, Partition
 from segstore.storage.log.publisher import Publisher
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.log.replica import Replica
@@ -208,9 +208,8 @@ class PartitionLoader:
         if self.sync:  # after a kill, too, readers see all records that they have seen before
             shown = 0 if published is None else published.high_watermark
             high_watermark = max(self._high_watermark((info.name, partition)), shown)
-        made = Partition(
-            context, info.settings, opened, epochs, producers, publisher, start_moved, layout, high_watermark
-        )
+        state = LogState(opened, epochs, producers, layout, high_watermark)
+        made = Partition(context, info.settings, state, publisher, start_moved)
         made.writer.follows = self._replicated
         if left is not None and left.end.is_sealed:
             made.leave_sealed()

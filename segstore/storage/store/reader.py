@@ -5,25 +5,21 @@ On disk files are only read. Threads: any.
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import time
-from collections.abc import Callable
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore import names
 from segstore.errors import ReadOnlyError
-from segstore.files import locks
 from segstore.mutex import Mutex, calls_out
 from segstore.storage.context import StoreContext
 from segstore.storage.log.read_only_partition import ReadOnlyPartition
-from segstore.storage.meta.clean_shutdown import read_marker
-from segstore.storage.meta.published_ends import Ends, EndsGlance, EndsReader, open_reader, slot_key
-from segstore.storage.meta.root_checkpoints import LOG_START_FILES, read_log_start
+from segstore.storage.meta.published_ends import Ends
 from segstore.storage.meta.tailed_ends import LATE, LOOK, FollowedEnds
-from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
+from segstore.storage.meta.topics import TopicFiles, TopicInfo, find_topic
+from segstore.storage.store.believed_ends import BelievedEnds
+from segstore.storage.store.published_partition import PublishedPartition
 
 if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition
@@ -38,27 +34,6 @@ _BLIND_SECONDS = 1.0  # the longest sleep before a look whether a writer still p
 _TRUST_SECONDS = 30.0  # the longest sleep while a live writer has the store
 _LAST_WAKE = 1.0  # seconds given to woken threads to leave `wait`; threads of a parent process never do
 _PATIENCE = 50  # looks, one ms apart, at a writer that is opening or closing the store
-
-
-class _Belief(NamedTuple):
-    """Whether the published ends with this nonce are the last writer's, as found at `at` (ns, monotonic)."""
-
-    at: int
-    nonce: int
-    holds: bool
-
-
-_NO_BELIEF = _Belief(-_BELIEF_NS, -1, False)
-
-
-class _KnownEnds(NamedTuple):
-    """The published ends of a partition as they were returned, and the glance that shows whether they
-    changed.
-    """
-
-    reader: EndsReader
-    glance: EndsGlance
-    shown: Ends
 
 
 class _Topics(NamedTuple):
@@ -82,9 +57,7 @@ class StoreReader:
         self._lock = Mutex()
         self._waiting: list[int] = []  # thread ids
         self._followers: dict[tuple[str, int, str], ReadOnlyPartition] = {}
-        self._ends: EndsReader | None = None
-        self._ends_path = os.path.join(context.root, names.OURS, names.ENDS)
-        self._belief = _NO_BELIEF
+        self._ends = BelievedEnds(context)
         self._topics = _Topics((-1, -1), frozenset(), 0, False, {})
 
     @property
@@ -165,181 +138,34 @@ class StoreReader:
         self.context.files.check_directory(directory)
         # Files of an older topic of that name may be open.
         self.context.pool.forget_directory(directory)
-        return ReadOnlyPartition(
-            self.context.pool,
-            directory,
-            info.settings,
-            self._published(info, partition),
-            self._unpublished_start(info.name, partition),
-            lambda: self._believed() or self._is_ours(),
-            lambda: self._is_there(info, partition),
-            self._sameness(info, partition, directory),
-            info.of_broker,
-            self._sealed(info, partition),
-        )
-
-    def _sealed(self, info: TopicInfo, partition: int) -> Callable[[], dict[int, int]]:
-        """Return a function that returns the ends of sealed segments of a shared log, by base offset."""
-        key = slot_key(info.topic_id, info.name, partition)
-
-        def get() -> dict[int, int]:
-            ends = self._ends
-            return {} if ends is None or ends.shared is None else ends.sealed(key)
-
-        return get
-
-    def _sameness(self, info: TopicInfo, partition: int, directory: str) -> Callable[[], bool]:
-        """Return a function that checks whether a directory still belongs to this topic. It compares the id
-        in the directory, and if that differs, the id in the topic's settings. Topics of old brokers, without
-        ids, can't be distinguished.
-        """
-        # id and inode of the directory when it last belonged to this topic
-        own_marks: list[tuple[str, int]] = []
-
-        def same() -> bool:
-            found_id = self._topic_files.told_id(info.name, partition)
-            if found_id == info.topic_id:
-                return True
-            mark = found_id, self.context.files.inode(directory)
-            if own_marks != [mark]:
-                if not self._is_there(info, partition):
-                    return False
-                own_marks[:] = [mark]
-            return True
-
-        return same
-
-    def _unpublished_start(self, topic: str, partition: int) -> Callable[[], int]:
-        """Return a function that returns the log start offset if no end is published. It reads its files
-        again when one of them was replaced.
-        """
-        places = [os.path.join(self.context.root, place) for place in LOG_START_FILES]
-        read: dict[tuple[object, ...], int] = {}
-
-        def get() -> int:
-            seen = tuple(map(self._identity, places))
-            if seen not in read:
-                read.clear()
-                read[seen] = self._log_start(topic, partition, None)
-            return read[seen]
-
-        return get
-
-    def _identity(self, path: str) -> tuple[int, ...] | None:
-        try:
-            return self.context.files.identity(path)
-        except FileNotFoundError:
-            return None
-
-    def _log_start(self, topic: str, partition: int, published: Ends | None) -> int:
-        ends = self._look_for_ends()
-        return read_log_start(self.context.files, self.context.root, (topic, partition), ends, published)
+        published = PublishedPartition(self.context, self._ends, self._topic_files, info, partition)
+        return ReadOnlyPartition(self.context.pool, directory, info.settings, published, info.of_broker)
 
     def ends_of(self, keys: list[int]) -> dict[int, Ends]:
         """Return the published ends of some partitions, all of one moment; an empty dict for a broker's
         directory.
         """
-        ends = self._ends if self._believed() else None
+        ends = self._ends.believed()
         return {} if ends is None else ends.get_all(keys)
-
-    def _published(self, info: TopicInfo, partition: int) -> Callable[[], Ends | None]:
-        key = slot_key(info.topic_id, info.name, partition)
-        counts: dict[int, int] = {}  # the log start offset to use, by published log start offset
-        known: _KnownEnds | None = None
-
-        def get() -> Ends | None:
-            nonlocal known
-            ends, belief, last = self._ends, self._belief, known
-            if ends is None or not belief.holds or monotonic_ns() - belief.at >= _BELIEF_NS:
-                if not self._believed():
-                    return None
-                ends = self._ends
-            if last is not None and last.reader is ends and last.glance.unchanged():
-                return last.shown
-            shown = found = ends.get(key) if ends is not None else None
-            if ends is None or found is None:
-                return None
-            if found.start != 0:
-                if found.start not in counts:
-                    # A writer changes the checkpoints before the published ends, so the checkpoints are never
-                    # older.
-                    counts.clear()
-                    counts[found.start] = self._log_start(info.name, partition, found)
-                shown = found._replace(start=counts[found.start])
-            glance = ends.glance(found)
-            known = _KnownEnds(ends, glance, shown) if glance is not None and shown is not None else None
-            return shown
-
-        return get
-
-    def _believed(self) -> bool:
-        """Return whether the published ends are those of the last writer, and no broker was here since.
-
-        It is true without a clean shutdown marker, or if the marker was written together with the ends.
-        """
-        ends = self._look_for_ends()
-        if ends is None:
-            return False
-        belief = self._belief
-        if belief.holds and ends.nonce == belief.nonce and monotonic_ns() - belief.at < _BELIEF_NS:
-            return True
-        ends = self._renewed(ends)
-        if ends is None:
-            return False
-        for _ in range(_PATIENCE):
-            now, nonce = monotonic_ns(), ends.nonce
-            marker = read_marker(self.context.files, self.context.root)
-            # Ends of a closed store without a checksum are not believed: its logs give the same ends.
-            holds = marker != 0 and nonce == (marker or 0) and (ends.checked or marker is None)
-            self._belief = belief = _Belief(now, nonce, holds)
-            if belief.holds or not self._is_ours():
-                break
-            # A writer that opens or closes the store has written only one of marker and ends. The log can't
-            # replace the ends: it may soon contain half of an adoption.
-            time.sleep(0.001)
-        return belief.holds
-
-    def _is_ours(self) -> bool:
-        """Return whether a segstore writer has the store: Kafka's lock belongs to a process, segstore's to an
-        open file.
-        """
-        path = os.path.join(self.context.root, names.LOCK)
-        try:
-            with self.context.files.open(path) as handle:
-                return locks.holder(handle.fd) == -1
-        except OSError as error:
-            if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EACCES}:
-                raise
-            return False
-
-    def _is_there(self, info: TopicInfo, partition: int) -> bool:
-        """Return whether the topic with this id still has the partition. Raises OSError,
-        CorruptCheckpointError.
-        """
-        found = self._topic_files.load()[0].get(info.name)
-        return found is not None and (info.topic_id, True) == (
-            found.topic_id,
-            partition in found.partition_ids,
-        )
 
     @property
     def publications(self) -> int:
         """Return the number of publications; 0 if there are no published ends."""
-        ends = self._look_for_ends()
-        return ends.publications if ends is not None and self._believed() else 0
+        ends = self._ends.believed()
+        return 0 if ends is None else ends.publications
 
     @property
     def news(self) -> int:
         """Return a number that changes with topics and groups; -1 if there are no published ends."""
-        ends = self._look_for_ends()
-        return ends.news if ends is not None and self._believed() else -1
+        ends = self._ends.believed()
+        return -1 if ends is None else ends.news
 
     def wait(self, seen: int, seconds: float) -> None:
         """Sleep until there is a publication after `publications` was `seen`, or `seconds` have passed. A
         broker publishes nothing: then this sleeps for POLL_SECONDS at most.
         """
-        ends, me = self._look_for_ends(), threading.get_ident()
-        if ends is None or not self._believed():
+        ends, me = self._ends.believed(), threading.get_ident()
+        if ends is None:
             time.sleep(min(seconds, POLL_SECONDS))
             return
         # before `closed` is read: either `close` sees this thread, or this thread sees `closed`
@@ -352,8 +178,8 @@ class StoreReader:
 
     def follow(self, keys: list[int]) -> FollowedEnds | None:
         """Return the published ends of these slot keys for `wait_for`; None if they are not believed."""
-        ends = self._look_for_ends()
-        if ends is None or not self._believed():
+        ends = self._ends.believed()
+        if ends is None:
             return None
         try:
             return ends.follow(keys)
@@ -362,8 +188,8 @@ class StoreReader:
 
     def _follows(self, followed: FollowedEnds) -> bool:
         """Return whether a writer of this store now publishes into the memory of `followed`."""
-        believed, ends = self._believed(), self._ends
-        mapped = None if ends is None or not believed else (ends.memory, ends.shared)
+        ends = self._ends.believed()
+        mapped = None if ends is None else (ends.memory, ends.shared)
         followed.outdated = mapped != (followed.memory, followed.shared)
         return not followed.outdated
 
@@ -373,8 +199,7 @@ class StoreReader:
         passed. Return the result of `FollowedEnds.wait`, or LOOK. The sleep is longer while a live writer has
         the store, as only the writer changes the ends.
         """
-        belief, now = self._belief, monotonic_ns()
-        if (not belief.holds or now - belief.at >= _BELIEF_NS) and not self._follows(followed):
+        if not self._ends.are_fresh() and not self._follows(followed):
             return LOOK
         me, blind = threading.get_ident(), _BLIND_SECONDS
         self._waiting.append(me)  # as in `wait`
@@ -391,7 +216,7 @@ class StoreReader:
     @calls_out
     def _wait_on(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
         end = time.monotonic() + seconds
-        while self._follows(followed) and self._is_ours() and not self.context.closed:
+        while self._follows(followed) and self._ends.have_writer() and not self.context.closed:
             found = followed.wait(nudges, min(end - time.monotonic(), _TRUST_SECONDS))
             if found != LATE or time.monotonic() >= end:
                 return found
@@ -399,24 +224,7 @@ class StoreReader:
 
     def wake(self) -> None:
         """Have all threads in `wait` return early, except one that is just about to wait."""
-        if self._ends is not None:
-            self._ends.wake()
-
-    def _renewed(self, ends: EndsReader) -> EndsReader | None:
-        """Return the published ends, mapped anew if their file was replaced."""
-        try:
-            if self.context.files.inode(self._ends_path) == ends.inode:
-                return ends
-        except FileNotFoundError:
-            return ends  # the file was only removed: a writer may still use it
-        self._ends, self._belief = None, _NO_BELIEF
-        ends.wake()  # threads that wait on the old file, which belongs to an earlier store, look again
-        return self._look_for_ends()
-
-    def _look_for_ends(self) -> EndsReader | None:
-        if self._ends is None:
-            self._ends = open_reader(self.context.files, self._ends_path)
-        return self._ends
+        self._ends.wake()
 
     def abandon(self) -> None:
         """End the store's threads, because nothing refers to the store."""

@@ -15,13 +15,13 @@ from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.files.reserve import NO_ROOM
 from segstore.storage.context import StoreContext
-from segstore.storage.meta.client_quotas import quota_copies, read_limits, write_limits
-from segstore.storage.meta.group_configs import group_config_copies
-from segstore.storage.meta.scram_credentials import scram_copies
+from segstore.storage.meta.client_quotas import QUOTAS
+from segstore.storage.meta.group_configs import GROUP_CONFIGS
+from segstore.storage.meta.scram_credentials import SCRAM
 from segstore.storage.meta.sealed_file import CLUSTER_ID, PRODUCER_ID
 from segstore.storage.meta.small_files import Copies, put_aside
 from segstore.storage.meta.store_format import path_of, write_format
-from segstore.storage.meta.sweep_states import damaged_states, format_states
+from segstore.storage.meta.sweep_states import SWEEPS
 
 
 def mend_small(context: StoreContext, there: Collection[str]) -> None:
@@ -29,13 +29,12 @@ def mend_small(context: StoreContext, there: Collection[str]) -> None:
     if f"{names.OURS}/{names.QUOTAS}" in there or f"{names.OURS}/{names.QUOTAS_COPY}" in there:
         _mend_quotas(context)
     if f"{names.OURS}/{names.SCRAM}" in there or f"{names.OURS}/{names.SCRAM_COPY}" in there:
-        _mend_copies(context, scram_copies(context.files, context.root))
+        _mend_copies(context, SCRAM.copies(context.files, context.root))
     if f"{names.OURS}/{names.GROUPS}" in there or f"{names.OURS}/{names.GROUPS_COPY}" in there:
-        _mend_copies(context, group_config_copies(context.files, context.root))
-    if f"{names.OURS}/{names.SWEEPS}" in there:
-        path, wrong = damaged_states(context.files, context.root)
-        if wrong:
-            context.remake(path, format_states({}), wrong, "nothing: it is known of no sweep any more")
+        _mend_copies(context, GROUP_CONFIGS.copies(context.files, context.root))
+    if f"{names.OURS}/{names.SWEEPS}" in there and (wrong := SWEEPS.damage(context.files, context.root)):
+        path = SWEEPS.path(context.root)
+        context.remake(path, SWEEPS.pack({}), wrong, "nothing: it is known of no sweep any more")
     # If one of these is missing, it is made when it is next needed: the producer id from the ids in all logs.
     for each in (PRODUCER_ID, CLUSTER_ID):
         if f"{names.OURS}/{each.name}" in there:
@@ -63,7 +62,7 @@ def _move(context: StoreContext, path: str, wrong: str) -> None:
 
 
 def _mend_quotas(context: StoreContext) -> None:
-    if _mend_copies(context, quota_copies(context.files, context.root)):
+    if _mend_copies(context, QUOTAS.copies(context.files, context.root)):
         _upgrade(context)
 
 
@@ -84,7 +83,7 @@ def _upgrade(context: StoreContext) -> None:
     OSError.
     """
     try:
-        write_limits(context.files, context.root, read_limits(context.files, context.root))
+        QUOTAS.write(context.files, context.root, (QUOTAS.read(context.files, context.root) or {}))
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise

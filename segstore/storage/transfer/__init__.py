@@ -3,11 +3,10 @@
 On disk files are only read. Threads: any, without locks; the pipe, buffer or mapping that a method needs
 belongs to the transfer, which makes and closes it.
 
-`methods` names the methods and says what each serves and what "auto" takes, `sinks` says what a descriptor
-is, `transfer` picks the batches and makes sure that all their bytes arrive, `senders` moves them. `short_way`
-does both by one native call where it can.
-`bench.zero_copy` brings methods of its own, and counts the system calls. docs/transfer.md explains the
-methods.
+`methods` names the methods, their sinks, and the choice of "auto". `sinks` finds the kind of a descriptor,
+`transfer` picks the batches and sends all their bytes, `senders` move them. `short_way`, the fast path, does
+all this by one native call. `bench.zero_copy` has more methods, and counts the system calls. docs/transfer.md
+explains the methods.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is sent to others is magic 2 only: where a stretch of a log has messages of magic 0 or 1, its batches
-are brought up, and sent from a file in memory. All others are sent from the log as they lie there.
+"""Conversion for transfers, which send only magic 2: if a stretch of a log has messages of magic 0 or 1, its
+batches are converted, and sent from a file in memory. Other stretches are sent from the log's file.
 
-On disk files are only read. Threads: any, without locks; an immutable view's segment is looked at.
+On disk files are only read. Threads: any, without locks; an immutable view's segment is read.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from segstore.storage.segment.segment import Segment
 
 def as_sent(segment: Segment, handle: Handle, found: Any, most: int, files: Files) -> tuple[Handle, bool]:
     """Return the file from which a stretch (`found`, a `seg_found *`) of a segment's log is sent, and whether
-    that is the log. If it is not, `found` tells where the batches lie in the file: they end with the one that
-    makes them `most` bytes or more. Raises OSError; CorruptRecordError where the first batch is damaged.
+    it is the log's file. If it is not, `found` is changed to the place of the converted batches; they end
+    with the batch that makes them `most` bytes or more. Raises OSError; CorruptRecordError if the first batch
+    is damaged.
     """
     if not segment.may_be_old or not files.attributes(handle, found.position, found.stop) & lib.SEG_OLD:
         return handle, True
     position = found.position
     data = files.pread(handle, found.stop - position, position)
-    batches, stop = scan(data, position)  # with CRCs: those that are sent are made here
+    batches, stop = scan(data, position)  # checks CRCs: the converted batches get new ones
     if not len(batches):
         reason = BAD.get(stop.status, "the file was cut")
         raise CorruptRecordError(segment.path, position, found.next_offset - 1, reason)

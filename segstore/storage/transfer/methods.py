@@ -1,8 +1,8 @@
-"""Methods of a transfer: the ways to move bytes from a file to a sink, which sinks each serves, and which
-methods this machine has.
+"""Methods of a transfer: the ways to move bytes from a file to a sink, the sinks that each serves, and the
+methods that this machine has.
 
-Nothing is on disk. Threads: any. `METHODS` are those that `PartitionLog.transfer` knows by name; a caller of
-`storage.transfer.transfer` may bring a `Method` of its own, as `segstore bench zero-copy` does.
+Nothing is on disk. Threads: any. `METHODS` are the methods of `PartitionLog.transfer`, by name; a caller of
+`storage.transfer.transfer` may pass a `Method` of its own, as `segstore bench zero-copy` does.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ COPY_FILE_RANGE, AUTO = "copy_file_range", "auto"
 
 
 class Method(NamedTuple):
-    """A method: `make` gives the sender for one transfer to a sink, and raises OSError where the system lacks
-    or forbids what it needs.
+    """A method of a transfer: `make` returns the sender for one transfer to a sink, and raises OSError if the
+    system lacks or forbids a call that it needs.
     """
 
     name: str
     make: Callable[[Files, Sink], TransferSender]
     kinds: frozenset[str] = frozenset(KINDS)
-    """The kinds of sink that it can serve; "other" sinks (devices) the system may still refuse."""
+    """The kinds of sink that it can serve; the system may still refuse an "other" sink (a device)."""
     looks: bool = True
-    """Whether the kind of the sink is found out before a transfer, which takes some system calls."""
+    """Whether a transfer first finds out the kind of the sink, which takes some system calls."""
     appends: bool = True
     """Whether the system lets it write to a file that was opened with O_APPEND."""
 
     def serves(self, sink: Sink) -> bool:
-        """Return whether it can send to this sink, as far as the sink's kind tells."""
+        """Return whether the method can send to a sink of this kind."""
         return sink.kind in self.kinds and (self.appends or not sink.appends)
 
 
@@ -52,9 +52,9 @@ def _copy_file_range(files: Files, sink: Sink) -> TransferSender:
 
 # --- auto --------------------------------------------------------------------------------------
 
-# "auto" takes what `segstore bench zero-copy` recommends (benchmarks/results/zero-copy.json, Linux 6.18, 2
-# cores, warm): sendfile everywhere, which no other method beat without losing in the other measure. At 64
-# KiB a transfer, in MB/s, and the sender's CPU as a part of `read`'s:
+# "auto" takes the method that `segstore bench zero-copy` recommends (benchmarks/results/zero-copy.json, Linux
+# 6.18, 2 cores, warm): sendfile for all sinks. No other method was better in one measure without being worse
+# in the other. At 64 KiB a transfer, in MB/s, and the sender's CPU as a part of `read`'s:
 #
 #     sink   sendfile     splice       mmap         read         copy_file_range
 #     tcp    1,794 0.61   1,035 1.07   1,007 1.10   1,107 1.00   -
@@ -62,12 +62,12 @@ def _copy_file_range(files: Files, sink: Sink) -> TransferSender:
 #     pipe   2,746 0.32   2,106 0.41     985 1.08   1,016 1.00   -
 #     file   1,790 0.89   1,200 1.24   1,277 1.21   1,590 1.00   1,875 0.85
 #
-# From 1 MiB on all methods are near one another. To a Unix socket 16 MiB at a time are faster by mmap
-# (3,643 to 2,362 MB/s), for more of the sender's CPU.
+# From 1 MiB on all methods have nearly the same speed, but to a Unix socket 16 MiB at a time are faster by
+# mmap (3,643 to 2,362 MB/s), for more of the sender's CPU.
 
 
 def choose(sink: Sink) -> str:
-    """Return the method that "auto" takes, which is never one that this sink would refuse."""
+    """Return the method of "auto" for this sink, which never refuses it."""
     return READ if sink.kind == OTHER or sink.appends else SENDFILE
 
 
@@ -91,7 +91,7 @@ METHODS = {
 
 
 def check(method: Method, sink: Sink) -> None:
-    """Raise InvalidArgumentError where the method can't serve the sink."""
+    """Raise InvalidArgumentError if the method can't serve the sink."""
     if method.serves(sink):
         return
     allowed = ", ".join(name for name, other in METHODS.items() if other.serves(sink))
@@ -102,8 +102,8 @@ def check(method: Method, sink: Sink) -> None:
 
 
 def transfer_methods() -> dict[str, str | None]:
-    """Return for each method of `PartitionLog.transfer`: None where it is available here, else why it is
-    not.
+    """Return None for each method of `PartitionLog.transfer` that is available here, else the reason why it
+    is not.
     """
     files = Files()
     return {method: files.why_not(method) for method in METHODS}

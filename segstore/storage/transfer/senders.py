@@ -1,10 +1,10 @@
 """Senders, one for each method: they move bytes of a file to a sink, a step at a time.
 
-On disk files are only read. Threads: a sender belongs to one transfer. `send` is called for `count` bytes
-from `position` on, again and again from where the call before ended. A sender may have taken more from the
-file than the sink took; it keeps the rest for the next call. `send` returns the bytes that the sink
-took, 0 where the file ends, and raises as `Files` does. `close` releases all that the sender has, in any
-state.
+On disk files are only read. Threads: a sender belongs to one transfer. The transfer calls `send` again and
+again for `count` bytes from `position` on, always from the end of the last call. A sender may have read more
+from the file than the sink took; it keeps these bytes for the next call. `send` returns the bytes that the
+sink took, 0 at the end of the file, and raises as `Files` does. `close` releases the sender's resources, in
+any state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _raw = ffi.new_allocator(should_clear_after_alloc=False)
 
 
 class TransferSender(Protocol):
-    """A sender: see the module."""
+    """Moves bytes of a file to one sink; the module describes `send` and `close`."""
 
     def send(self, source: Handle, position: int, count: int) -> int: ...
 
@@ -30,7 +30,7 @@ class TransferSender(Protocol):
 
 
 class Straight:
-    """Sends from the page cache to the sink by one system call: sendfile, copy_file_range, splice into a
+    """Sends from the page cache to the sink by one system call: sendfile, copy_file_range, or splice into a
     pipe.
     """
 
@@ -49,7 +49,7 @@ class Splice:
 
     def __init__(self, files: Files, sink: Sink) -> None:
         self._files, self._sink = files, sink.fd
-        self._held = 0  # bytes in the pipe: those from the next position on
+        self._held = 0  # bytes in the pipe, which begin at the next position
         self._pipe = descriptors()
         files.make_pipe(self._pipe)
 
@@ -95,16 +95,16 @@ class ReadWriteSender:
 
 # --- mapped ------------------------------------------------------------------------------------
 
-# A window of a file is mapped while its bytes are sent, by write(2) or what builds on it. The bytes of a
-# log below its visible end never change; a file that somebody has cut gives an EFAULT of the system call
-# that reads the mapping, never a SIGBUS: only the kernel touches the mapping.
+# A window of a file is mapped while its bytes are sent by write(2), or by a method of `bench.zero_copy`. The
+# bytes of a log below its visible end never change. If a user cuts the file, the system call that reads the
+# mapping fails with EFAULT, and no SIGBUS comes: only the kernel reads the mapping.
 
 WINDOW = 4 << 20
 """Bytes that are mapped at a time."""
 
 
 class Mapped:
-    """What the senders share that send from a mapping."""
+    """The base of senders that send from a mapping of the file."""
 
     def __init__(self, files: Files, sink: Sink) -> None:
         self.files, self.sink = files, sink.fd
@@ -113,8 +113,8 @@ class Mapped:
         self.end = 0  # of the window, as a position in the file
 
     def reach(self, source: Handle, position: int, count: int) -> int:
-        """Return how many bytes from `position` on are mapped now, `count` at most and 1 at least. Raises
-        OSError.
+        """Map the file at `position`; return the number of bytes mapped from there, at most `count` and at
+        least 1. Raises OSError.
         """
         if source is not self._source or position >= self.end:
             self.release()
@@ -130,7 +130,7 @@ class Mapped:
             self.files.unmap_window(self.window)
 
     def close(self) -> None:
-        """Do what `release` does, also for a window that an interrupt has left."""
+        """Unmap the window, even if an interrupt has left it."""
         self._source = None
         self.files.unmap_window(self.window)
 

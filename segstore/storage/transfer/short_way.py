@@ -1,19 +1,19 @@
-"""The short way of a transfer: the look-up and one sendfile(2) in one native call, where nothing is unusual.
+"""The fast path of a transfer: the look-up and one sendfile(2) in one native call.
 
-Where a view has sent before, `seg_transfer` makes that call, from a `Sendable` of the view; else
-`send_at_once` does, and leaves one.
+If a view has sent before, `seg_transfer` makes that call, from a `Sendable` of the view; else `send_at_once`
+makes it, and leaves a `Sendable`.
 
-Unusual is: a file that is not open, or an index that is not loaded; a log that may have messages of magic 0
-or 1, which are not sent as they are; a stretch that may go on in another segment; an index or a header that
-is not what it must be; a sink that takes nothing for now; a SIGPIPE that would end the process. `transfer` is
-the long way, which handles all that. Both send the same bytes.
+The slow path, `transfer`, is for these cases: a file that is not open, or an index that is not loaded; a log
+that may have messages of magic 0 or 1, which are converted; a stretch that may continue in another segment; a
+wrong index entry or batch header; a sink that would block; a SIGPIPE that would end the process. Both paths
+send the same bytes.
 
 On disk files are only read. Threads: any, without locks, on an immutable view.
 """
 
 from __future__ import annotations
 
-# `signal` makes an enum of what these give, which takes as long as the look-up.
+# `signal` converts the handlers to enums, which takes as long as the look-up.
 from _signal import SIG_IGN, getsignal  # type: ignore[import-not-found]
 from signal import SIGPIPE
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from segstore.storage.segment.log_view import LogView
 from segstore.storage.transfer.methods import METHODS, SENDFILE
 from segstore.storage.transfer.senders import Straight
 from segstore.storage.transfer.sinks import unseen
-from segstore.storage.transfer.transfer import deliver, shorter, told
+from segstore.storage.transfer.transfer import deliver, sending_error, shorter
 
 if TYPE_CHECKING:
     from segstore.storage.context import StoreContext
@@ -42,11 +42,11 @@ _NEXT = (1 << 32) - 1
 def send_at_once(
     view: LogView, fd: int, offset: int, max_bytes: int, context: StoreContext, views: Visible | None = None
 ) -> tuple[int, int] | None:
-    """Do what `transfer` does by sendfile, from an open store. None where that is left to it, and nothing was
-    sent; so it is in the child of a fork of the writer. `views` are those of which `view` is the current one:
-    for the next transfer from there `seg_transfer` can make the call.
+    """Send batches as `transfer` does by sendfile, from an open store. Return (bytes, next offset); None, and
+    nothing was sent, if `transfer` must do it, as always in a forked child of the writer. `views` is the
+    `Visible` of which `view` is the current view: it lets `seg_transfer` make the next call.
 
-    Raises SinkError; InvalidArgumentError where sendfile can't serve the sink; StorageError of the segment's
+    Raises SinkError; InvalidArgumentError if sendfile can't serve the sink; StorageError of the segment's
     file.
     """
     known: Sendable | None = view.sendable
@@ -68,7 +68,7 @@ def send_at_once(
 def go_on(
     result: int, known: Sendable, handle: Handle, fd: int, offset: int, max_bytes: int, files: Files
 ) -> tuple[int, int] | None:
-    """Return what `send_at_once` does, and raise as it does, for a `result` of `seg_send_stretch`."""
+    """Return the answer of `send_at_once`, and raise its errors, for a `result` of `seg_send_stretch`."""
     if result > 0:
         return result >> 32, offset + (result & _NEXT)
     if result == _SLOW:
@@ -84,16 +84,16 @@ def go_on(
 
 
 def _leave(error: OSError, handle: Handle, fd: int, files: Files) -> None:
-    """Leave a sink that takes nothing for now to the long way; raise other errors of sendfile(2)."""
+    """Leave a sink that would block to the slow path; raise other errors of sendfile(2)."""
     if not isinstance(error, InterruptedError | BlockingIOError):
-        raise told(error, handle, _BY, fd, files) from error
+        raise sending_error(error, handle, _BY, fd, files) from error
 
 
 def sendable(
     view: LogView, offset: int, context: StoreContext, views: Visible | None = None
 ) -> Sendable | None:
-    """Have `view` remember the segment that holds `offset`, and return it; None where it is not in the view,
-    or has to be opened first.
+    """Have `view` remember the segment that holds `offset`, and return it; None if `offset` is not in the
+    view, or the segment has to be opened first.
     """
     view.sendable = known = _sendable(view, offset, context, views)
     return known
@@ -111,30 +111,30 @@ def _sendable(view: LogView, offset: int, context: StoreContext, views: Visible 
     handle, index = ready
     end, below = view.bounds(slot)
     first = max(segment.base_offset, view.start_offset)
-    # What another process cuts, after a power cut, it writes anew under the same name: nothing is remembered.
+    # After a power cut another process may cut the log, and write other bytes: only the writer remembers.
     remembers = context.writable
     c = ffi.new(_SENDABLE, (segment.fields(end, view.end_offset, index), below, -1, -1, here, remembers))
-    bearer = views.bearer(view) if views is not None and _is_plain(context.files) else None
+    current = views.current_if_same(view) if views is not None and _is_plain(context.files) else None
     tail = None if views is None else views.tail.c
     # `index` and `here` have the memory that `c` points to.
     where = address(tail or ffi.NULL)
     known = Sendable(ref(handle), c, address(c), (index, here), first, tail, where)
     known.offered = views is not None
-    if bearer is not None:
-        bearer.at_once = known
+    if current is not None:
+        current.at_once = known
     return known
 
 
 def _is_plain(files: Files) -> bool:
-    """Return whether these have no `send_stretch` of their own, which C would pass by."""
+    """Return whether `files` has no `send_stretch` of its own, which C's call would skip."""
     return type(files).send_stretch is SendfileCalls.send_stretch
 
 
 def _finish(
     fd: int, handle: Handle, known: Sendable, offset: int, max_bytes: int, done: int, files: Files
 ) -> tuple[int, int]:
-    """Send the rest of a stretch of which `done` bytes were sent; returns its bytes, and the offset behind
-    it.
+    """Send the bytes of a stretch after its first `done` ones; return the size of the stretch, and the offset
+    after it.
     """
     found = ffi.new(_FOUND)
     if not files.find_stretch(handle, found, ffi.addressof(known.segment, "segment"), -1, offset, max_bytes):

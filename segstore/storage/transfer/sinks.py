@@ -1,4 +1,4 @@
-"""Sinks of a transfer: what a descriptor is, and the errors of one.
+"""Sinks of a transfer: the kind of a descriptor, and its errors.
 
 Nothing is on disk. Threads: any.
 """
@@ -34,8 +34,8 @@ class Sink(NamedTuple):
 
 
 def descriptor(sink: Any) -> int:
-    """Return the descriptor of a sink: an int, or what has fileno(). Raises InvalidTypeError; SinkError for a
-    closed sink.
+    """Return the descriptor of a sink: an int, or an object with fileno(). Raises InvalidTypeError; SinkError
+    for a closed sink.
     """
     fd = sink if isinstance(sink, int) and not isinstance(sink, bool) else _fileno(sink)
     if not 0 <= fd <= INT32_MAX:
@@ -58,7 +58,7 @@ def _fileno(sink: Any) -> int:
 
 
 def look_at(files: Files, fd: int) -> Sink:
-    """Return the kind of a descriptor. Raises SinkError where it is none."""
+    """Return the sink of a descriptor, with its kind. Raises SinkError if the descriptor is not open."""
     try:
         kind, appends, _ = files.look_at(fd)
     except OSError as error:
@@ -67,7 +67,7 @@ def look_at(files: Files, fd: int) -> Sink:
 
 
 def unseen(fd: int) -> Sink:
-    """Return a sink for a descriptor that is not looked at."""
+    """Return a sink for a descriptor whose kind is not looked up."""
     return Sink(fd, OTHER, False)
 
 
@@ -79,7 +79,7 @@ def kind_of(fd: int) -> str:
 
 
 def refusal(error: OSError) -> SinkError:
-    """Return the SinkError for an error that the system gives for a sink."""
+    """Return the SinkError for a system error of a sink."""
     number = error.errno or errno.EIO
     gone = number in (errno.EPIPE, errno.ECONNRESET)
     return (SinkClosedError if gone else SinkError)(number, os.strerror(number))

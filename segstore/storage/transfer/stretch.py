@@ -1,7 +1,7 @@
-"""`Stretch`: whole batches of a log as a part of one segment's file, which stays open until it is released.
+"""`Stretch`: whole batches of a log as a part of one segment's file, which stays open until its release.
 
 On disk files are only read. A file that retention or compaction removes stays readable by its descriptor, and
-what lies below a view's end never changes. Threads: any, without locks, on an immutable view; a stretch
+the bytes below a view's end never change. Threads: any, without locks, on an immutable view; a stretch
 belongs to one thread at a time.
 """
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from segstore._native import Sendable, ffi
 from segstore.files import Files, Handle
 from segstore.records import TRANSACTIONAL_FLAG
-from segstore.storage.log.exchange import NativeExchange
 from segstore.storage.log.read import MayBeMissing
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.transfer.short_way import sendable
@@ -23,12 +22,15 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from segstore.storage.context import StoreContext
+    from segstore.storage.log.exchange import NativeExchange
 
 _FOUND = ffi.typeof("seg_found *")
 
 
 class StoredBatches(NamedTuple):
-    """Where batches lie: the bytes from `position` to `stop` of an open log; `next_offset` is behind them."""
+    """The place of batches: the bytes from `position` to `stop` of an open log. `next_offset` is the offset
+    after them.
+    """
 
     handle: Handle
     position: int
@@ -37,22 +39,22 @@ class StoredBatches(NamedTuple):
 
 
 class Stretch:
-    """Bytes of a file that hold whole batches. `len()` is their number, `position` where the first one lies,
-    and `next_offset` the offset to go on from. `high_watermark`, `last_stable_offset` and `log_start_offset`
-    are those of the moment at which the stretch was found. `aborted` lists the aborted transactions that its
-    batches may belong to, as (producer id, first offset), where it was found for `read_committed`; else it is
-    None.
+    """Bytes of a file that hold whole batches. `len()` is the number of bytes, `position` the place of the
+    first, and `next_offset` the offset to continue from. `high_watermark`, `last_stable_offset` and
+    `log_start_offset` are those of the moment of the search. `aborted` lists the aborted transactions that
+    its batches may belong to, as (producer id, first offset), if the stretch was found for `read_committed`;
+    else it is None.
     """
 
     __slots__ = (
         "_handle",
-        "_size",
         "aborted",
         "high_watermark",
         "last_stable_offset",
         "log_start_offset",
         "next_offset",
         "position",
+        "size",
     )
 
     def __init__(
@@ -64,27 +66,27 @@ class Stretch:
         last_stable_offset: int,
         aborted: list[tuple[int, int]] | None,
     ) -> None:
-        """An empty stretch has no `place`, and goes on from `offset`."""
+        """An empty stretch has no `place`; its next offset is `offset`."""
         self._handle = None if place is None else place.handle
         self.position = 0 if place is None else place.position
-        self._size = 0 if place is None else place.stop - place.position
+        self.size = 0 if place is None else place.stop - place.position
         self.next_offset = offset if place is None else place.next_offset
         self.log_start_offset, self.high_watermark = log_start_offset, high_watermark
         self.last_stable_offset, self.aborted = last_stable_offset, aborted
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def fileno(self) -> int:
-        """Return the descriptor of the file; -1 where the stretch is empty or was released."""
+        """Return the descriptor of the file; -1 if the stretch is empty or was released."""
         return -1 if self._handle is None else self._handle.fd
 
     def read(self, files: Files) -> bytes:
         """Return the bytes. Raises OSError."""
-        return b"" if self._handle is None else files.pread(self._handle, self._size, self.position)
+        return b"" if self._handle is None else files.pread(self._handle, self.size, self.position)
 
     def release(self) -> None:
-        """Let go of the file; a second call does nothing."""
+        """Release the file; a second call does nothing."""
         self._handle = None
 
     def __enter__(self) -> Self:
@@ -99,9 +101,9 @@ class Stretch:
 def find_stretch(
     view: LogView, offset: int, limit: int, most: int, min_one: bool, files: Files, gaps: MayBeMissing
 ) -> StoredBatches | None:
-    """Return where the batches from the one that holds `offset` on lie in one segment, below offset `limit`:
-    `most` bytes, and with `min_one` at least one batch. None where there are none. Raises OSError,
-    CorruptRecordError.
+    """Return the place of the batches from the one that holds `offset` on, in one segment, below offset
+    `limit`: at most `most` bytes, but with `min_one` at least one batch. None without such batches. Raises
+    OSError, CorruptRecordError.
     """
     if offset >= limit:
         return None
@@ -120,37 +122,12 @@ def find_stretch(
     return None
 
 
-def stretch_at_once(
-    view: LogView, offset: int, most: int, committed: bool, context: StoreContext
-) -> Stretch | None:
-    """Return the stretch that `find_stretch` and `has_transactions` would give for an `offset` within the
-    view, where nothing is unusual; None where that is left to them: see `short_way.sendable`.
-    """
-    start, end, stable = view.start_offset, view.end_offset, view.stable_offset
-    if stable != end and (committed or stable < 0):
-        return None
-    if offset == end:
-        return Stretch(None, offset, start, end, stable, [] if committed else None)
-    known: Sendable | None = view.sendable
-    if known is None or known.spent or not known.first <= offset < known.below:
-        known = sendable(view, offset, context)
-    handle = None if known is None else known.handle()
-    if known is None or handle is None:
-        return None
-    found, of = ffi.new(_FOUND), ffi.addressof(known.segment, "segment")
-    if not context.files.find_stretch(handle, found, of, -1, offset, most) or found.next_offset > known.below:
-        return None
-    place = StoredBatches(handle, found.position, found.stop, int(found.next_offset))
-    if committed and has_transactions(place, context.files):
-        return None
-    return Stretch(place, offset, start, end, stable, [] if committed else None)
-
-
 def exchange_at_once(
     view: LogView, sock: int, exchange: NativeExchange, context: StoreContext
 ) -> bool | None:
-    """Receive a fetch, and answer it with what `stretch_at_once` gives, if C copies that into answers; return
-    whether it is answered. None, and nothing was received: another way has to be taken.
+    """Receive a fetch, and answer it with batches of the segment that `short_way.sendable` returns, if C
+    copies them; return whether it is answered. None, and nothing is received, if there is no such segment or
+    the view has an open transaction that the answer depends on.
     """
     start, end, stable = view.start_offset, view.end_offset, view.stable_offset
     if stable < 0 or (stable != end and exchange.committed):
@@ -165,5 +142,7 @@ def exchange_at_once(
 
 
 def has_transactions(place: StoredBatches, files: Files) -> bool:
-    """Return whether any batch there is one of a transaction. Only headers are read. Raises OSError."""
+    """Return whether any batch of this place belongs to a transaction. Only headers are read. Raises
+    OSError.
+    """
     return bool(files.attributes(place.handle, place.position, place.stop) & TRANSACTIONAL_FLAG)

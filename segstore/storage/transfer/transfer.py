@@ -1,4 +1,4 @@
-"""A transfer: which batches are sent, by which method, and that all their bytes arrive.
+"""A transfer: it picks the batches and the method, and sends all bytes of the batches.
 
 On disk files are only read. Threads: any, without locks, on an immutable view.
 """
@@ -25,14 +25,14 @@ from segstore.storage.transfer.sinks import look_at, refusal, unseen
 # --- delivering --------------------------------------------------------------------------------
 
 _OF_METHOD = frozenset({errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS})
-"""Errors for a sink that is fine, but not for this call."""
+"""Errors for a good sink that this system call can't serve."""
 
 
 def deliver(
     sender: TransferSender, fd: int, files: Files, handle: Handle, position: int, stop: int, method: Method
 ) -> None:
-    """Send every byte, however many one call takes: the loop goes on after signals, whose handlers have run,
-    and after waiting.
+    """Send every byte, by as many calls as it takes: the loop continues after signals, whose handlers have
+    run, and after a full sink.
     """
     while position < stop:
         try:
@@ -43,16 +43,16 @@ def deliver(
             files.wait_for(fd, select.POLLOUT)
             continue
         except OSError as error:
-            raise told(error, handle, method, fd, files) from error
+            raise sending_error(error, handle, method, fd, files) from error
         if not sent:
             raise shorter(handle)
         position += sent
 
 
-def told(error: OSError, handle: Handle, method: Method, fd: int, files: Files) -> SegstoreError:
-    """Return the error of ours for one that the system gave while bytes of a segment were sent."""
+def sending_error(error: OSError, handle: Handle, method: Method, fd: int, files: Files) -> SegstoreError:
+    """Return segstore's error for a system error while bytes of a segment were sent."""
     if error.filename is not None:
-        cut = error.errno == errno.EFAULT  # a mapping behind the file's end gives this
+        cut = error.errno == errno.EFAULT  # from a mapping beyond the file's end
         return shorter(handle) if cut else StorageError(error.errno, error.strerror, error.filename)
     if error.errno not in _OF_METHOD:
         return refusal(error)
@@ -63,15 +63,13 @@ def told(error: OSError, handle: Handle, method: Method, fd: int, files: Files) 
 
 
 def shorter(handle: Handle) -> StorageError:
-    """Return the error for a file that is shorter than its log says."""
+    """Return the error for a file that is shorter than its segment."""
     return StorageError(errno.EIO, "the segment became shorter while it was sent", handle.path)
 
 
 @contextmanager
 def without_sigpipe() -> Iterator[None]:
-    """Run a block in which this thread gets no SIGPIPE of a sink without a reader: the error is raised
-    instead.
-    """
+    """Run a block without SIGPIPE in this thread: for a sink without a reader the error is raised instead."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     pending = signal.SIGPIPE in signal.sigpending()
     try:
@@ -86,18 +84,18 @@ def without_sigpipe() -> Iterator[None]:
 
 _FOUND, _SEGMENT = ffi.typeof("seg_found *"), ffi.typeof("seg_segment *")
 _NOT_HERE = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOPROTOOPT})
-"""Errors of making a sender where the system lacks, or forbids, what its method needs."""
+"""Errors of making a sender on a system that lacks, or forbids, a call of its method."""
 
 
 def transfer(
     view: LogView, fd: int, offset: int, max_bytes: int, method: Method, files: Files, gaps: MayBeMissing
 ) -> tuple[int, int]:
-    """Send batches from the one that holds `offset` on, up to `max_bytes`, at least one where there is any;
-    returns (bytes, next offset).
+    """Send batches from the one that holds `offset` on, up to `max_bytes`, and at least one batch if there is
+    any; return (bytes, next offset).
 
-    A sink that takes no more for now is waited for, so that it always gets whole batches. Raises
-    InvalidArgumentError where the method can't serve the sink; SinkError; StorageError of a segment's file.
-    Raises OSError and CorruptRecordError; nothing was sent then.
+    A full sink is waited for, so that it always gets whole batches. Raises InvalidArgumentError if the method
+    can't serve the sink; SinkError; StorageError of a segment's file. Raises OSError and CorruptRecordError;
+    nothing was sent then.
     """
     if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # Python ignores it from its start
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
@@ -145,7 +143,7 @@ def _transfer(
 def _deliver_from_memory(
     fd: int, files: Files, handle: Handle, position: int, stop: int, method: Method
 ) -> None:
-    """Send what was brought up, by reads: not every method takes a file that is on no disk."""
+    """Send converted batches by reads: some methods can't send from a file in memory."""
     sender = METHODS[READ].make(files, unseen(fd))
     try:
         deliver(sender, fd, files, handle, position, stop, method)
@@ -156,17 +154,17 @@ def _deliver_from_memory(
 def find(
     view: LogView, slot: int, limit: int, offset: int, most: int, files: Files, gaps: MayBeMissing, found: Any
 ) -> tuple[Handle, bool] | None:
-    """Put the next batches of segment `slot`, below offset `limit`, into `found` (`seg_found *`); returns the
-    file that has them, and whether that is the segment's log (`brought_up.as_sent`); None where it has none.
-    Raises OSError, CorruptRecordError.
+    """Put the next batches of segment `slot`, below offset `limit`, into `found` (`seg_found *`). Return the
+    file that has them, and whether it is the segment's log (`brought_up.as_sent`); None if the segment has no
+    such batches. Raises OSError, CorruptRecordError.
     """
     segment, end = view.segments[slot], view.end_of(slot)
     handle = segment.handle
-    fields = segment.fields(end, limit)  # these keep the memory of the index
+    fields = segment.fields(end, limit)  # keeps the memory of the index alive
     of = ffi.new(_SEGMENT, fields)
     if files.find_stretch(handle, found, of, -1, offset, most):
         return as_sent(segment, handle, found, most, files)
-    # There is a gap, a wrong index entry or damage: a slower search finds out which.
+    # There is a gap, a wrong index entry or damage: a slower search finds the batch or raises the error.
     first = first_batch(view, slot, end, offset, limit, gaps, handle)
     if first is None:
         return None

@@ -3,7 +3,7 @@
     python -m fuzz.run [--minutes 5] [--target NAME]... [--seed N] [--keep]     in tests/hostile
     python -m fuzz.run --target NAME FILE                                       runs one input again
 
-PYTHONPATH says where tests/support and tests/plugins are.
+PYTHONPATH has the rooms of tests/support, and tests/plugins.
 
 On disk: `build/fuzz/`: failing inputs; `--keep`: adds inputs that reached new outcomes to the corpus.
 """

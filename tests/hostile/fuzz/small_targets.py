@@ -75,7 +75,7 @@ def sweeps(data: bytes) -> str:
 
 
 def producer_id(data: bytes) -> str:
-    found = sealed_file.PRODUCER_ID.parse(data)
+    found = sealed_file.PRODUCER_ID.hint(Given(data), "root")
     return "none" if found is None else "one"
 
 
@@ -223,7 +223,7 @@ TARGETS = {
     "producer snapshot": Target(snapshot, _snapshots, (entries("qhiqiqiq", 10), *ANY), _snapshot_fixed),
     "topic settings": Target(topic_settings, _settings, TEXT),
     "client quotas": Target(
-        lambda data: str(len(client_quotas.parse_limits(data, "input")[0])), _given(QUOTAS), TEXT
+        lambda data: str(len(client_quotas.QUOTAS.parse(data, "input")[0])), _given(QUOTAS), TEXT
     ),
     "sweeps": Target(sweeps, _given(SWEEPS), TEXT),
     "producer ids": Target(producer_id, _given(b"1 5000 deadbeef\n"), TEXT, _producer_id_fixed),

@@ -12,8 +12,7 @@ import pytest
 from faulty.counts import record
 from simulation.model import Wrong
 
-from segstore.replication.core.effects import Effect, SetLogStartOffset
-from segstore.replication.local_replica import LocalReplica
+from segstore.storage.log.replica import Replica
 
 from .play import LOOKS, OPS, play, play_seed
 from .shrinking import report
@@ -131,17 +130,16 @@ def test_r20_a_disk_hangs_before_the_log_start_moves(monkeypatch: pytest.MonkeyP
     """
     with memory.directory() as root:
         world = World(root, 70099, OPS, LOOKS)
-        change, hung = LocalReplica.change_log, []
+        set_start_offset, hung = Replica.set_start_offset, []
 
-        def hang(replica: LocalReplica, effect: Effect) -> None:
-            moves = replica.key.topic == "a" and isinstance(effect, SetLogStartOffset)
-            if moves and replica.broker == 0 and not hung:
-                hung.append(effect)
+        def hang(replica: Replica, offset: int) -> None:
+            if replica._partition.directory == str(world.path(0) / "a-0") and not hung:
+                hung.append(offset)
                 world.turns.paused.add("-0")
                 world.turns.wait(lambda: True, 0)
-            change(replica, effect)
+            set_start_offset(replica, offset)
 
-        monkeypatch.setattr(LocalReplica, "change_log", hang)
+        monkeypatch.setattr(Replica, "set_start_offset", hang)
         world.run([
             ("create", "a", 1, 1, False, "keep"),
             ("strand", "a", 0, 12, "", False),
@@ -158,7 +156,7 @@ def test_r20_a_disk_hangs_before_the_log_start_moves(monkeypatch: pytest.MonkeyP
             ("tick", 1000),
             ("look", "a", 0),
         ])  # fmt: skip
-    assert hung == [SetLogStartOffset(1)]
+    assert hung == [1]
 
 
 def test_the_same_seed_is_the_same_run() -> None:

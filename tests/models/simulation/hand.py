@@ -24,7 +24,7 @@ from segstore.storage.log import read_only_partition
 from segstore.storage.meta import clean_shutdown, published_ends, topics
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.segment import active
-from segstore.storage.store import reader, store, sweeper
+from segstore.storage.store import believed_ends, reader, store, sweeper
 
 log = logging.getLogger("segstore")
 
@@ -198,7 +198,8 @@ def by_hand(hand: Hand) -> Iterator[None]:
         (group, "uuid", drawn),
         (join, "uuid", drawn),
         (reader, "time", _Later),
-        (reader, "monotonic_ns", hand.monotonic_ns),
+        (believed_ends, "time", _Later),
+        (believed_ends, "monotonic_ns", hand.monotonic_ns),
         (read_only_partition, "time", _Later),
         (GivingWay, "_wait_in_turns", lambda self, seconds: self._stopping.is_open),
         (time, "monotonic", hand.monotonic),

@@ -222,7 +222,7 @@ def test_E4_a_cut_that_comes_late_is_one_of_the_segment_that_has_ended(
         words = SharedWords(store_dir)
         host.run("log() and 0")
         for each in (dies, cuts, other):
-            each.run("share(); guest()._see_to; guest()._bind()")
+            each.run("share(); guest()._remove_obstacle; guest()._bind()")
         dies.run("halt(WRITE, BEHIND, signal.SIGKILL)")
         dies.begin("log().append(b'd' * 500)")
         dies.await_death()

@@ -22,6 +22,6 @@ def run(kind: str, seed: int, steps: int) -> Counter[str]:
     done = subprocess.run(command, capture_output=True, text=True, env=environment())
     if done.returncode:
         told = "\n".join(done.stderr.splitlines()[-120:])
-        where = "in tests/processes, with PYTHONPATH=../support"
+        where = "in tests/processes, with the rooms of tests/support in PYTHONPATH"
         raise Failed(f"{' '.join(command)} ({where}): exit status {done.returncode}\n{told}")
     return Counter(json.loads(done.stdout.splitlines()[-1]))

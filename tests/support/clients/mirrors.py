@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from waiting import PATIENCE, until
 
 import segstore
@@ -90,3 +91,9 @@ def mirrored(
     with mirror(broker, directory, topics, **options) as running:
         assert running.wait_caught_up(PATIENCE * 1000)
         yield running
+
+
+@pytest.fixture
+def directory(store_dir: Path) -> Path:
+    """The directory of a mirror, which is checked at the end."""
+    return store_dir

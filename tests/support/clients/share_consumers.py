@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from consumers import fill
 
 import segstore
 from segstore import AcknowledgeType, ConsumerRecord, ShareConsumer
+from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.share import ShareCoordinator
 from segstore.coordinator.shared import shared
@@ -66,3 +68,30 @@ def state(store: segstore.Store, group: str = "g", partition: int = 0) -> tuple[
     key = ShareKey(group, store.topics()["t"].topic_id, partition)
     found = shared(store, ShareCoordinator).offsets(group, [key])[key]
     return found.start, found.lag
+
+
+@pytest.fixture
+def store(store_dir: Path) -> Iterator[segstore.Store]:
+    """Topic "t" has ten records in three batches."""
+    with opened(store_dir) as store:
+        yield store
+
+
+class Refusing:
+    """Deserializes all but some values; counts its ends."""
+
+    def __init__(self, *values: bytes) -> None:
+        self.values, self.ends = values, 0
+
+    def deserialize(self, _topic: str, data: bytes) -> bytes:
+        if data in self.values:
+            raise ZeroDivisionError(data)
+        return data
+
+    def close(self) -> None:
+        self.ends += 1
+
+
+def members(store: segstore.Store, group: str = "g") -> int:
+    info = shared(store, GroupCoordinator).describe_share(group)
+    return 0 if info is None else len(info.members)

@@ -39,7 +39,7 @@ static pthread_barrier_t appended; /* no thread is joined before it gets its las
 static seg_end end_of_log = {.rolled_ms = NOW_MS, .offset_room = ROOM / 8, .time_room = ROOM / 12};
 static seg_active active = {.end = &end_of_log, .interval = 200, .most_position = INT32_MAX, .young_ms = INT64_MAX};
 static seg_commit commit_of_log;
-static seg_tail tail = {.active = &active, .here = &here, .plain = 1, .largest_batch = SIZE, .before_ms = INT64_MAX,
+static seg_tail tail = {.active = &active, .owner = &here, .plain = 1, .largest_batch = SIZE, .before_ms = INT64_MAX,
                         .after_ms = INT64_MAX, .high_watermark = -1, .stable_offset = -1, .commit = &commit_of_log};
 
 static void fail(const char *what, int64_t number)

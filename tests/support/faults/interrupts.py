@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import sys
 from collections.abc import Callable, Collection
@@ -28,6 +29,8 @@ def interrupted(nth: int, modules: Collection[ModuleType], run: Callable[[], obj
         return trace
 
     before = sys.gettrace()  # a run that measures coverage has one
+    collects = gc.isenabled()
+    gc.disable()  # finalizers of other tests' garbage make calls, too, which nobody is to interrupt
     sys.settrace(trace)
     try:
         run()
@@ -35,4 +38,6 @@ def interrupted(nth: int, modules: Collection[ModuleType], run: Callable[[], obj
         return True
     finally:
         sys.settrace(before)
+        if collects:
+            gc.enable()
     return False

@@ -18,7 +18,7 @@ static uint8_t here = 1;
 static seg_end end_of_log;
 static seg_active active = {.end = &end_of_log};
 static seg_commit commit_of_log;
-static seg_tail tail = {.active = &active, .here = &here, .high_watermark = -1, .stable_offset = -1,
+static seg_tail tail = {.active = &active, .owner = &here, .high_watermark = -1, .stable_offset = -1,
                         .commit = &commit_of_log};
 static int32_t over;
 

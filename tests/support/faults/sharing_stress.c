@@ -81,7 +81,7 @@ static life *born(int32_t who)
     l->active = (seg_active){.end = &l->end, .offset_index = offset_index, .time_index = time_index, .interval = 200,
                              .most_position = INT32_MAX, .young_ms = INT64_MAX};
     l->commit.failed = &l->failed;
-    l->tail = (seg_tail){.active = &l->active, .here = &here, .plain = 1, .largest_batch = SIZE, .before_ms = INT64_MAX,
+    l->tail = (seg_tail){.active = &l->active, .owner = &here, .plain = 1, .largest_batch = SIZE, .before_ms = INT64_MAX,
                          .after_ms = INT64_MAX, .high_watermark = -1, .stable_offset = -1, .commit = &l->commit,
                          .ends = ends, .ends_len = ENDS_LEN, .key = KEY, .share = &l->share,
                          .fd = open(path, O_RDWR), .write = who == SEG_OF_GUEST ? put : NULL};

@@ -1,7 +1,7 @@
-"""The oracle of the C codec: a slow codec of record batches (magic 2), written from DESIGN.md section 2
-alone.
+"""The oracle of the C codec: a slow codec of record batches (magic 2), written from a description of Kafka's
+format alone.
 
-It imports nothing of segstore, so that it can't share a mistake with it. All functions are pure.
+The oracle imports nothing of segstore, so that the two can't share a mistake. All functions are pure.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pytest
 from places import REPOSITORY
 from waiting import PATIENCE
 
-BUILT = "segstore/_native/*.so"
+BUILT = "segstore/**/*.so"
 
 
 def clone(directory: Path) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -101,7 +100,7 @@ def fetched(*records: Any) -> Any:
 
 
 def _noted_answers(receive: Callable[..., Any], seen: list[bool]) -> Callable[..., Any]:
-    """`Repeat.receive`, noting what it answers: what it does not is seen by the repeat once more."""
+    """`LearnedRequest.receive`, noting what it answers: what it does not is seen by `__call__` too."""
 
     def noted(self: Any, sock: int, memory: Any) -> Any:
         found = receive(self, sock, memory)
@@ -113,9 +112,11 @@ def _noted_answers(receive: Callable[..., Any], seen: list[bool]) -> Callable[..
 
 
 def told_by(kind: type, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return a list that gets, for each request that a repeat of this kind sees, whether it answers it."""
+    """Return a list that gets, for each request that this kind of `LearnedRequest` sees, whether it answers
+    the request.
+    """
     seen: list[bool] = []
-    call = kind.__call__
+    call: Any = kind.__call__
 
     def noted(self: Any, frame: memoryview) -> Any:
         found = call(self, frame)
@@ -123,16 +124,5 @@ def told_by(kind: type, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return found
 
     monkeypatch.setattr(kind, "__call__", noted)
-    receive = kind.__dict__.get("receive")
-    if isinstance(receive, property):
-        get = receive.fget
-        assert get is not None
-
-        def noted_receive(self: Any) -> Any:
-            found = get(self)
-            return None if found is None else partial(_noted_answers(lambda _, *a: found(*a), seen), self)
-
-        monkeypatch.setattr(kind, "receive", property(noted_receive))
-    elif receive is not None:
-        monkeypatch.setattr(kind, "receive", _noted_answers(receive, seen))
+    monkeypatch.setattr(kind, "receive", _noted_answers(kind.receive, seen))  # type: ignore[attr-defined]
     return seen

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from segstore.leader_epochs import LeaderEpochCache
 from segstore.replication.core.cluster import BrokerHeartbeat
 from segstore.replication.core.config import ControllerConfig, ReplicaConfig
@@ -10,7 +12,7 @@ from segstore.replication.core.effects import Effects, Persist, Send
 from segstore.replication.core.follower import Follower
 from segstore.replication.core.leader import Leader
 from segstore.replication.core.log import ReplicaLog
-from segstore.replication.core.messages import AlterPartition, FetchRequest
+from segstore.replication.core.messages import AlterPartition, AlterPartitionReply, FetchRequest
 from segstore.replication.core.partition import PartitionReplica
 from segstore.replication.core.records import PartitionDecision
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
@@ -18,6 +20,8 @@ from segstore.replication.core.registration import BrokerRegistration, Partition
 NOW = 100_000
 LAG = 30_000
 KEY = ("t", 0)
+MISSING = ("other", 0)
+SESSION = 9_000
 
 
 def log(*epochs: tuple[int, int], start: int = 0, end: int = 0, shown: int = 0) -> ReplicaLog:
@@ -99,3 +103,16 @@ def written(effects: Effects) -> list[PartitionRegistration]:
     """The states of partitions that effects write."""
     records = [effect.record for effect in effects if isinstance(effect, Persist)]
     return [record.registration for record in records if isinstance(record, PartitionDecision)]
+
+
+def proposed(of: Controller, *isr: int, **fields: Any) -> AlterPartition:
+    """The leader 0 proposes an ISR."""
+    members = tuple((replica, of.cluster.brokers[replica].epoch) for replica in isr)
+    return AlterPartition(0, 5, 10, members)._replace(**fields)
+
+
+def judged(of: Controller, proposal: AlterPartition, key: Any = KEY) -> AlterPartitionReply:
+    effects = of.alter_partition(key, proposal, of.cluster.brokers[proposal.leader].epoch)
+    (reply,) = sent(effects)
+    assert isinstance(reply, AlterPartitionReply)
+    return reply

@@ -17,6 +17,7 @@ from descriptors import never_blocks
 from waiting import PATIENCE
 
 import segstore
+from segstore._native import ffi, lib
 from segstore.bench.zero_copy.contenders import ALL_METHODS, EXHIBITS, ExhibitFiles, send_log
 from segstore.storage.transfer import METHODS
 
@@ -51,6 +52,23 @@ def transfer(
     files = log.context.files  # those of a test see the calls
     files = files if isinstance(files, ExhibitFiles) else ExhibitFiles()
     return send_log(log, files, sink, offset, max_bytes, method)
+
+
+WINDOW = bytes(range(256)) * 40
+"""The bytes of the file of `window`."""
+OUTSIDE = [(4095, 1), (5000, 101), (5100, 1), (5101, 0), (4096, -1), (-1, 1), (0, 1), (5000, 2**62)]
+"""Ranges, as (position, count), that are not within `window`."""
+
+
+@contextmanager
+def window(directory: Path) -> Iterator[Any]:
+    """Yield a mapping of bytes 4096 to 5099 of a file, a `seg_window *`."""
+    (directory / "file").write_bytes(WINDOW)
+    with open(directory / "file", "rb") as file:
+        mapped = ffi.new("seg_window *")
+        assert lib.seg_map_window(mapped, file.fileno(), 5000, 100) == 0
+    yield mapped
+    assert lib.seg_unmap_window(mapped) == 0
 
 
 PAIRS = [(kind, method) for kind in KINDS for method in served(kind)]

@@ -16,6 +16,7 @@ from segstore.records.header import DELETE_HORIZON_FLAG
 from segstore.storage import cleaner
 from segstore.storage.cleaner import dirtiness
 from segstore.storage.log.append import append_batches, append_record
+from segstore.storage.log.partition import Partition
 
 
 def test_the_latest_of_each_key_stays_with_its_offset(store_dir: Path) -> None:
@@ -41,6 +42,24 @@ def test_what_is_active_stays_as_it_is(store_dir: Path) -> None:
         put(log, (b"a", b"2"), (b"a", b"3"))
         assert clean(store).end_offset == 1
         assert pairs(log) == [(0, b"a", b"1"), (1, b"a", b"2"), (2, b"a", b"3")]
+
+
+def test_A5_a_segment_that_is_sealed_between_two_reads_is_not_compacted(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped process may still write to it, and the list of such segments was read before its seal."""
+    with open_compacted(store_dir) as store:
+        put(store.partition("t"), (b"a", b"1"))
+        roll(store)
+        put(store.partition("t"), (b"a", b"2"))
+        partition = store.partition("t").partition_for_write()
+
+        def read_before_a_seal(self: Partition) -> set[int]:
+            self.roll()
+            return set()
+
+        monkeypatch.setattr(Partition, "written_still", read_before_a_seal)
+        assert dirtiness(partition, None, 0).until == 1
 
 
 def test_a_log_that_is_clean_is_left_alone(store_dir: Path) -> None:

@@ -382,7 +382,7 @@ def test_a_consumer_looks_at_the_topics_only_where_there_are_news_of_them(
         store.create_topic("t")
         with segstore.Consumer(store, "t", auto_offset_reset="latest") as consumer:
             watch = consumer._coordination._watch
-            until(lambda: not consumer.poll(20) and watch._told_nothing(store.news))
+            until(lambda: not consumer.poll(20) and watch._has_no_news(store.news))
             looks.clear()
             for _ in range(10):
                 store.partition("t").append(b"x")

@@ -1,16 +1,18 @@
-"""Consumer groups (KIP-848) by themselves: members are only heartbeats, and the test sets the clock. Steps of
+"""Rebalances and administration of consumer groups (KIP-848), both protocols, and restarts. Steps of
 Kafka's GroupMetadataManagerTest and ConsumerGroupTest are among them.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-from group_members import Classic, Member, id_of, info
+from consumer_groups import AT, SESSION_MS, joined, metadata, settle
+from consumer_groups import clock as clock
+from consumer_groups import found as found
+from consumer_groups import store as store
+from group_members import Member, id_of, info
 from groups import Monotonic, Unsynced, coordinator, offsets
 
 import segstore
@@ -24,62 +26,12 @@ from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadat
 from segstore.errors import (
     FencedInstanceIdError,
     FencedMemberEpochError,
-    GroupMaxSizeReachedError,
-    GroupNotFoundError,
-    InvalidRegularExpressionError,
-    InvalidRequestError,
     NonEmptyGroupError,
-    StaleMemberEpochError,
-    StorageError,
     UnknownMemberIdError,
-    UnreleasedInstanceIdError,
     UnsupportedAssignorError,
-    UnsupportedVersionError,
 )
 
-SESSION_MS = 45_000
-AT = {TopicPartition("t", 0): OffsetAndMetadata(1)}
-
-
-@pytest.fixture
-def clock() -> Monotonic:
-    return Monotonic()
-
-
-@pytest.fixture
-def store(store_dir: Path) -> Iterator[segstore.Store]:
-    config = {"offsets.topic.num.partitions": 1, "group.consumer.max.size": 3}
-    with segstore.open(store_dir, config=config, files=Unsynced()) as store:
-        store.create_topic("t", 6)
-        yield store
-
-
-@pytest.fixture
-def found(store: segstore.Store, clock: Monotonic) -> GroupCoordinator:
-    return coordinator(store, clock)
-
-
-def settle(store: segstore.Store, *members: Member) -> list[set[int]]:
-    """Have the members send heartbeats until nothing changes; meanwhile no partition has two owners."""
-    for _ in range(10):
-        before = [(member.epoch, member.given) for member in members]
-        for member in members:
-            member.beat()
-            every = [number for each in members for number in each.has]
-            assert len(every) == len(set(every))
-        if [(member.epoch, member.given) for member in members] == before:
-            break
-    assert info(store).state.value == "Stable"
-    return [member.has for member in members]
-
-
-def joined(store: segstore.Store, *member_ids: str, **said: Any) -> list[Member]:
-    members = [Member(store, member_id, **said).join() for member_id in member_ids]
-    settle(store, *members)
-    return members
-
-
-# --- rebalances ----------------------------------------------------------------------------------
+# --- rebalances -----------------------------------------------------------------------------------
 
 
 def test_a_member_alone_has_everything_at_once(store: segstore.Store, found: GroupCoordinator) -> None:
@@ -173,446 +125,7 @@ def test_a_topic_that_was_made_anew_is_another(store: segstore.Store, found: Gro
     assert a.has == {0, 1}
 
 
-# --- regular expressions -------------------------------------------------------------------------
-
-
-def test_members_subscribe_by_regular_expressions(store: segstore.Store, found: GroupCoordinator) -> None:
-    store.create_topic("t2", 2)
-    (a,) = joined(store, "a", topic_names=(), topic_regex="t[0-9]|x.*")
-    assert a.given == {id_of(store, "t2"): {0, 1}}
-    store.create_topic("x1")
-    store.create_topic("y1")
-    settle(store, a)
-    assert a.given.keys() == {id_of(store, "t2"), id_of(store, "x1")}
-    kept = offsets(store).consumer("g")
-    assert kept[RecordKey(GroupRecordType.REGEX, "t[0-9]|x.*")].topics == {"t2", "x1"}  # type: ignore[union-attr]
-    b = Member(store, "b", topic_names=(), topic_regex="t.*").join()
-    settle(store, a, b)
-    assert b.has
-    b.leave()
-    a.beat(topic_regex="")
-    settle(store, a)
-    assert a.given == {}
-    assert not any(key.kind is GroupRecordType.REGEX for key in offsets(store).consumer("g"))
-
-
-def test_an_expression_has_the_topics_that_its_member_may_describe(
-    store: segstore.Store, found: GroupCoordinator
-) -> None:
-    """New topics are judged when they come; whoever may describe all sees all."""
-    store.create_topic("secret")
-    may = {"may_describe": lambda topic: topic != "secret" and not topic.startswith("x")}
-    a = Member(store, "a", topic_names=(), topic_regex="[^_].*", **may).join()
-    a.beat(**may)
-    assert a.given.keys() == {id_of(store)}
-    for name in ("u", "x1"):
-        store.create_topic(name)
-    a.beat(**may)
-    assert a.given.keys() == {id_of(store), id_of(store, "u")}
-    assert offsets(store).consumer("g")[RecordKey(GroupRecordType.REGEX, "[^_].*")].topics == {"t", "u"}  # type: ignore[union-attr]
-
-
-def test_a_classic_member_looks_for_no_topics_of_expressions(
-    store: segstore.Store, found: GroupCoordinator
-) -> None:
-    """Else those would be assigned that the members with the expression may not describe."""
-    may = {"may_describe": lambda topic: topic != "secret"}
-    a = Member(store, "a", topic_names=(), topic_regex="[^_].*", **may).join()
-    old = Classic(store, "o")
-    for name in ("secret", "u"):
-        store.create_topic(name)
-    old.join()
-    key = RecordKey(GroupRecordType.REGEX, "[^_].*")
-    assert offsets(store).consumer("g")[key].topics == {"t"}  # type: ignore[union-attr]
-    a.beat(**may)
-    assert offsets(store).consumer("g")[key].topics == {"t", "u"}  # type: ignore[union-attr]
-
-
-def test_names_and_an_expression_add_up(store: segstore.Store, found: GroupCoordinator) -> None:
-    store.create_topic("u")
-    (a,) = joined(store, "a", topic_regex="u")
-    assert a.given.keys() == {id_of(store), id_of(store, "u")}
-
-
-def test_a_wrong_expression_is_refused_and_nothing_is_kept(
-    store: segstore.Store, found: GroupCoordinator
-) -> None:
-    with pytest.raises(InvalidRegularExpressionError, match="not understood"):
-        Member(store, "a", topic_regex="(").join()
-    assert not found.exists("g")
-    assert found.ids() == set()
-    assert offsets(store).groups() == set()
-
-
-# --- epochs --------------------------------------------------------------------------------------
-
-
-def test_an_answer_that_was_lost_is_given_again(store: segstore.Store, found: GroupCoordinator) -> None:
-    a, b = joined(store, "a", "b")
-    b.leave()
-    lost = a.ask(owned=a.given)
-    assert (lost.epoch, a.epoch) == (3, 2)
-    again = a.ask(owned=a.given, **a.said)  # as after a time-out: with all that it has to say
-    assert (again.epoch, again.assignment) == (3, lost.assignment)
-    a.take(again)
-    assert settle(store, a) == [set(range(6))]
-
-
-def test_an_answer_that_was_lost_while_partitions_are_given_up(
-    store: segstore.Store, found: GroupCoordinator
-) -> None:
-    (a,) = joined(store, "a")
-    b = Member(store, "b").join()
-    answer = a.ask(owned=a.given)
-    a.take(answer)
-    lost = a.ask(owned=a.given)
-    assert (lost.epoch, a.epoch) == (2, 1)
-    a.beat(**a.said)
-    assert a.epoch == 2
-    assert [len(has) for has in settle(store, a, b)] == [3, 3]
-
-
-FENCED: dict[str, Callable[[Member], object]] = {
-    "a later epoch": lambda a: a.ask(epoch=9, owned=a.given),
-    "an epoch long past": lambda a: a.ask(epoch=1, owned=a.given),
-    "the last epoch with partitions that it never had": lambda a: a.ask(
-        epoch=a.epoch - 1, owned={b"x" * 16: frozenset({0})}
-    ),
-    "the last epoch without a word of partitions": lambda a: a.ask(epoch=a.epoch - 1),
-}
-
-
-@pytest.mark.parametrize("name", FENCED)
-def test_other_epochs_are_fenced(store: segstore.Store, found: GroupCoordinator, name: str) -> None:
-    a, b, c = joined(store, "a", "b", "c")
-    b.leave()
-    settle(store, a, c)
-    settle(store, a, b.join(), c)
-    assert a.epoch == 5
-    before = info(store)
-    with pytest.raises(FencedMemberEpochError, match="join again"):
-        FENCED[name](a)
-    assert info(store) == before
-    a.join()  # with its id: it need not wait until its session ends
-    assert [len(has) for has in settle(store, a, b, c)] == [2, 2, 2]
-
-
-def test_unknown_topics_among_a_members_partitions_are_passed_by(
-    store: segstore.Store, found: GroupCoordinator
-) -> None:
-    (a,) = joined(store, "a")
-    assert a.ask(owned={**a.given, b"x" * 16: frozenset({5})}).epoch == 1
-
-
-# --- static members ------------------------------------------------------------------------------
-
-
-def test_a_static_member_comes_back_to_what_it_had(store: segstore.Store, found: GroupCoordinator) -> None:
-    a, b = joined(store, "a")[0], Member(store, "b", instance_id="i").join()
-    before = settle(store, a, b)[1]
-    assert b.leave(-2) == Beaten("b", -2, 0)
-    assert a.beat().assignment is None
-    anew = Member(store, "c", instance_id="i").join()
-    assert (anew.has, anew.epoch, info(store).epoch) == (before, 2, 2)
-    with pytest.raises(FencedInstanceIdError, match="'c'"):
-        b.beat()
-    with pytest.raises(FencedInstanceIdError):
-        b.leave(-2)
-    anew.leave()
-    with pytest.raises(UnknownMemberIdError, match="'i'"):
-        anew.beat()
-    assert settle(store, a) == [set(range(6))]
-
-
-def test_an_instance_id_has_one_owner(store: segstore.Store, found: GroupCoordinator) -> None:
-    (a,) = joined(store, "a", instance_id="i")
-    with pytest.raises(UnreleasedInstanceIdError, match="'a'"):
-        Member(store, "b", instance_id="i").join()
-    assert a.join().has == set(range(6))  # the same member has only forgotten its epoch
-
-
-def test_a_static_member_that_stays_away_is_removed(
-    store: segstore.Store, found: GroupCoordinator, clock: Monotonic
-) -> None:
-    a, b = joined(store, "a", instance_id="i")[0], Member(store, "b").join()
-    settle(store, a, b)
-    a.leave(-2)
-    clock.now += SESSION_MS - 1
-    b.beat()
-    assert len(info(store).members) == 2
-    clock.now += 1
-    assert settle(store, b) == [set(range(6))]
-
-
-# --- time ----------------------------------------------------------------------------------------
-
-
-def test_members_that_vanish_are_removed(
-    store: segstore.Store, found: GroupCoordinator, clock: Monotonic
-) -> None:
-    a, b = joined(store, "a", "b")
-    clock.now += SESSION_MS - 1
-    a.beat()
-    clock.now += 1
-    found.run_due()
-    assert [member.member_id for member in info(store).members] == ["a"]
-    with pytest.raises(UnknownMemberIdError):
-        b.beat()
-    assert settle(store, a) == [set(range(6))]
-
-
-def test_a_member_that_vanishes_while_it_gives_up_partitions(
-    store: segstore.Store, found: GroupCoordinator, clock: Monotonic
-) -> None:
-    """Its heartbeats go on, but it gives nothing up: only its rebalance timeout ends that."""
-    (a,) = joined(store, "a", rebalance_timeout_ms=100_000)
-    b = Member(store, "b").join()
-    for _ in range(10):
-        a.ask(owned=a.given)
-        b.beat()
-        clock.now += 10_000
-    with pytest.raises(UnknownMemberIdError):
-        a.beat()
-    assert settle(store, b) == [set(range(6))]
-
-
-def test_partitions_that_were_given_up_in_time_count(
-    store: segstore.Store, found: GroupCoordinator, clock: Monotonic
-) -> None:
-    a, b = joined(store, "a")[0], Member(store, "b").join()
-    a.beat()
-    settle(store, a, b)
-    for _ in range(4):
-        clock.now += SESSION_MS - 1
-        a.beat()
-        b.beat()
-    assert len(info(store).members) == 2
-
-
-def test_a_removal_that_can_not_be_written_is_tried_again(
-    store: segstore.Store, found: GroupCoordinator, clock: Monotonic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a, b = joined(store, "a", "b")
-    clock.now += SESSION_MS - 1
-    a.beat()
-    clock.now += 1
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise StorageError(28, "no space")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(offsets(store), "write_consumer", fail)
-        found.run_due()
-        assert len(info(store).members) == 2
-        with pytest.raises(StorageError):
-            a.beat(topic_names=("u",))
-    assert b.beat().epoch == 2  # it came in time after all
-    clock.now += SESSION_MS
-    found.run_due()
-    assert info(store).members == ()
-
-
-# --- requests ------------------------------------------------------------------------------------
-
-REFUSED: dict[str, tuple[dict[str, Any], type[Exception]]] = {
-    "an epoch below -2": ({"epoch": -3}, InvalidRequestError),
-    "no member id": ({"member_id": "", "epoch": 1}, InvalidRequestError),
-    "an empty instance id": ({"instance_id": " "}, InvalidRequestError),
-    "an empty rack": ({"rack_id": ""}, InvalidRequestError),
-    "to leave for a while without an instance id": ({"epoch": -2}, InvalidRequestError),
-    "to join without a timeout": ({"epoch": 0, "owned": {}, "topic_names": ()}, InvalidRequestError),
-    "to join with partitions": (
-        {"epoch": 0, "rebalance_timeout_ms": 1, "topic_names": (), "owned": {b"x" * 16: frozenset({1})}},
-        InvalidRequestError,
-    ),
-    "to join without topics": ({"epoch": 0, "rebalance_timeout_ms": 1, "owned": {}}, InvalidRequestError),
-    "a member that is none": ({"member_id": "z", "epoch": 1}, UnknownMemberIdError),
-    "to leave as nobody": ({"member_id": "z", "epoch": -1}, UnknownMemberIdError),
-    "an instance that is none": ({"instance_id": "z"}, UnknownMemberIdError),
-    "a regular expression": ({"topic_regex": "["}, InvalidRegularExpressionError),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_requests_are_refused_and_change_nothing(
-    store: segstore.Store, found: GroupCoordinator, name: str
-) -> None:
-    (a,) = joined(store, "a")
-    before, (said, error) = info(store), REFUSED[name]
-    with pytest.raises(error):
-        a.ask(**said)
-    assert info(store) == before
-
-
-def test_a_group_is_full(store: segstore.Store, found: GroupCoordinator) -> None:
-    a, *_ = joined(store, "a", "b", "c")
-    with pytest.raises(GroupMaxSizeReachedError, match=r"group\.consumer\.max\.size"):
-        Member(store, "d").join()
-    a.join()
-
-
-def test_a_member_without_an_id_is_given_one(store: segstore.Store, found: GroupCoordinator) -> None:
-    member = Member(store, "")
-    beaten = member.ask(epoch=0, owned={}, **member.said)
-    assert info(store).members[0].member_id == beaten.member_id != ""
-
-
-def test_a_group_that_nobody_joined_is_none(store: segstore.Store, found: GroupCoordinator) -> None:
-    for epoch in (1, -1):
-        with pytest.raises(GroupNotFoundError):
-            Member(store, "a").ask(epoch=epoch)
-    assert not found.exists("g")
-
-
-# --- offsets -------------------------------------------------------------------------------------
-
-
-def metadata(member: Member, epoch: int | None = None) -> ConsumerGroupMetadata:
-    return ConsumerGroupMetadata("g", member.epoch if epoch is None else epoch, member.member_id)
-
-
-def test_members_commit_in_their_epochs(store: segstore.Store, found: GroupCoordinator) -> None:
-    (a,) = joined(store, "a")
-    found.commit(metadata(a), AT)
-    found.check_fetch("g", "a", 1)
-    found.check_fetch("g", None, -1)
-    for call in (lambda: found.commit(metadata(a, 0), AT), lambda: found.check_fetch("g", "a", 2)):
-        with pytest.raises(StaleMemberEpochError):
-            call()
-    with pytest.raises(UnknownMemberIdError):
-        found.commit(ConsumerGroupMetadata("g"), AT)
-    with pytest.raises(UnknownMemberIdError):
-        found.check_fetch("g", "z", 1)
-    with pytest.raises(UnsupportedVersionError, match="OffsetCommit 9"):
-        found.commit(metadata(a), AT, knows_epochs=False)
-    assert found.while_valid(ConsumerGroupMetadata("g"), (), lambda: 7) == 7
-    with pytest.raises(StaleMemberEpochError):
-        found.while_valid(metadata(a, 3), (), lambda: 7)
-    a.leave()
-    found.commit(ConsumerGroupMetadata("g"), AT)
-    assert offsets(store).fetch("g") == AT
-
-
-class Shared(NamedTuple):
-    """What two members have: `kept` is a's from epoch 1 on, `moved` b's from 2 on."""
-
-    kept: set[int]
-    moved: set[int]
-
-
-class Commit(NamedTuple):
-    """A commit of a member of `in_two_epochs`, `since` epochs after its own, and the error that it gets."""
-
-    member: str
-    since: int
-    partitions: Callable[[Shared], set[int]]
-    error: type[Exception] | None = None
-
-
-KEPT, MOVED = (lambda of: of.kept), (lambda of: of.moved)
-COMMITS = {
-    "in its epoch": Commit("a", 0, KEPT),
-    "in its epoch, of what it has given up": Commit("a", 0, MOVED),
-    "one behind, of what it has kept": Commit("a", -1, KEPT),
-    "one behind, of what it has given up": Commit("a", -1, MOVED, StaleMemberEpochError),
-    "one behind, of one of either": Commit(
-        "a", -1, lambda of: {*list(of.kept)[:1], *list(of.moved)[:1]}, StaleMemberEpochError
-    ),
-    "before it joined": Commit("a", -2, KEPT, StaleMemberEpochError),
-    "one ahead": Commit("a", 1, KEPT, StaleMemberEpochError),
-    "of what it did not have yet": Commit("b", -1, MOVED, StaleMemberEpochError),
-    "of what it was given": Commit("b", 0, MOVED),
-}
-
-
-def in_two_epochs(store: segstore.Store) -> tuple[dict[str, Member], Shared]:
-    (a,) = joined(store, "a")
-    b = Member(store, "b").join()
-    settle(store, a, b)
-    assert (a.epoch, b.epoch) == (2, 2)
-    return {"a": a, "b": b}, Shared(a.has, b.has)
-
-
-@pytest.mark.parametrize("after", ["at once", "after a restart"])
-@pytest.mark.parametrize("transactional", [False, True])
-@pytest.mark.parametrize("name", COMMITS)
-def test_a_commit_counts_for_what_the_member_has_had_since(
-    store_dir: Path, name: str, transactional: bool, after: str
-) -> None:
-    """KIP-1251. The epochs of partitions are in the records."""
-    config = {"offsets.topic.num.partitions": 1}
-    with segstore.open(store_dir, config=config, files=Unsynced()) as store:
-        store.create_topic("t", 6)
-        members, shared = in_two_epochs(store)
-        if after == "at once":
-            commit(store, members, shared, COMMITS[name], transactional)
-    if after != "at once":
-        with segstore.open(store_dir, files=Unsynced()) as store:
-            commit(store, members, shared, COMMITS[name], transactional)
-
-
-def commit(
-    store: segstore.Store, members: dict[str, Member], shared: Shared, asked: Commit, transactional: bool
-) -> None:
-    member = members[asked.member]
-    at = {TopicPartition("t", number): OffsetAndMetadata(7) for number in asked.partitions(shared)}
-    who, group = metadata(member, member.epoch + asked.since), coordinator(store)
-
-    def run() -> None:
-        if transactional:
-            group.while_valid(who, at, lambda: offsets(store).commit("g", at))
-        else:
-            group.commit(who, at)
-
-    if asked.error is None:
-        run()
-        assert offsets(store).fetch("g") == at
-    else:
-        with pytest.raises(asked.error):
-            run()
-        assert offsets(store).fetch("g") == {}
-
-
-def test_a_member_commits_what_it_gives_up_with_the_epoch_before(
-    store: segstore.Store, found: GroupCoordinator
-) -> None:
-    a, _ = joined(store, "a", "b")
-    had = a.has
-    Member(store, "c").join()
-    a.ask(owned=a.given)  # which tells it to give up one
-    assert a.epoch == 2
-    at = {TopicPartition("t", number): OffsetAndMetadata(7) for number in had}
-    found.commit(metadata(a, 1), at)
-    assert offsets(store).fetch("g") == at
-
-
-def test_a_topic_that_was_made_anew_is_committed_in_its_epoch(
-    store: segstore.Store, found: GroupCoordinator
-) -> None:
-    (a,) = joined(store, "a")
-    store.delete_topic("t")
-    store.create_topic("t", 6)
-    settle(store, a)
-    with pytest.raises(StaleMemberEpochError):
-        found.commit(metadata(a, 1), AT)
-    found.commit(metadata(a), AT)
-
-
-def test_the_member_that_takes_a_static_ones_place_commits_in_any_epoch(
-    store: segstore.Store, found: GroupCoordinator
-) -> None:
-    (a,) = joined(store, "a")
-    old, new = (Member(store, name, instance_id="i") for name in "bc")
-    settle(store, a, old.join())
-    old.leave(-2)
-    with pytest.raises(StaleMemberEpochError):
-        found.commit(metadata(old), AT)
-    new.join()
-    at = {TopicPartition("t", number): OffsetAndMetadata(7) for number in new.has}
-    found.commit(metadata(new, 1), at)
-
-
-# --- administration ------------------------------------------------------------------------------
+# --- administration -------------------------------------------------------------------------------
 
 
 def test_a_group_is_described_and_deleted(store: segstore.Store, found: GroupCoordinator) -> None:
@@ -656,7 +169,7 @@ def test_offsets_expire_only_of_topics_that_nobody_wants(
     assert offsets(store).groups() == set()
 
 
-# --- both protocols ------------------------------------------------------------------------------
+# --- both protocols -------------------------------------------------------------------------------
 
 
 def classic(found: GroupCoordinator, member_id: str = "") -> str:
@@ -706,7 +219,7 @@ def test_a_partition_that_two_members_have_in_a_damaged_log_stays_owned() -> Non
     assert not group.is_owned(topic, 0)
 
 
-# --- restarts ------------------------------------------------------------------------------------
+# --- restarts -------------------------------------------------------------------------------------
 
 
 def test_a_group_survives_a_restart_in_the_middle(store_dir: Path) -> None:

@@ -36,7 +36,7 @@ class Asked:
 
     def _note(self, *call: object) -> None:
         partition = self.partition
-        locks = partition.token, partition.admin, partition.naming, partition.visible.publishing
+        locks = partition.token, partition.admin_lock, partition.rename_lock, partition.visible.publishing
         assert not any(lock.owned for lock in locks)
         self.calls.append((*call, partition.visible.log_end_offset))
 

@@ -332,13 +332,13 @@ def answer(log: segstore.PartitionLog, given: dict[str, Any], expected: int | No
 
 def test_so_many_lists_let_go_behind_a_slow_append(log: segstore.PartitionLog) -> None:
     tail = tail_of(log)
-    tail.c.apart = 3
+    tail.c.release_gil_for = 3
     for left in (2, 1, 0, 0):
         log.append_batch(FEW)
-        assert tail.c.apart == left
-    tail.c.apart = 3
+        assert tail.c.release_gil_for == left
+    tail.c.release_gil_for = 3
     log.append_batch([bytes(1000)] * 100)  # which lets go by itself, and is not counted
-    assert (tail.c.apart, tail.c.appends) == (3, 5)
+    assert (tail.c.release_gil_for, tail.c.appends) == (3, 5)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])

@@ -15,7 +15,7 @@ import segstore
 from segstore.files import Files
 from segstore.storage import cleaner
 from segstore.storage.meta.checked_copy import read_copy, write_copy
-from segstore.storage.meta.small_files import seal, unseal
+from segstore.storage.meta.framed import seal, unseal
 from segstore.storage.repair import repair
 
 CHECKPOINT = "cleaner-offset-checkpoint"

@@ -43,7 +43,7 @@ with segstore.open(sys.argv[1]) as store:
     for patience in map(int, sys.argv[3:]):
         writes.await_(patience)
         log.append(b"v")
-        print(seen.value, tail.c.appends, tail.c.apart)
+        print(seen.value, tail.c.appends, tail.c.release_gil_for)
 """
 
 
@@ -84,10 +84,10 @@ def test_other_threads_wait_for_one_slow_write_at_most(store_dir: Path, tmp_path
 def test_so_many_appends_let_go_behind_a_slow_one(store: segstore.Store) -> None:
     log = begun(store)
     tail = tail_of(log)
-    tail.c.apart = 3
+    tail.c.release_gil_for = 3
     for left in (2, 1, 0, 0):
         log.append(b"v")
-        assert tail.c.apart == left
+        assert tail.c.release_gil_for == left
     assert tail.c.appends == 4
 
 
@@ -101,9 +101,9 @@ WHERE_IT_MAY_TAKE_LONG = {
 def test_a_flush_lets_go_and_is_not_counted(store: segstore.Store, case: str) -> None:
     log = begun(store, WHERE_IT_MAY_TAKE_LONG[case])
     tail = tail_of(log)
-    tail.c.apart = APART
+    tail.c.release_gil_for = APART
     log.append(b"v")
-    assert (tail.c.appends, tail.c.apart) == (1, APART)
+    assert (tail.c.appends, tail.c.release_gil_for) == (1, APART)
 
 
 def test_a_function_of_the_tail_s_own_may_take_the_lock(store_dir: Path) -> None:
@@ -112,9 +112,9 @@ def test_a_function_of_the_tail_s_own_may_take_the_lock(store_dir: Path) -> None
         log = begun(store)
         tail = tail_of(log)
         assert tail.c.write
-        tail.c.apart = APART
+        tail.c.release_gil_for = APART
         log.append(b"v")
-        assert (tail.c.appends, tail.c.apart) == (1, APART)
+        assert (tail.c.appends, tail.c.release_gil_for) == (1, APART)
 
 
 REFUSED = {

@@ -117,7 +117,7 @@ def test_an_append_that_has_rolled_is_recalled_to_where_the_log_ended(log: segst
     partition = log.partition_for_write()
     writer, segments = partition.writer, partition.segments
     with partition.token:
-        writer.owed = restore = AppendUndo(segments)
+        writer.pending_undo = restore = AppendUndo(segments)
         segment, before = segments[-1], segments[-1].size
         segments.active.end.position += 10
         writer.roll()

@@ -14,7 +14,7 @@ from stores import write_segment
 import segstore
 from segstore.errors import CorruptRecordError
 from segstore.records import scan
-from segstore.replication.fetched import describe
+from segstore.replication.fetched import brought
 
 SIZES = (1, 300, 1 << 20)
 GAPPED = {**SMALL, "cleanup.policy": "compact"}
@@ -82,8 +82,8 @@ def test_what_was_fetched_begins_where_its_first_message_does() -> None:
     data = joined(
         [entry(1, GZIP, some(70, 6)), entry(1, NONE, some(90, 1)), entry(0, GZIP, some(100, 4))]
     ).data
-    fetched, below = describe(data)
-    assert fetched is not None
-    assert (fetched.next_offset, fetched.epochs) == (104, ((-1, 70),))
-    assert below(70) == 0
-    assert below(1 << 60) == len(data)
+    found = brought(data)
+    assert found is not None
+    assert (found.fetched.next_offset, found.fetched.epochs) == (104, ((-1, 70),))
+    assert len(found.below(70).batches) == 0
+    assert found.below(1 << 60) is found.chunk

@@ -183,7 +183,7 @@ def test_an_error_of_a_handler_while_an_append_is_taken_back(
         monkeypatch.undo()
         raise OSError(errno.EIO, "a signal handler's")
 
-    monkeypatch.setattr(segments, "cut_behind", handler)
+    monkeypatch.setattr(segments, "cut_after", handler)
     raising_once(files, KeyboardInterrupt)
     with pytest.raises(OSError, match="a signal handler's"):
         log.append(b"0")

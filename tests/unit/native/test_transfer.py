@@ -1,119 +1,30 @@
-"""transfer.c, zerocopy.c, uring.c: bad descriptors, windows and rings; the search for the batches to send."""
+"""transfer.c: bad descriptors and windows; the search for the batches to send."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import random
-import socket
-import sys
-import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transfers import SHOWN, tcp_pair
+from transfers import OUTSIDE, WINDOW, tcp_pair, window
 
 import segstore
 from segstore._native import ffi, held, lib
 from segstore.records.header import HEADER_SIZE
 
-SIOCOUTQNSD = 0x894B
-needs_rings = pytest.mark.skipif("io_uring" not in SHOWN, reason="there is no io_uring here")
 
-
-@pytest.fixture
-def window(tmp_path: Path) -> Iterator[Any]:
-    """Bytes 4096 to 5099 of a file."""
-    (tmp_path / "file").write_bytes(bytes(range(256)) * 40)
-    with open(tmp_path / "file", "rb") as file:
-        mapped = ffi.new("seg_window *")
-        assert lib.seg_map_window(mapped, file.fileno(), 5000, 100) == 0
-    yield mapped
-    assert lib.seg_unmap_window(mapped) == 0
-
-
-SENDS: dict[str, Callable[[int, Any, int, int], int]] = {
-    "write": lib.seg_write_window,
-    "zerocopy": lib.seg_send_zerocopy,
-}
-OUTSIDE = [(4095, 1), (5000, 101), (5100, 1), (5101, 0), (4096, -1), (-1, 1), (0, 1), (5000, 2**62)]
-
-
-@pytest.mark.parametrize("name", SENDS)
 @pytest.mark.parametrize(("position", "count"), OUTSIDE)
-def test_nothing_outside_a_window_is_sent(window: Any, name: str, position: int, count: int) -> None:
+def test_nothing_outside_a_window_is_written(tmp_path: Path, position: int, count: int) -> None:
     ours, theirs = tcp_pair()
-    with ours, theirs:
-        assert SENDS[name](ours.fileno(), window, position, count) == -errno.EINVAL
-        assert SENDS[name](ours.fileno(), ffi.new("seg_window *"), position, count) == -errno.EINVAL
-        assert SENDS[name](ours.fileno(), window, 5000, 100) == 100
-        assert theirs.recv(1000) == (bytes(range(256)) * 40)[5000:5100]
-
-
-@needs_rings
-@pytest.mark.parametrize(("position", "count"), [*OUTSIDE, (5000, 0)])
-def test_nothing_outside_a_window_is_sent_by_a_ring(window: Any, position: int, count: int) -> None:
-    ours, theirs = tcp_pair()
-    ring = ffi.new("seg_ring *")
-    assert lib.seg_ring_send(ring, ours.fileno(), window, 5000, 100) == -errno.EINVAL  # not open
-    assert lib.seg_ring_open(ring) == 0
-    with ours, theirs:
-        assert lib.seg_ring_send(ring, ours.fileno(), window, position, count) == -errno.EINVAL
-        assert lib.seg_ring_send(ring, ours.fileno(), window, 5000, 100) == 100
-        assert theirs.recv(1000) == (bytes(range(256)) * 40)[5000:5100]
-    assert (ring.awaited, ring.notices) == (0, 1)
-    assert lib.seg_ring_close(ring) == lib.seg_ring_close(ring) == 0
-
-
-def fill(sock: socket.socket) -> int:
-    """So many bytes, until no more goes in, and none is under way that would make room when it comes."""
-    sock.setblocking(False)
-    filled = 0
-    while True:
-        under_way = waiting(sock, termios.TIOCOUTQ) - waiting(sock, SIOCOUTQNSD)
-        try:
-            filled += sock.send(b"x" * 65536)
-        except BlockingIOError:
-            if not under_way:
-                break
-    sock.setblocking(True)
-    return filled
-
-
-def waiting(sock: socket.socket, asked: int) -> int:
-    """Bytes that nobody has acknowledged (TIOCOUTQ), or that were not sent."""
-    return int.from_bytes(fcntl.ioctl(sock, asked, bytes(4)), sys.byteorder)
-
-
-@needs_rings
-def test_a_ring_that_is_closed_under_way_sends_nothing_more(window: Any) -> None:
-    ours, theirs = tcp_pair()
-    ring = ffi.new("seg_ring *")
-    assert lib.seg_ring_open(ring) == 0
-    with ours, theirs:
-        filled = fill(ours)
-        assert lib.seg_ring_send(ring, ours.fileno(), window, 4096, 1000) == -errno.EINTR  # nobody reads
-        assert lib.seg_ring_send(ring, ours.fileno(), window, 4096, 1000) == -errno.EINTR
-        assert lib.seg_ring_close(ring) == 0
-        assert ring.registers == 1
-        ours.shutdown(socket.SHUT_WR)
-        got = 0
-        while data := theirs.recv(1 << 20):
-            got += len(data)
-    assert got == filled
-
-
-@needs_rings
-def test_a_ring_tells_what_the_sink_says(window: Any) -> None:
-    ring = ffi.new("seg_ring *")
-    assert lib.seg_ring_open(ring) == 0
-    with socket.socket() as unconnected:
-        assert lib.seg_ring_send(ring, unconnected.fileno(), window, 5000, 100) == -errno.EPIPE
-    assert lib.seg_ring_send(ring, -1, window, 5000, 100) == -errno.EBADF
-    assert lib.seg_ring_close(ring) == 0
+    with window(tmp_path) as mapped, ours, theirs:
+        assert lib.seg_write_window(ours.fileno(), mapped, position, count) == -errno.EINVAL
+        assert lib.seg_write_window(ours.fileno(), ffi.new("seg_window *"), position, count) == -errno.EINVAL
+        assert lib.seg_write_window(ours.fileno(), mapped, 5000, 100) == 100
+        assert theirs.recv(1000) == WINDOW[5000:5100]
 
 
 NUMBERS: dict[str, tuple[Callable[[], int], int]] = {
@@ -123,8 +34,6 @@ NUMBERS: dict[str, tuple[Callable[[], int], int]] = {
     "map below 0": (lambda: lib.seg_map_window(ffi.new("seg_window *"), 0, -1, 1), errno.EINVAL),
     "map too much": (lambda: lib.seg_map_window(ffi.new("seg_window *"), 0, 2, 2**63 - 2), errno.EINVAL),
     "map of no file": (lambda: lib.seg_map_window(ffi.new("seg_window *"), -1, 0, 1), errno.EBADF),
-    "zerocopy": (lambda: lib.seg_zerocopy(-1, 1), errno.EBADF),
-    "notices": (lambda: lib.seg_notices(-1, ffi.new("seg_noticed *")), errno.EBADF),
 }
 
 
@@ -132,14 +41,6 @@ NUMBERS: dict[str, tuple[Callable[[], int], int]] = {
 def test_errors_are_negative_errno(name: str) -> None:
     call, number = NUMBERS[name]
     assert call() == -number
-
-
-def test_notices_of_none_are_none() -> None:
-    ours, theirs = tcp_pair()
-    noticed = ffi.new("seg_noticed *")
-    with ours, theirs:
-        assert lib.seg_notices(ours.fileno(), noticed) == 0
-    assert (noticed.sends, noticed.copied, noticed.calls) == (0, 0, 1)
 
 
 # --- seg_find_stretch ---------------------------------------------------------------------------------
@@ -258,7 +159,7 @@ SLOW: dict[str, tuple[int, int, dict[str, Any]]] = {
     "a negative limit": (5, -1, {}),
     "a range that may go on in the next segment": (5, 1 << 30, {"end_offset": 500}),
     "nothing that may be seen": (5, 100, {"end": 60}),
-    "another process": (5, 100, {"here": CHILD}),
+    "another process": (5, 100, {"owner": CHILD}),
 }
 
 

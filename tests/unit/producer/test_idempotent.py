@@ -23,6 +23,7 @@ from segstore import Producer, errors
 from segstore.client.producer import delivery
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.producer_ids import BLOCK, ProducerIds
+from segstore.files import Files
 from segstore.records import HEADER_SIZE
 from segstore.storage.meta.sealed_file import PRODUCER_ID
 
@@ -330,7 +331,7 @@ def test_a_block_is_durable_before_its_first_id(store_dir: Path) -> None:
             with pytest.raises(errors.StorageError):
                 made.next()
         assert made.next() == 0
-        assert PRODUCER_ID.parse((store_dir / ".segstore" / "producer-ids").read_bytes()) == BLOCK
+        assert PRODUCER_ID.hint(Files(), str(store_dir)) == BLOCK
 
 
 def test_a_full_disk_at_the_first_id_is_waited_for(store_dir: Path) -> None:
@@ -366,7 +367,7 @@ def test_ids_go_on_above_all_that_are_known(store_dir: Path, damage: Callable[[P
     damage(path)
     with ids(store_dir) as made:
         assert made.next() == 6 * BLOCK
-    assert PRODUCER_ID.parse(path.read_bytes()) == 7 * BLOCK
+    assert PRODUCER_ID.parse(path.read_bytes(), str(path)) == (7 * BLOCK, True)
 
 
 def test_a_brokers_ids_are_not_given_again(tmp_path: Path, golden: Path) -> None:

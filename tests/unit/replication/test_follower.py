@@ -56,7 +56,7 @@ def test_r10_where_a_diverging_log_is_cut(name: str) -> None:
 
 def test_r10_after_the_cut_the_next_fetch_asks_again() -> None:
     part, follower = following(log((1, 0), (4, 5), end=9, shown=2))
-    follower.on_truncate(5, 5)
+    part.log.truncated(5, 5)
     assert follower.fetch(71) == FetchRequest(1, 71, 5, 5, 1, 0)
     assert part.log.high_watermark == 2
 
@@ -127,8 +127,8 @@ def test_r12_out_of_range(name: str) -> None:
 
 
 def test_r12_a_log_that_started_over_fetches_from_there() -> None:
-    _, follower = following(log((1, 0), end=9))
-    follower.on_start_over(20)
+    part, follower = following(log((1, 0), end=9))
+    part.log.started_over(20)
     assert follower.fetch(71) == FetchRequest(1, 71, 5, 20, -1, 20)
 
 
@@ -164,7 +164,7 @@ def test_r13_the_start_never_goes_back() -> None:
 def test_r41_a_log_ends_where_its_leaders_does_that_has_no_batch_before() -> None:
     part, follower = following(log((1, 0), end=9, shown=6))
     request, answer = follower.fetch(71), FetchAnswer(None, 60, 0, 60)
-    (effect,) = follower.on_nothing(request, answer)
+    effect = follower.on_nothing(request, answer)
     assert effect == GoOnAt(60, 5)
     assert part.log.end_offset == 9, "it is not done yet"
     assert follower.on_gone_on(effect, answer) == (SetHighWatermark(60),)
@@ -183,7 +183,7 @@ def test_r41_what_is_no_longer_asked_makes_no_gap(name: str) -> None:
     request = follower.fetch(71)
     STALE[name](part)
     assert isinstance(part.role, Follower)
-    assert part.role.on_nothing(request, FetchAnswer(None, 9, 0, 60)) == ()
+    assert part.role.on_nothing(request, FetchAnswer(None, 9, 0, 60)) is None
 
 
 BEFORE_A_GAP = {
@@ -209,15 +209,14 @@ def test_r41_behind_a_gap_no_log_diverges(name: str, epochs: tuple[tuple[int, in
         except OffsetOutOfRangeError:
             (cut,) = follower.on_out_of_range(request, 0, 60) or (Truncate(0),)
             assert isinstance(cut, Truncate)
-            follower.on_truncate(cut.offset, min(cut.offset, part.log.end_offset))
+            part.log.truncated(cut.offset, min(cut.offset, part.log.end_offset))
             continue
         if answer.diverging is not None:
             (cut,) = follower.on_answer(request, answer, None)
             assert isinstance(cut, Truncate)
-            follower.on_truncate(cut.offset, min(cut.offset, 9, part.log.end_offset))
+            part.log.truncated(cut.offset, min(cut.offset, 9, part.log.end_offset))
             continue
-        for effect in follower.on_nothing(request, answer):
-            assert isinstance(effect, GoOnAt)
+        if (effect := follower.on_nothing(request, answer)) is not None:
             follower.on_gone_on(effect, answer)
     assert (part.log.end_offset, part.log.high_watermark, part.log.epochs.current) == (60, 60, 5)
     assert led.leader.remotes[1].end_offset == 60

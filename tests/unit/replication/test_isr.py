@@ -140,7 +140,7 @@ def test_r20_records_that_were_deleted_where_the_leader_has_others_are_not_shown
         assert not sent(effects) or request.log_start_offset == 4
         for effect in follower.on_answer(request, answer, None):
             if isinstance(effect, Truncate):
-                follower.on_truncate(effect.offset, effect.offset)
+                part.log.truncated(effect.offset, effect.offset)
     assert (part.log.start_offset, part.log.end_offset) == (4, 4)
     assert isinstance(leader.isr, PendingExpand), "it joins once its log begins there"
 

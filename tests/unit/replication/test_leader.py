@@ -1,4 +1,4 @@
-"""R3, R8, R9, R14 to R18, R22, R33, R37 to R39: the leader and its followers."""
+"""R3, R8, R9, R14 to R18, R22, R39: the leader and its followers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from replication import LAG, NOW, brokers, fetch, following, leading, log, propo
 from segstore.errors import (
     FencedLeaderEpochError,
     NotLeaderOrFollowerError,
-    OffsetNotAvailableError,
     OffsetOutOfRangeError,
     ReplicaOfflineError,
     SegstoreError,
@@ -315,31 +314,6 @@ def test_r32_an_offline_replica_stays_so() -> None:
 
 
 # --- consumers and deletions ---------------------------------------------------------------------
-
-
-def test_r33_the_low_watermark_is_the_lowest_start_of_live_replicas() -> None:
-    part, leader = leading(log((1, 4), start=4, end=9, shown=9))
-    assert leader.low_watermark == -1, "of followers nothing is known"
-    part.on_fetch(fetch(1, 9, last=1, log_start_offset=4), NOW)
-    part.on_fetch(fetch(2, 9, last=1, log_start_offset=2), NOW)
-    assert leader.low_watermark == 2
-    part.brokers[2] = BrokerRegistration(72, "i2", fenced=True)  # type: ignore[index]
-    assert leader.low_watermark == 4
-
-
-def test_r37_a_consumer_learns_where_an_epoch_ends() -> None:
-    part, _ = leading(log((1, 0), (3, 5), end=9))
-    assert part.end_offset_for(5, 1) == EpochEnd(1, 5)
-    with pytest.raises(FencedLeaderEpochError):
-        part.end_offset_for(4, 1)
-
-
-def test_r38_a_new_leader_does_not_tell_a_lower_end() -> None:
-    part, leader = leading(log((1, 0), end=9, shown=4), isr=(0, 1))
-    with pytest.raises(OffsetNotAvailableError, match="4 has not reached offset 9"):
-        leader.latest_offset()
-    part.on_fetch(fetch(1, 9, last=1), NOW)
-    assert leader.latest_offset() == 9
 
 
 def test_r39_followers_in_sync_that_have_an_offset_can_be_read() -> None:

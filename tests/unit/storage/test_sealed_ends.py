@@ -138,10 +138,9 @@ def sent(log: segstore.PartitionLog, most: int, sink: Any, method: str) -> bytes
     return steps(log, most, step)
 
 
-def stretched(log: segstore.PartitionLog, most: int, at_once: bool) -> bytes:
+def stretched(log: segstore.PartitionLog, most: int) -> bytes:
     def step(offset: int, most: int) -> tuple[bytes, int]:
-        found = log.stretch_at_once(offset, most, False) if at_once else None
-        with found or log.stretch(offset, most) as stretch:
+        with log.stretch(offset, most) as stretch:
             return bytes(stretch.read(Files())), stretch.next_offset
 
     return steps(log, most, step)
@@ -178,8 +177,7 @@ def test_A5_readers_are_sent_no_such_bytes(opened: tuple[Any, bytes], most: int,
     for method in METHODS:
         with (tmp_path / "sink").open("w+b") as sink:
             assert sent(log, most, sink, method) == clean, method
-    assert stretched(log, most, at_once=False) == clean
-    assert stretched(log, most, at_once=True) == clean
+    assert stretched(log, most) == clean
 
 
 @pytest.mark.parametrize("behind", BEHIND)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from segstore.storage.meta.small_files import seal, unseal
+from segstore.storage.meta.framed import seal, unseal
 
 HELD = {
     "settings": {"version": 1, "topic_id": "y3q6DsI4SJS7A2bvrbOP2Q", "config": {"retention.ms": 1000}},

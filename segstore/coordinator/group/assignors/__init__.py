@@ -1,4 +1,6 @@
-"""Assignors: which member of a group gets which partitions. Threads: any; assignors have no state."""
+"""Client-side assignors, which compute the partitions of each member of a group. Threads: any; assignors have
+no state.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ ASSIGNORS: dict[str, type[Assignor]] = {
 
 
 def by_name(assignor: str | Any) -> Assignor:
-    """Return the assignor of that name; an object or class that is an assignor, itself; one written for
-    kafka-python, adapted. Raises InvalidArgumentError.
+    """Return the assignor of this name. An assignor object or class is accepted too, and one written for
+    kafka-python is adapted. Raises InvalidArgumentError.
     """
     if isinstance(assignor, str):
         if assignor in ASSIGNORS:

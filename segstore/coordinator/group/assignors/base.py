@@ -1,5 +1,5 @@
-"""`Assignor` and `MemberSubscription`, the protocol of all assignors, and the two stateless ones: range and
-round robin.
+"""`Assignor` and `MemberSubscription`, the protocol of all assignors, and the two stateless assignors: range
+and round robin.
 
 Threads: any; nothing here has state.
 """
@@ -15,8 +15,8 @@ from segstore.coordinator.structs import TopicPartition
 
 @dataclass(frozen=True)
 class MemberSubscription:
-    """A member's `topics`; the partitions that it `owned`, from `generation` (-1: not known); the
-    `user_data` of its assignor; the `group_instance_id` of a static member; the `rack` where it runs.
+    """A member's subscription: its `topics`; the partitions that it `owned` in `generation` (-1: not known);
+    the `user_data` of its assignor; the `group_instance_id` of a static member; its `rack`.
     """
 
     topics: tuple[str, ...]
@@ -33,24 +33,26 @@ Partitions = Mapping[str, Sequence[int]]
 
 
 class Assignor(Protocol):
-    """Hands out the partitions of the topics to which the members of a group subscribe.
+    """Assigns the partitions of the topics to which the members of a group subscribe.
 
-    `cooperative`: members keep their partitions while the group rebalances, and give up only those that
-    `assign` no longer gives them (KIP-429); otherwise they give up all before.
+    `cooperative`: members keep their partitions during a rebalance, and revoke only partitions that `assign`
+    gives to another member (KIP-429); otherwise they revoke all partitions first.
     """
 
     name: str
     cooperative: bool
 
     def assign(self, partitions: Partitions, members: Members) -> Assignment:
-        """Return every member's partitions, in order; a topic that is not in `partitions` has none."""
+        """Return the partitions of every member, in order; a topic that is not in `partitions` has no
+        partitions.
+        """
 
     def user_data(self, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
-        """Return what a member that got `owned` in `generation` tells the next leader beside its topics."""
+        """Return the user data that a member, which got `owned` in `generation`, sends to the next leader."""
 
 
 class Stateless:
-    """An assignor that has members give up all partitions, and to which a member tells only its topics."""
+    """An assignor without user data, whose members revoke all partitions before a rebalance."""
 
     cooperative = False
 
@@ -59,7 +61,7 @@ class Stateless:
 
 
 def in_order(members: Members) -> list[str]:
-    """Return static members by instance, then the others by id (Kafka:
+    """Return the member ids: static members by instance id, then dynamic members by member id (Kafka:
     AbstractPartitionAssignor.MemberInfo).
     """
 
@@ -76,25 +78,25 @@ def in_order(members: Members) -> list[str]:
 
 
 class RangeAssignor(Stateless):
-    """Assigns topic by topic; where the numbers don't come out even, the first members get one partition
-    more (Kafka: RangeAssignor).
+    """Assigns a range of each topic's partitions to each subscribed member. If the division leaves a
+    remainder, the first members get one partition more (Kafka: RangeAssignor).
     """
 
     name = "range"
 
     def assign(self, partitions: Partitions, members: Members) -> Assignment:
-        given: Assignment = {member: [] for member in members}
+        assigned: Assignment = {member: [] for member in members}
         order = in_order(members)
         for topic in sorted({topic for member in members.values() for topic in member.topics}):
             numbers = sorted(partitions.get(topic, ()))
             takers = [member for member in order if topic in members[member].topics]
             share, more = divmod(len(numbers), len(takers))
-            at = 0
+            begin = 0
             for i, member in enumerate(takers):
-                end = at + share + (i < more)
-                given[member] += [TopicPartition(topic, number) for number in numbers[at:end]]
-                at = end
-        return given
+                end = begin + share + (i < more)
+                assigned[member] += [TopicPartition(topic, number) for number in numbers[begin:end]]
+                begin = end
+        return assigned
 
 
 # --- roundrobin --------------------------------------------------------------------------------
@@ -103,17 +105,19 @@ class RangeAssignor(Stateless):
 
 
 class RoundRobinAssignor(Stateless):
-    """Skips a member that does not subscribe to a partition's topic (Kafka: RoundRobinAssignor)."""
+    """Assigns all partitions in turn, and skips members that don't subscribe to the partition's topic (Kafka:
+    RoundRobinAssignor).
+    """
 
     name = "roundrobin"
 
     def assign(self, partitions: Partitions, members: Members) -> Assignment:
-        given: Assignment = {member: [] for member in members}
+        assigned: Assignment = {member: [] for member in members}
         order, turn = in_order(members), 0
         for topic in sorted({topic for member in members.values() for topic in member.topics}):
             for number in sorted(partitions.get(topic, ())):
                 while topic not in members[order[turn % len(order)]].topics:
                     turn += 1
-                given[order[turn % len(order)]].append(TopicPartition(topic, number))
+                assigned[order[turn % len(order)]].append(TopicPartition(topic, number))
                 turn += 1
-        return given
+        return assigned

@@ -1,6 +1,6 @@
-"""Adapts assignors that were written for kafka-python, their classes or objects, to `Assignor`.
+"""Adapts assignors that were written for kafka-python, as classes or objects, to `Assignor`.
 
-Threads: as the adapted object. It is called as kafka-python calls it: `assign(cluster, members)`,
+Threads: as the adapted object allows. Its methods are called as in kafka-python: `assign(cluster, members)`,
 `metadata(topics)`, `on_assignment(assignment, generation)` (kafka.coordinator.assignors.abstract).
 """
 
@@ -26,7 +26,7 @@ class OfTopic(NamedTuple):
 
 @dataclass(frozen=True)
 class KafkaPythonAssignment:
-    """kafka-python's ConsumerProtocolAssignment, as far as assignors use it."""
+    """kafka-python's ConsumerProtocolAssignment, with the attributes that assignors use."""
 
     assigned_partitions: list[OfTopic]
     user_data: bytes = b""
@@ -37,7 +37,9 @@ class KafkaPythonAssignment:
         return self.assigned_partitions
 
     def partitions(self) -> list[TopicPartition]:
-        return [TopicPartition(topic, number) for topic, held in self.assigned_partitions for number in held]
+        return [
+            TopicPartition(topic, number) for topic, numbers in self.assigned_partitions for number in numbers
+        ]
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class KafkaPythonCluster:
 
 
 class Foreign:
-    """An `Assignor` that calls an assignor of kafka-python's kind."""
+    """An `Assignor` that calls an assignor written for kafka-python."""
 
     def __init__(self, assignor: Any) -> None:
         self._assignor = assignor() if isinstance(assignor, type) else assignor
@@ -85,15 +87,15 @@ class Foreign:
         self.cooperative = COOPERATIVE in supported and 0 not in supported
 
     def assign(self, partitions: Partitions, members: Members) -> Assignment:
-        subscribed = {topic for told in members.values() for topic in told.topics}
+        subscribed = {topic for subscription in members.values() for topic in subscription.topics}
         cluster = KafkaPythonCluster(
-            {topic: held for topic, held in partitions.items() if topic in subscribed}
+            {topic: numbers for topic, numbers in partitions.items() if topic in subscribed}
         )
-        asked = [
-            KafkaPythonMember(member, told.group_instance_id, _metadata(told))
-            for member, told in members.items()
+        kafka_members = [
+            KafkaPythonMember(member, subscription.group_instance_id, _metadata(subscription))
+            for member, subscription in members.items()
         ]
-        found = self._assignor.assign(cluster, asked)
+        found = self._assignor.assign(cluster, kafka_members)
         return {member: sorted(_partitions(found[member])) if member in found else [] for member in members}
 
     def user_data(self, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
@@ -104,12 +106,17 @@ class Foreign:
         return encoded
 
 
-def _metadata(told: MemberSubscription) -> KafkaPythonSubscription:
-    return KafkaPythonSubscription(list(told.topics), told.user_data, _by_topic(told.owned), told.generation)
+def _metadata(subscription: MemberSubscription) -> KafkaPythonSubscription:
+    return KafkaPythonSubscription(
+        list(subscription.topics),
+        subscription.user_data,
+        _by_topic(subscription.owned),
+        subscription.generation,
+    )
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[OfTopic]:
-    return [OfTopic(topic, held) for topic, held in by_topic(partitions).items()]
+    return [OfTopic(topic, numbers) for topic, numbers in by_topic(partitions).items()]
 
 
 def _partitions(assignment: Any) -> Iterator[TopicPartition]:

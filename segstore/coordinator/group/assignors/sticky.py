@@ -1,9 +1,8 @@
-"""The sticky assignors: as even as possible, and of the even assignments one that moves few partitions; and
-the cooperative one, which moves a partition in two rounds.
+"""The sticky assignor, whose assignment is as even as possible and moves few partitions; and the cooperative
+sticky assignor, which moves a partition in two rounds.
 
-Threads: any; a `Balancer` belongs to one call. KIP-54; Kafka: AbstractStickyAssignor, its general
-algorithm, as kafka-python has it. Ties are broken by name, so that every leader computes the same
-assignment.
+Threads: any; a `Balancer` belongs to one call. KIP-54; Kafka: AbstractStickyAssignor, its general algorithm,
+as in kafka-python. Ties are broken by name, so that every leader computes the same assignment.
 """
 
 from __future__ import annotations
@@ -17,17 +16,16 @@ from segstore.protocol.codec import decode_at, encode, structs
 
 # --- claims ------------------------------------------------------------------------------------
 
-# Which member owns which partition, from what members claim: the claim of the latest generation holds (Kafka:
+# The owner of each partition, from the members' claims: the claim of the latest generation wins (Kafka:
 # AbstractStickyAssignor.prepopulateCurrentAssignments).
 
 Claims = Mapping[str, tuple[int, list[TopicPartition]]]
 
 
 def resolve_owners(claims: Claims) -> tuple[dict[str, list[TopicPartition]], dict[TopicPartition, str]]:
-    """Return the partitions of each member that owns some, and for each partition the owner before the
-    current one.
+    """Return the partitions of each current owner, and the previous owner of each partition that had one.
 
-    Of two members that claim a partition in one generation the first one owns it.
+    If two members claim a partition in one generation, the first member owns it.
     """
     owners: dict[TopicPartition, dict[int, str]] = {}
     for member, (generation, partitions) in claims.items():
@@ -45,7 +43,7 @@ def resolve_owners(claims: Claims) -> tuple[dict[str, list[TopicPartition]], dic
 
 # --- movements ---------------------------------------------------------------------------------
 
-# Which partitions an assignment in the making has moved so far: two members must not swap partitions of one
+# The partitions that the running `assign` has moved so far: two members must not swap partitions of one
 # topic (Kafka: AbstractStickyAssignor.PartitionMovements). Threads: one, within a call of `assign`.
 
 
@@ -62,8 +60,8 @@ class Movements:
         self._moved: dict[tuple[str, _Pair], set[TopicPartition]] = {}
 
     def move(self, partition: TopicPartition, source: str, target: str) -> None:
-        """Record that `partition` goes from `source` to `target`; back at its first owner it has not moved
-        at all.
+        """Record the move of `partition` from `source` to `target`. A partition that is back at its first
+        owner counts as not moved.
         """
         before = self._pairs.pop(partition, None)
         if before is not None:
@@ -74,8 +72,8 @@ class Movements:
             self._moved.setdefault((partition.topic, pair), set()).add(partition)
 
     def instead(self, partition: TopicPartition, source: str, target: str) -> TopicPartition:
-        """Return what to move from `source` to `target` instead: a partition that went the other way, if
-        there is one.
+        """Return the partition to move from `source` to `target`: one that moved the opposite way if there is
+        one, else `partition`.
         """
         before = self._pairs.get(partition)
         back = _Pair(target, before.source if before else source)
@@ -84,13 +82,13 @@ class Movements:
 
 # --- balancer ----------------------------------------------------------------------------------
 
-# One sticky assignment in the making (Kafka: AbstractStickyAssignor.generalAssign, balance). Threads: one,
-# within a call of `assign`.
+# The computation of one sticky assignment (Kafka: AbstractStickyAssignor.generalAssign, balance).
+# Threads: one, within a call of `assign`.
 
 
 class Balancer:
-    """`takers`: for each partition, the members that may have it; `wanted`: for each member, the partitions
-    that it may have.
+    """The computation of one sticky assignment. `takers` maps each partition to the members that subscribe to
+    its topic; `wanted` maps each member to the partitions of its topics.
     """
 
     def __init__(self, partitions: Partitions, members: Members, claims: Claims) -> None:
@@ -107,20 +105,20 @@ class Balancer:
         current, self.previous = resolve_owners({member: claims[member] for member in order})
         self._fresh = not current
         self.current: Assignment = {**current, **{m: [] for m in order if m not in current}}
-        self.owner = {partition: m for m, held in self.current.items() for partition in held}
+        self.owner = {partition: m for m, owned in self.current.items() for partition in owned}
         self._movements = Movements()
 
     def run(self) -> Assignment:
-        """Return every member's partitions, in order."""
+        """Return the partitions of every member, in order."""
         candidates = self._candidates()
-        unassigned, revoked = self._drop_what_may_not_stay(candidates)
+        unassigned, revoked = self._drop_unsubscribed(candidates)
         initializing = not any(self.current.values())
         for partition in unassigned:
             self._give(partition, min(self.takers[partition], key=self._load))
         fixed = {
             member: self.current.pop(member) for member in list(self.current) if not self._movable(member)
         }
-        before = {member: list(held) for member, held in self.current.items()}
+        before = {member: list(owned) for member, owned in self.current.items()}
         if not revoked:
             self._reassign([p for p in unassigned if len(self.takers[p]) > 1])
         moved = self._reassign([p for p in candidates if len(self.takers[p]) > 1])
@@ -135,44 +133,42 @@ class Balancer:
         self.current[member].append(partition)
         self.owner[partition] = member
 
-    # --- what there is to hand out -----------------------------------------------------------
+    # --- partitions to assign ---------------------------------------------------------------
 
     def _candidates(self) -> list[TopicPartition]:
-        """Return all partitions in the order in which they are considered: first those that the fewest
-        members may have.
+        """Return all partitions in the order of assignment: first the partitions with the fewest subscribers.
 
-        Where all members want the same and own something, first those of the busiest members, and of these
-        first those that had another owner before.
+        If all members subscribe to the same topics and own some partition, the order is by owner, from the
+        member with most partitions to the one with fewest, and for each owner first the partitions that had
+        another owner before.
         """
         scarce = sorted(self.takers, key=lambda p: (len(self.takers[p]), p))
         if self._fresh or not self._all_alike():
             return scarce
-        held = {member: [p for p in own if p in self.takers] for member, own in self.current.items()}
+        owned = {member: [p for p in own if p in self.takers] for member, own in self.current.items()}
         found: dict[TopicPartition, None] = {}
-        while held:
-            member = max(held, key=lambda m: (len(held[m]), m))
-            if not held[member]:
-                del held[member]
+        while owned:
+            member = max(owned, key=lambda m: (len(owned[m]), m))
+            if not owned[member]:
+                del owned[member]
                 continue
-            moved_before = [p for p in held[member] if p in self.previous]
-            partition = min(moved_before) if moved_before else held[member][-1]
-            held[member].remove(partition)
+            moved_before = [p for p in owned[member] if p in self.previous]
+            partition = min(moved_before) if moved_before else owned[member][-1]
+            owned[member].remove(partition)
             found[partition] = None
         return list(found | dict.fromkeys(scarce))
 
     def _all_alike(self) -> bool:
         return len({tuple(wanted) for wanted in self.wanted.values()}) <= 1
 
-    def _drop_what_may_not_stay(
-        self, candidates: Sequence[TopicPartition]
-    ) -> tuple[list[TopicPartition], bool]:
-        """Return the partitions without an owner, and whether one was taken from a member that left its
-        topic.
+    def _drop_unsubscribed(self, candidates: Sequence[TopicPartition]) -> tuple[list[TopicPartition], bool]:
+        """Drop partitions whose owner has unsubscribed; return the partitions without an owner, and whether
+        an existing partition was dropped.
         """
         revoked = False
-        for member, held in self.current.items():
-            for partition in [p for p in held if p not in self.wanted[member]]:
-                held.remove(partition)
+        for member, owned in self.current.items():
+            for partition in [p for p in owned if p not in self.wanted[member]]:
+                owned.remove(partition)
                 del self.owner[partition]
                 revoked |= partition in self.takers
         return [p for p in candidates if p not in self.owner], revoked
@@ -181,11 +177,11 @@ class Balancer:
 
     def _movable(self, member: str) -> bool:
         """Return whether the member may get a partition, or give one away."""
-        held = self.current[member]
-        return len(held) < len(self.wanted[member]) or any(len(self.takers[p]) > 1 for p in held)
+        owned = self.current[member]
+        return len(owned) < len(self.wanted[member]) or any(len(self.takers[p]) > 1 for p in owned)
 
     def _reassign(self, candidates: Sequence[TopicPartition]) -> bool:
-        """Move partitions until no move makes the assignment more even. Return whether any was moved."""
+        """Move partitions until no move makes the assignment more even; return whether any was moved."""
         moved = False
         while True:
             modified = False
@@ -200,8 +196,8 @@ class Balancer:
                 return moved
 
     def _better(self, partition: TopicPartition) -> str | None:
-        """Return the member that shall have the partition instead: its owner before, or the least busy one;
-        None where that gains nothing.
+        """Return a member with fewer partitions that can take the partition: its previous owner, or the least
+        busy member; None if no member has at least two fewer.
         """
         most = len(self.current[self.owner[partition]]) - 1
         before = self.previous.get(partition)
@@ -211,8 +207,8 @@ class Balancer:
         return least if most > len(self.current[least]) else None
 
     def _even(self) -> bool:
-        """Return whether no member could get a partition of a member that has more."""
-        counts = {member: len(held) for member, held in self.current.items()}
+        """Return whether no member could get a partition from a member that has more partitions."""
+        counts = {member: len(owned) for member, owned in self.current.items()}
         if min(counts.values()) >= max(counts.values()) - 1:
             return True
         return not any(
@@ -227,7 +223,7 @@ class Balancer:
         source = self.owner[partition]
         moving = self._movements.instead(partition, source, target)
         if self.owner[moving] != source:
-            # Both partitions moved before in this rebalance: both go back, or `source` would stay too busy.
+            # Both partitions have moved in this rebalance: both move back, or `source` would stay too busy.
             self._move(partition, self.owner[moving])
         self._move(moving, target)
 
@@ -239,7 +235,7 @@ class Balancer:
 
 
 def _score(assignment: Assignment) -> int:
-    """Return 0 where all members have the same number of partitions; else the sum of all differences."""
+    """Return the sum of the differences between all members' numbers of partitions."""
     counts = sorted(map(len, assignment.values()))
     n = len(counts)
     return sum((2 * i - n + 1) * count for i, count in enumerate(counts))
@@ -249,22 +245,24 @@ def _score(assignment: Assignment) -> int:
 
 _USER_DATA = "StickyAssignorUserData"
 _VERSION_SIZE = 2
-"""Bytes that kafka-python 3 writes before the schema, and Kafka does not."""
+"""Size of the version field, which kafka-python 3 writes before the schema, and Kafka does not."""
 
 Claim = tuple[int, list[TopicPartition]]
-"""The generation (-1: not known) and the partitions that a member says it got in it."""
+"""A member's generation (-1: not known), and the partitions that it claims to have got in that generation."""
 
 
 class StickyAssignor:
-    """Members give up all partitions before a rebalance, and tell the leader in their user data what they
-    had.
+    """The sticky assignor: members revoke all partitions before a rebalance, and send the leader their
+    earlier partitions as user data.
     """
 
     name = "sticky"
     cooperative = False
 
     def assign(self, partitions: Partitions, members: Members) -> Assignment:
-        claims = {member: decode_user_data(told.user_data) for member, told in members.items()}
+        claims = {
+            member: decode_user_data(subscription.user_data) for member, subscription in members.items()
+        }
         return Balancer(partitions, members, claims).run()
 
     def user_data(self, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
@@ -274,13 +272,17 @@ class StickyAssignor:
 def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
     """Encode StickyAssignorUserData, version 1, whose schema has no version field."""
     kind, out = structs(_USER_DATA), bytearray()
-    rows = [kind.TopicAssignment(topic=topic, partitions=held) for topic, held in by_topic(owned).items()]
+    rows = [
+        kind.TopicAssignment(topic=topic, partitions=numbers) for topic, numbers in by_topic(owned).items()
+    ]
     encode(kind(previous_assignment=rows, generation=generation), 1, out)
     return bytes(out)
 
 
 def decode_user_data(data: bytes) -> Claim:
-    """Decode what a member had; data that can't be read gives nothing (Kafka ignores it too)."""
+    """Decode a member's earlier generation and partitions; user data that can't be decoded counts as none, as
+    in Kafka.
+    """
     for begin in (0, _VERSION_SIZE):
         for version in (1, 0):
             try:
@@ -295,26 +297,29 @@ def decode_user_data(data: bytes) -> Claim:
 
 # --- cooperative -------------------------------------------------------------------------------
 
-# Cooperative sticky: the sticky assignment, but a partition that moves has no owner for one round (KIP-429;
+# Cooperative sticky: the sticky assignment, in which a moving partition has no owner for one round (KIP-429;
 # Kafka: CooperativeStickyAssignor.adjustAssignment).
 
 
 class CooperativeStickyAssignor:
-    """Members keep their partitions while the group rebalances. A partition that moves is given to nobody
-    until its owner has given it up: the owner then joins again, and the next round gives the partition
-    away.
+    """The cooperative sticky assignor: members keep their partitions during a rebalance. A moving partition
+    is assigned to no member until its owner has revoked it; the owner then joins again, and the next round
+    assigns the partition.
     """
 
     name = "cooperative-sticky"
     cooperative = True
 
     def assign(self, partitions: Partitions, members: Members) -> Assignment:
-        claims = {member: (told.generation, list(told.owned)) for member, told in members.items()}
+        claims = {
+            member: (subscription.generation, list(subscription.owned))
+            for member, subscription in members.items()
+        }
         wanted = Balancer(partitions, members, claims).run()
         owners = _owners(members)
         return {
-            member: [p for p in held if owners.get(p, {member}) == {member}]
-            for member, held in wanted.items()
+            member: [p for p in owned if owners.get(p, {member}) == {member}]
+            for member, owned in wanted.items()
         }
 
     def user_data(self, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
@@ -323,19 +328,17 @@ class CooperativeStickyAssignor:
 
 
 def _owners(members: Members) -> dict[TopicPartition, set[str]]:
-    """Return which members still own each partition: of those that claim it, the ones of the latest
-    generation.
-
-    A member that missed a generation has lost its partitions.
+    """Return the current owners of each partition: the members that claim it in the latest generation; a
+    member that missed a generation has lost its partitions.
     """
     latest: dict[TopicPartition, int] = {}
     owners: dict[TopicPartition, set[str]] = {}
-    for member, told in members.items():
-        for partition in told.owned:
-            known = latest.get(partition, told.generation)
-            if told.generation > known:
+    for member, subscription in members.items():
+        for partition in subscription.owned:
+            known = latest.get(partition, subscription.generation)
+            if subscription.generation > known:
                 owners[partition] = set()
-            if told.generation >= known:
-                latest[partition] = told.generation
+            if subscription.generation >= known:
+                latest[partition] = subscription.generation
                 owners.setdefault(partition, set()).add(member)
     return owners

@@ -1,1 +1,3 @@
-"""Classic groups: groups whose members join anew, and are assigned by one of them."""
+"""Groups of the classic protocol: all members join each generation, and one member, the leader, assigns the
+partitions.
+"""

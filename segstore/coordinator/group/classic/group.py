@@ -1,8 +1,7 @@
-"""`ClassicGroup`: one consumer group's answers to its members, by Kafka's classic protocol (Kafka:
-ClassicGroup, GroupMetadataManager).
+"""`ClassicGroup`: one group of Kafka's classic protocol (Kafka: ClassicGroup, GroupMetadataManager).
 
-On disk: what must survive is given to the function `write`. Threads: under the group's lock. `now` is ms of
-the monotonic clock in every method.
+On disk: the function `write` writes the group's record. Threads: under the group's lock. `now` is ms of the
+monotonic clock in every method.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from segstore.errors import (
 )
 
 Write = Callable[["ClassicGroup", Mapping[str, bytes]], None]
-"""Writes the group with these assignments, by member id, to the log; raises where that fails."""
+"""Writes the group with these assignments, by member id, to the log; raises if that fails."""
 
 _WAITING = (ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.COMPLETING_REBALANCE)
 
@@ -54,8 +53,9 @@ class ClassicGroup(Roster):
     # --- joining -----------------------------------------------------------------------------
 
     def join(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Raises UnknownMemberIdError, FencedInstanceIdError, InconsistentGroupProtocolError,
-        GroupMaxSizeReachedError; MemberIdRequiredError where the member needs an id first.
+        """Add a member, or let it join again; return a ticket for its result. Raises UnknownMemberIdError,
+        FencedInstanceIdError, InconsistentGroupProtocolError, GroupMaxSizeReachedError; MemberIdRequiredError
+        if the member needs an id first.
         """
         if joining.new_id in self.members:
             joining = replace(joining, member_id=joining.new_id)
@@ -72,7 +72,9 @@ class ClassicGroup(Roster):
         return self._enter(joining, now)
 
     def _reserve(self, joining: Joining, now: float) -> MemberIdRequiredError:
-        """Give a new member its id, with which it has its session timeout to come back (KIP-394)."""
+        """Return the error with a new member's id; the member may join with it within its session timeout
+        (KIP-394).
+        """
         member_id = self._new_id(joining)
         self.pending[member_id] = now + joining.session_timeout_ms
         return MemberIdRequiredError(member_id)
@@ -104,14 +106,12 @@ class ClassicGroup(Roster):
         member.update(joining, now)
         if completing or stable:
             ticket: Ticket[JoinGroupResult] = Ticket(member.member_id)
-            ticket.complete(self.place(member, told=completing))
+            ticket.complete(self.place(member, with_members=completing))
             return ticket
         return self._rebalance.wait_for_all(member, now)
 
     def _replace(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Let a static member that came back have its place under a new id; the member with the old id is
-        fenced.
-        """
+        """Give a static member that came back its place under a new id, and fence the old member id."""
         assert joining.group_instance_id is not None
         old = self.members.pop(self.instances[joining.group_instance_id])
         old.fail(self.fenced(joining.group_instance_id, old.member_id))
@@ -130,9 +130,9 @@ class ClassicGroup(Roster):
             return self._rebalance.wait_for_all(member, now)
         self._write({each.member_id: each.assignment for each in self.members.values()})
         ticket: Ticket[JoinGroupResult] = Ticket(member.member_id)
-        place = self.place(member, told=True, skip_assignment=True)
+        place = self.place(member, with_members=True, skip_assignment=True)
         if place.skip_assignment and not joining.skips_assignment:
-            # A client that does not know KIP-814 must not take itself for the leader, and assign anew.
+            # Without KIP-814 a client would act as the leader and assign anew.
             place = replace(place, leader=old.member_id, members=(), skip_assignment=False)
         ticket.complete(place)
         return ticket
@@ -149,10 +149,10 @@ class ClassicGroup(Roster):
         now: float,
         protocol_type: str | None = None,
     ) -> Ticket[bytes]:
-        """Take the assignments that the leader brings, and give the member its own. A `protocol` and a
-        `protocol_type` that are not None must be the group's. Raises
+        """Return a ticket for the member's assignment; the leader's `assignments` are written for all
+        members. `protocol` and `protocol_type` must be the group's, unless they are None. Raises
         UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError,
-        InconsistentGroupProtocolError, and what `write` raises: the leader may sync again.
+        InconsistentGroupProtocolError, and the errors of `write`, after which the leader may sync again.
         """
         member = self.check_member(member_id, instance)
         self.check_generation(generation)
@@ -179,8 +179,9 @@ class ClassicGroup(Roster):
     # --- time and leaving ------------------------------------------------------------------------
 
     def heartbeat(self, member_id: str, instance: str | None, generation: int, now: float) -> None:
-        """Raises UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError;
-        RebalanceInProgressError where the member has to join again, which extends its session all the same.
+        """Extend the member's session. Raises UnknownMemberIdError, IllegalGenerationError,
+        FencedInstanceIdError; RebalanceInProgressError, with the session extended, if the member has to join
+        again.
         """
         member = self.check_member(member_id, instance)
         self.check_generation(generation)
@@ -189,24 +190,24 @@ class ClassicGroup(Roster):
             raise self.in_progress()
 
     def leave(self, member_id: str, instance: str | None, now: float) -> None:
-        """Raises UnknownMemberIdError, FencedInstanceIdError."""
+        """Remove a member. Raises UnknownMemberIdError, FencedInstanceIdError."""
         self._rebalance.remove(self._leaving(member_id, instance), now)
 
     def leave_all(self, leaving: Iterable[Leaver], now: float) -> list[SegstoreError | None]:
-        """Remove several members, by one rebalance; return for each why it could not be removed."""
+        """Remove several members by one rebalance; return one error or None for each."""
         gone: list[ClassicGroupMember] = []
-        told: list[SegstoreError | None] = []
+        errors: list[SegstoreError | None] = []
         for member_id, instance in leaving:
             try:
                 gone += self._leaving(member_id, instance)
-                told.append(None)
+                errors.append(None)
             except (UnknownMemberIdError, FencedInstanceIdError) as error:
-                told.append(copy_of(error))
+                errors.append(copy_of(error))
         self._rebalance.remove(list(dict.fromkeys(gone)), now)
-        return told
+        return errors
 
     def _leaving(self, member_id: str, instance: str | None) -> list[ClassicGroupMember]:
-        """Return the member to be removed; none for one that has not come back with its id yet. An
+        """Return the member to remove; an empty list for a member that has not yet come back with its id. An
         administrator names a static member by its instance id alone (KIP-345).
         """
         if self.pending.pop(member_id, None) is not None:
@@ -216,7 +217,9 @@ class ClassicGroup(Roster):
         return [self.check_member(member_id, instance)]
 
     def expire(self, now: float) -> None:
-        """Remove members whose sessions have ended, and end a wait of the rebalance that is over."""
+        """Remove members whose sessions have ended, and end the rebalance's wait if its deadline
+        has passed.
+        """
         for member_id in [each for each, deadline in self.pending.items() if deadline <= now]:
             del self.pending[member_id]
         late = [member for member in self.members.values() if not member.look(now)]
@@ -225,7 +228,7 @@ class ClassicGroup(Roster):
         self._rebalance.end_wait(now)
 
     def due(self) -> float:
-        """Return when `expire` has something to do next; inf where only a request changes something."""
+        """Return the time of the next `expire` that has work; inf if only a request can change the group."""
         members = (member.due() for member in self.members.values())
         return min(itertools.chain([self._rebalance.deadline], members, self.pending.values()))
 
@@ -233,17 +236,17 @@ class ClassicGroup(Roster):
         return GroupInfo(self.state, self.protocol_type or "", self.protocol or "", tuple(self.infos()))
 
     def subscribed(self) -> set[str]:
-        """Return the topics of all members (ClassicGroup.isSubscribedToTopic). Raises NonEmptyGroupError
-        where the members' protocol does not tell topics.
+        """Return the topics that any member subscribes to (ClassicGroup.isSubscribedToTopic). Raises
+        NonEmptyGroupError if the members' subscriptions have no topics, because they are no consumers.
         """
         if not self.members:
             return set()
         try:
             if self.protocol_type == PROTOCOL_TYPE:
-                told = [subscription for m in self.members.values() for _, subscription in m.protocols]
-                return {topic for each in told for topic in decode_subscription(each).topics}
+                encoded = [subscription for m in self.members.values() for _, subscription in m.protocols]
+                return {topic for each in encoded for topic in decode_subscription(each).topics}
         except InvalidArgumentError:
-            """No consumers' subscriptions."""
+            """The subscriptions are not those of consumers."""
         raise NonEmptyGroupError(
             f"group {self.group_id!r} has {len(self.members)} members, whose topics are not known"
         )

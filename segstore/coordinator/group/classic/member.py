@@ -1,5 +1,5 @@
-"""`ClassicGroupMember`: a member of a group as its group knows it (Kafka: ClassicGroupMember), and the
-requests and answers between them.
+"""`ClassicGroupMember`: a group's state of one member (Kafka: ClassicGroupMember), and the requests and
+answers between member and group.
 
 Threads: a `ClassicGroupMember` under its group's lock; requests and answers from any thread.
 """
@@ -22,8 +22,8 @@ from segstore.errors import InvalidArgumentError, copy_of
 
 # --- membership --------------------------------------------------------------------------------
 
-# Requests of members, the group's answers, and tickets for answers that take time. Threads: any; all but
-# `Ticket` and `Pulse` are immutable.
+# Requests of members, the group's answers, and tickets for answers that take time. Threads: any; all classes
+# except `Ticket` and `Pulse` are immutable.
 
 R = TypeVar("R")
 
@@ -48,11 +48,11 @@ class ClassicGroupState(Enum):
 
 
 class Pulse:
-    """A consumer's sign of life. The coordinator refers to it weakly, so that a consumer that was dropped
-    has none: it is removed from the group at the next look, unless it is a static member.
+    """A consumer's sign of life. The coordinator has only a weak reference, so it notices if the consumer was
+    garbage collected, and removes the member at its next look, unless it is static.
 
-    `polled` is when the consumer was polled last, in ms of the monotonic clock, written by the consumer's
-    thread. `beats` counts heartbeats, `beaten` is the time of the last one; the coordinator writes both.
+    `polled` is the time of the last poll in ms of the monotonic clock, written by the consumer's thread.
+    `beats` counts heartbeats and `beaten` is the time of the last heartbeat; the coordinator writes both.
     """
 
     __slots__ = ("__weakref__", "beaten", "beats", "interval_ms", "max_poll_interval_ms", "polled")
@@ -64,16 +64,16 @@ class Pulse:
 
 @dataclass(frozen=True, kw_only=True)
 class Joining:
-    """A request to join (Kafka: JoinGroupRequest). `member_id` is empty for a new member; `new_id` is the
-    id that it wishes for, "" leaves the id to the group. A request that repeats an earlier `new_id`,
-    because the outcome of the first is not known, is of the same member.
+    """A request to join (Kafka: JoinGroupRequest). `member_id` is empty for a new member; `new_id` is its
+    wished id, or "" if the group chooses. A repeated request with the same `new_id` is of the same member:
+    the outcome of the first request was not known.
 
-    With a `pulse` the coordinator sees by itself whether the member lives; without one the member sends
-    heartbeats. Times are ms; `rebalance_timeout_ms` is how long a rebalance waits for this member.
-    `initial_delay_ms`: how long the first rebalance waits for more members where this one is the first of an
-    empty group; None: as the store's settings say. `needs_member_id`: a dynamic member is given an id first,
-    and has to come back with it (KIP-394). `skips_assignment`: as a static leader that comes back it knows
-    what `JoinGroupResult.skip_assignment` is (KIP-814).
+    With a `pulse` the coordinator checks itself whether the member lives; without one the member sends
+    heartbeats. Times are ms. `rebalance_timeout_ms` is the longest wait of a rebalance for this member.
+    `initial_delay_ms` is the wait of the first rebalance for more members, if this member is the first of an
+    empty group; None means the store's setting. `needs_member_id`: a dynamic member first gets an id, and
+    joins again with it (KIP-394). `skips_assignment`: a static leader that comes back understands
+    `JoinGroupResult.skip_assignment` (KIP-814).
     """
 
     protocols: Protocols
@@ -93,7 +93,7 @@ class Joining:
 
 @dataclass(frozen=True)
 class JoinedMember:
-    """A member as the leader sees it, with its subscription for the protocol that was chosen."""
+    """A member in the leader's list, with its subscription for the chosen protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -102,8 +102,8 @@ class JoinedMember:
 
 @dataclass(frozen=True)
 class JoinGroupResult:
-    """A member's place in a generation. Only the leader gets `members`, and brings the assignment, unless
-    `skip_assignment` (KIP-814: a static leader came back, and the assignment stays).
+    """A member's place in a generation. Only the leader gets `members`, and then syncs with the assignment,
+    unless `skip_assignment` is set (KIP-814: a static leader came back, and the assignment stays).
     """
 
     member_id: str
@@ -116,8 +116,8 @@ class JoinGroupResult:
 
 @dataclass(frozen=True)
 class MemberInfo:
-    """A member as administrators see it. `subscription` is of the chosen protocol, empty while there is
-    none.
+    """A member in a group's description. `subscription` is for the chosen protocol, and empty before a
+    protocol is chosen.
     """
 
     member_id: str
@@ -130,7 +130,7 @@ class MemberInfo:
 
 @dataclass(frozen=True)
 class GroupInfo:
-    """A group as administrators see it. `protocol_type` and `protocol` are empty where there is none."""
+    """A group in a description. `protocol_type` and `protocol` are empty if the group has none."""
 
     state: ClassicGroupState
     protocol_type: str
@@ -139,10 +139,8 @@ class GroupInfo:
 
 
 class Ticket(Generic[R]):
-    """An answer that may take time: the group completes it once, and the member may look at any time, or be
-    called.
-
-    `member_id` is known at once, for a new member too.
+    """An answer that may take time. The group completes the ticket once; the member polls `get`, or is called
+    by `when_done`. `member_id` is known at once, also for a new member.
     """
 
     __slots__ = ("_calls", "_error", "_result", "done", "member_id")
@@ -166,21 +164,20 @@ class Ticket(Generic[R]):
             self._call()
 
     def when_done(self, call: Callable[[], object]) -> None:
-        """Call `call` once, when the ticket is done: in the thread that completes it, which has the group's
-        lock, or in this one where it is done already. `call` must be short, and must not ask a group.
+        """Call `call` once when the ticket is done: in this thread if it is done already, else in the thread
+        that completes it, under the group's lock. `call` must be short, and must not call a group.
         """
         self._calls.append(call)
         if self.done:
             self._call()
 
     def _call(self) -> None:
-        """Two threads may come here at once: each call is taken out of the list by one of them."""
-        with contextlib.suppress(IndexError):
+        with contextlib.suppress(IndexError):  # two threads may be here: `pop` gives each call to one of them
             while True:
                 self._calls.pop()()
 
     def get(self) -> R | None:
-        """Return the answer, None while there is none; raises the error that the ticket failed with."""
+        """Return the answer, or None while there is none. Raises the error that failed the ticket."""
         if self._error is not None:
             raise copy_of(self._error)
         return self._result
@@ -190,8 +187,8 @@ class Ticket(Generic[R]):
 
 
 class ClassicGroupMember:
-    """The member waits on the tickets `joining` and `syncing`. `deadline` (ms, monotonic) ends its session;
-    `synced`: it has asked for its assignment in this generation.
+    """A member of a classic group. The member waits on the tickets `joining` and `syncing`. `deadline` (ms,
+    monotonic) ends its session; `synced`: the member has asked for its assignment in this generation.
     """
 
     def __init__(self, member_id: str, joining: Joining, now: float) -> None:
@@ -204,7 +201,7 @@ class ClassicGroupMember:
         self.update(joining, now)
 
     def update(self, joining: Joining, now: float) -> None:
-        """Take over what the member says of itself in a new request."""
+        """Take over the client's names, protocols and timeouts from a new request."""
         self.client_id, self.client_host = joining.client_id, joining.client_host
         self.protocols = joining.protocols
         self.session_timeout_ms = joining.session_timeout_ms
@@ -217,7 +214,7 @@ class ClassicGroupMember:
 
     @property
     def has_pulse(self) -> bool:
-        """Return whether the member sends no heartbeats, and is looked at."""
+        """Return whether the member is checked by its pulse, and sends no heartbeats."""
         return self._pulse is not None
 
     def beat(self, now: float) -> None:
@@ -225,21 +222,21 @@ class ClassicGroupMember:
         self.deadline = now + self.session_timeout_ms
 
     def look(self, now: float) -> bool:
-        """Look at the member's pulse, if it has one. Return False where the member lives, but polls too
-        late, or where its consumer was dropped.
+        """Check the member's pulse, if it has one. Return False if the member polls too late, or if its
+        consumer was garbage collected.
 
-        A static member that was dropped may come back within its session. One that polls too late only has
-        no heartbeat, as in Kafka, where such a member never leaves.
+        A static member whose consumer was dropped may come back within its session. A static member that
+        polls too late gets no heartbeat, so its session ends (in Kafka such a member never leaves).
         """
         self._looked = now
         if self._pulse is None:
             if self.joining is not None or self.syncing is not None:
-                # A member that waits for others lives: ClassicGroupMember.hasSatisfiedHeartbeat.
+                # A member that waits in a rebalance is alive: ClassicGroupMember.hasSatisfiedHeartbeat.
                 self.beat(now)
             return True
         pulse = self._pulse()
         if pulse is None:
-            # At the end of the interpreter they are cleared before finalizers, which may close a consumer.
+            # At interpreter exit weak references are cleared before finalizers, which may close a consumer.
             return self.group_instance_id is not None or sys.is_finalizing()
         late = now - pulse.polled >= pulse.max_poll_interval_ms
         if not late:
@@ -249,7 +246,7 @@ class ClassicGroupMember:
         return not late or self.group_instance_id is not None
 
     def due(self) -> float:
-        """Return when `look` may find something new."""
+        """Return the time at which `look` may have a new result."""
         pulse = None if self._pulse is None else self._pulse()
         if pulse is None:
             dropped = self._pulse is not None and self.group_instance_id is None
@@ -257,15 +254,15 @@ class ClassicGroupMember:
         due = min(self.deadline, self._looked + pulse.interval_ms)
         return due if self.group_instance_id else min(due, pulse.polled + pulse.max_poll_interval_ms)
 
-    # --- what it says ------------------------------------------------------------------------------
+    # --- protocols ---------------------------------------------------------------------------------
 
     def subscription(self, protocol: str | None) -> bytes:
-        """Return the subscription for the protocol, empty where the member has none."""
+        """Return the subscription for the protocol, empty if the member has none."""
         return dict(self.protocols).get(protocol or "", b"")
 
     def wants(self, protocol: str | None) -> object:
-        """Return the topics of the subscription: a consumer that comes back has forgotten what else its
-        subscription said.
+        """Return the topics of the subscription, without owned partitions and user data: a restarted consumer
+        no longer has these.
         """
         subscription = self.subscription(protocol)
         try:
@@ -274,7 +271,7 @@ class ClassicGroupMember:
             return subscription
 
     def vote(self, candidates: frozenset[str]) -> str:
-        """Return the first of the member's protocols that all members have."""
+        """Return the member's first protocol that is in `candidates`."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     def names(self) -> frozenset[str]:
@@ -282,7 +279,7 @@ class ClassicGroupMember:
         return frozenset(name for name, _ in self.protocols)
 
     def same(self, protocols: Protocols) -> bool:
-        """Return whether these are the member's protocols already."""
+        """Return whether the member already has these protocols."""
         return self.protocols == protocols
 
     def info(self, protocol: str | None) -> MemberInfo:
@@ -296,7 +293,7 @@ class ClassicGroupMember:
         )
 
     def as_joining(self, protocol_type: str) -> Joining:
-        """Return what the member says of itself as a request to join."""
+        """Return the member as a request to join."""
         return Joining(
             protocols=self.protocols,
             member_id=self.member_id,

@@ -1,8 +1,8 @@
-"""`Rebalance`: how a group gets from one generation to the next (Kafka: GroupMetadataManager, with
+"""`Rebalance`: a group's change from one generation to the next (Kafka: GroupMetadataManager, with
 DelayedJoin, InitialDelayedJoin and DelayedSync), and `Roster`, the members of a group.
 
-All members join anew, the leader brings the assignment, every member asks for its part. No method waits: a
-member that has to wait gets a ticket. On disk: what must survive is given to the function `write`.
+All members join anew, the leader sends the assignment, and every member asks for its part. No method waits: a
+member that has to wait gets a ticket. On disk: the function `write` writes the group's record.
 Threads: under the group's lock. `now` is ms of the monotonic clock.
 """
 
@@ -30,15 +30,15 @@ from segstore.errors import (
 
 # --- roster ------------------------------------------------------------------------------------
 
-# `Roster`: who is in a group, in which generation, and what each member may do.
+# `Roster`: a group's members and generation, and the checks of member requests.
 
 
 class Roster:
-    """`members` is by id; `instances` maps a group_instance_id to the id that has it now. `pending` has the
-    ids that were given to members that have to come back with them (KIP-394), and until when they may (ms,
-    monotonic): no rebalance is complete without them. `changes` counts the changes that members may have to
-    know of. `empty_since_ms` is since when the group has no members (ms since the epoch, -1: it never had
-    members).
+    """The members of a classic group, by id in `members`; `instances` maps a group_instance_id to its current
+    member id. `pending` maps each id that was reserved for a joining member (KIP-394) to its deadline (ms,
+    monotonic); no rebalance completes while there is one. `changes` counts the changes that members may have
+    to see. `empty_since_ms` is the time when the last member left (ms since the epoch), -1 if the group never
+    had members.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -53,6 +53,9 @@ class Roster:
         self.empty_since_ms = -1
 
     def check_protocols(self, joining: Joining) -> None:
+        """Raise InconsistentGroupProtocolError unless the other members share the protocol type and a
+        protocol.
+        """
         names = frozenset(name for name, _ in joining.protocols)
         if not names:
             raise InconsistentGroupProtocolError(f"a member of {self.group_id!r} must have a protocol")
@@ -76,7 +79,9 @@ class Roster:
             )
 
     def vote(self) -> str:
-        """Return the protocol that all members know and most members prefer (ClassicGroup.selectProtocol)."""
+        """Return the protocol that all members support and most members prefer
+        (ClassicGroup.selectProtocol).
+        """
         members = list(self.members.values())
         candidates = frozenset.intersection(*(member.names() for member in members))
         votes = [member.vote(candidates) for member in members]
@@ -104,7 +109,7 @@ class Roster:
         self, generation: int, member_id: str, instance: str | None, now: float, transactional: bool = False
     ) -> None:
         """Raise unless offsets may be committed now (GroupMetadataManager: validateOffsetCommit). A commit
-        that names no member is taken only by a group that has none. Raises UnknownMemberIdError,
+        without a member is accepted only by a group without members. Raises UnknownMemberIdError,
         IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError.
         """
         if generation < 0 and not member_id and instance is None:
@@ -126,7 +131,7 @@ class Roster:
             self.instances[member.group_instance_id] = member.member_id
 
     def drop(self, member: ClassicGroupMember) -> None:
-        """Remove a member; its tickets fail."""
+        """Remove a member, and fail its tickets."""
         del self.members[member.member_id]
         if self.instances.get(member.group_instance_id or "") == member.member_id:
             del self.instances[member.group_instance_id or ""]
@@ -136,17 +141,19 @@ class Roster:
         self.changes += 1
 
     def become(self, state: ClassicGroupState) -> None:
-        """Change the state, which counts as a change that members should see."""
+        """Change the state, which counts as a change for the members."""
         self.state = state
         self.changes += 1
 
-    def place(self, member: ClassicGroupMember, told: bool, skip_assignment: bool = False) -> JoinGroupResult:
-        """Return the member's place in this generation; with `told` the leader gets the list of all
-        members.
+    def place(
+        self, member: ClassicGroupMember, with_members: bool, skip_assignment: bool = False
+    ) -> JoinGroupResult:
+        """Return the member's place in this generation; the leader gets the list of members if
+        `with_members`.
         """
         assert self.protocol is not None
         assert self.leader is not None
-        told = told and member.member_id == self.leader
+        with_members = with_members and member.member_id == self.leader
         members = tuple(
             JoinedMember(each.member_id, each.group_instance_id, each.subscription(self.protocol))
             for each in self.members.values()
@@ -156,8 +163,8 @@ class Roster:
             self.generation,
             self.protocol,
             self.leader,
-            members if told else (),
-            skip_assignment and told,
+            members if with_members else (),
+            skip_assignment and with_members,
         )
 
     def rebalance_timeout_ms(self) -> float:
@@ -179,13 +186,13 @@ class Roster:
 # --- rebalance ------------------------------------------------------------
 
 Write = Callable[[Mapping[str, bytes]], None]
-"""Writes the group with these assignments, by member id, to the log; raises where that fails."""
+"""Writes the group with these assignments, by member id, to the log; raises if that fails."""
 
 
 class Rebalance:
-    """The first rebalance of an empty group waits `delay_ms` for more members, which may be changed.
-    `deadline` is until when it waits for the members that there are, inf where it waits for none.
-    `newcomer`: a member has joined since the flag was last cleared.
+    """The rebalance of a classic group. The first rebalance of an empty group waits `delay_ms` for more
+    members; `delay_ms` may be changed. `deadline` ends the wait for the group's members, inf if it waits for
+    none. `newcomer`: a member has joined since the flag was last cleared.
     """
 
     def __init__(self, group: Roster, write: Write, delay_ms: float) -> None:
@@ -197,7 +204,9 @@ class Rebalance:
     # --- all join anew -----------------------------------------------------------------------
 
     def prepare(self, now: float) -> None:
-        """Have all members join anew, within the longest of their rebalance timeouts."""
+        """Start a rebalance: all members have to join anew, within the longest of their rebalance
+        timeouts.
+        """
         group = self._group
         if group.state is ClassicGroupState.COMPLETING_REBALANCE:
             self._fail_syncs()
@@ -215,7 +224,7 @@ class Rebalance:
                 ticket.fail(self._group.in_progress())
 
     def wait_for_all(self, member: ClassicGroupMember, now: float) -> Ticket[JoinGroupResult]:
-        """Return a ticket for the member's place, which is known once all members have joined."""
+        """Return a ticket for the member's place, which is completed once all members have joined."""
         if member.joining is not None:
             member.joining.fail(RebalanceInProgressError(f"member {member.member_id} has joined once more"))
         ticket: Ticket[JoinGroupResult] = Ticket(member.member_id)
@@ -240,8 +249,8 @@ class Rebalance:
             self._complete_join(now)
 
     def _complete_join(self, now: float) -> None:
-        """Remove the members that have not joined again, but for static ones, which stay until their
-        session ends; then begin the next generation.
+        """Remove the dynamic members that have not joined again, then begin the next generation. Static
+        members stay until their sessions end.
         """
         group = self._group
         for member in list(group.members.values()):
@@ -272,12 +281,14 @@ class Rebalance:
             member.synced = False
             member.beat(now)
             if ticket is not None:
-                ticket.complete(group.place(member, told=True))
+                ticket.complete(group.place(member, with_members=True))
 
     # --- the assignment ------------------------------------------------------------------------
 
     def assign(self, assignments: Mapping[str, bytes], now: float) -> None:
-        """Take the leader's assignments, one for each member. Raises what `write` raises."""
+        """Write the leader's assignments, one for each member, and complete the members' tickets. Raises the
+        errors of `write`.
+        """
         self._write(assignments)
         self._group.become(ClassicGroupState.STABLE)
         members = self._group.members.values()
@@ -287,14 +298,14 @@ class Rebalance:
             if ticket is not None:
                 member.beat(now)
                 ticket.complete(member.assignment)
-        # Members that have not asked for their assignment must do so: no other reads their partitions.
+        # The deadline stays for members that have not synced: nobody reads their partitions until they sync.
         if all(member.synced for member in members):
             self.deadline = math.inf
 
     # --- time ------------------------------------------------------------------------------------
 
     def end_wait(self, now: float) -> None:
-        """End the wait for members that are late."""
+        """End the wait for late members if the deadline has passed."""
         if self.deadline > now:
             return
         if self._group.state is ClassicGroupState.PREPARING_REBALANCE:
@@ -304,7 +315,7 @@ class Rebalance:
 
     def _join_is_due(self, now: float) -> None:
         if self._delayed and self.newcomer and self._delay_left > 0:
-            # More may come: group.initial.rebalance.delay.ms begins anew, up to the rebalance timeout.
+            # More members may come: the delay begins anew, up to the rebalance timeout.
             delay = min(self.delay_ms, self._delay_left)
             self._delay_left, self.newcomer = max(self._delay_left - delay, 0), False
             self.deadline = now + delay

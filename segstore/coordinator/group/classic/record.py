@@ -1,4 +1,4 @@
-"""A classic group as a record of `__consumer_offsets`, and how a group is restored from it.
+"""The conversion of a classic group to a record of `__consumer_offsets`, and back.
 
 Threads: under the group's lock.
 """
@@ -14,7 +14,7 @@ from segstore.coordinator.structs import CLIENT_HOST
 
 
 def keep(group: ClassicGroup, assignments: Mapping[str, bytes], now_ms: int) -> GroupRecord:
-    """Return the record of the group with these assignments, at `now_ms` since the epoch."""
+    """Return the group's record with these assignments. `now_ms` is ms since the epoch."""
     if not assignments:
         group.empty_since_ms = now_ms
     members = tuple(
@@ -42,8 +42,8 @@ def keep(group: ClassicGroup, assignments: Mapping[str, bytes], now_ms: int) -> 
 
 
 def restore(group: ClassicGroup, record: GroupRecord, now: float, now_ms: int) -> None:
-    """Restore the group that the last process wrote. Its members have a session timeout from now on to be
-    heard of, but for dynamic ones that were consumers in that process.
+    """Restore a group from the record of an earlier process. Its members have one session timeout to send a
+    request; dynamic members that were consumers in that process are removed.
     """
     group.generation, group.protocol_type = record.generation, record.protocol_type
     group.empty_since_ms = now_ms if record.members else record.state_timestamp_ms

@@ -1,1 +1,1 @@
-"""Consumer groups (KIP-848): groups whose members are assigned by the coordinator."""
+"""Consumer groups (KIP-848), whose partitions the coordinator assigns."""

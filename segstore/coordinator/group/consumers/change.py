@@ -1,7 +1,7 @@
-"""`GroupDraft`: what a request would change in a consumer group, as records that are yet to be written
-(Kafka: GroupMetadataManager.consumerGroupHeartbeat, consumerGroupFenceMembers).
+"""`GroupDraft`: the changes of a request to a consumer group, as records that are not yet written (Kafka:
+GroupMetadataManager.consumerGroupHeartbeat, consumerGroupFenceMembers).
 
-Threads: under the group's lock. A draft belongs to one request; the group stays as it is.
+Threads: under the group's lock. A draft belongs to one request, and does not change the group.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from segstore.coordinator.offsets.consumer_schema import (
     TargetEpoch,
     Value,
 )
+from segstore.errors import InvalidRegularExpressionError
 
 _Topics = Callable[[ConsumerMemberValue], frozenset[str]]
 
 
 class Assignors(NamedTuple):
-    """Those that members may ask for, by name; the first is used where none asks."""
+    """The assignors that members may ask for, by name; the first is the default."""
 
     known: Mapping[str, ServerAssignor]
 
@@ -42,7 +43,7 @@ class Assignors(NamedTuple):
 
 
 class GroupDraft:
-    """`changes` are the records; `now_ms` is ms since the epoch."""
+    """The changes of one request, as records in `changes`; `now_ms` is ms since the epoch."""
 
     def __init__(
         self, group: ConsumerGroup, topics: AssignableTopics, assignors: Assignors, now_ms: int
@@ -51,10 +52,10 @@ class GroupDraft:
         self.changes: list[Change] = []
         self._regexes = group.regexes
 
-    # --- a member lives ------------------------------------------------------------------------
+    # --- members join ------------------------------------------------------------------------
 
     def replace_member(self, before: ConsumerMember, member_id: str) -> ConsumerMember:
-        """Let a static member that has come back have its place under a new id; return it."""
+        """Give a static member that has come back its place under a new id; return the new member."""
         after = before.replaced_by(member_id)
         self._remove(before.member_id)
         self._add(GroupRecordType.MEMBER, member_id, after.subscription)
@@ -65,21 +66,21 @@ class GroupDraft:
     def update(
         self,
         member: ConsumerMember,
-        told: ConsumerMemberValue,
+        subscription: ConsumerMemberValue,
         owned: Assignment | None,
         has_new_topics: bool,
         may_describe: MayDescribe | None = None,
     ) -> ConsumerMember:
-        """Take what a member says of itself and of its partitions; assign the group anew where that, or
-        `has_new_topics`, has changed what is to be assigned; return the member one step nearer to its target.
-        `may_describe` bounds the topics of regular expressions; None: all may be described. Raises
+        """Update a member's subscription, and move it one step towards its target; return the member. The
+        group is assigned anew if the subscription or `has_new_topics` changes the topics to assign.
+        `may_describe` limits the topics that regular expressions match; None means no limit. Raises
         InvalidRegularExpressionError, FencedMemberEpochError.
         """
-        updated = replace(member, subscription=told)
+        updated = replace(member, subscription=subscription)
         must_assign = self._group.epoch == 0
         if updated != member:
-            self._add(GroupRecordType.MEMBER, updated.member_id, told)
-            must_assign |= told.topic_names != member.subscription.topic_names
+            self._add(GroupRecordType.MEMBER, updated.member_id, subscription)
+            must_assign |= subscription.topic_names != member.subscription.topic_names
         must_assign |= self._resolve(member, updated, has_new_topics, may_describe)
         epoch = self._group.epoch
         if must_assign or has_new_topics:
@@ -94,11 +95,11 @@ class GroupDraft:
         return after
 
     def leave_for_a_while(self, member: ConsumerMember) -> None:
-        """Note that a static member has left, and will come back."""
+        """Record that a static member has left, and may come back."""
         self._add(GroupRecordType.CURRENT, member.member_id, member.left_for_a_while().current)
 
     def _with(self, updated: ConsumerMember) -> dict[str, ConsumerMember]:
-        """Return the members with this one, and without the one that it replaces."""
+        """Return the members with `updated`, and without the member that it replaces."""
         members = {**self._group.members, updated.member_id: updated}
         before = self._group.instances.get(updated.subscription.instance_id or "")
         if before is not None and before != updated.member_id:
@@ -106,19 +107,19 @@ class GroupDraft:
         return members
 
     def _target(self, member: ConsumerMember) -> Assignment:
-        """Return the member's target so far, or that of the member that it replaces."""
+        """Return the target of the member, or of the member that it replaces."""
         before = self._group.instances.get(member.subscription.instance_id or "", member.member_id)
         return self._group.target(before)
 
-    # --- members go ------------------------------------------------------------------------------
+    # --- members leave -------------------------------------------------------------------------------
 
     def fence(self, member_ids: Collection[str]) -> None:
-        """Remove members; the group is assigned anew when the next one is heard of."""
+        """Remove members; the next heartbeat of a member assigns the group anew."""
         for member_id in member_ids:
             self._remove(member_id)
-        left = {each: member for each, member in self._group.members.items() if each not in member_ids}
-        self._forget_regexes(left.values())
-        self._raise(left, True)
+        remaining = {each: member for each, member in self._group.members.items() if each not in member_ids}
+        self._forget_regexes(remaining.values())
+        self._raise(remaining, True)
 
     def _remove(self, member_id: str) -> None:
         for kind in (GroupRecordType.CURRENT, GroupRecordType.TARGET, GroupRecordType.MEMBER):
@@ -133,10 +134,10 @@ class GroupDraft:
         has_new_topics: bool,
         may_describe: MayDescribe | None,
     ) -> bool:
-        """Find the topics of regular expressions that are new here, and of all where topics have changed; as
-        in Kafka, those that the member may describe that asks (filterTopicDescribeAuthorizedTopics). A
-        classic member, which has no regular expression, looks for none. Return whether the group must be
-        assigned anew.
+        """Resolve the topics of new regular expressions, or of all if topics have changed, and return whether
+        the group must be assigned anew. As in Kafka, only topics count that the requesting member may
+        describe (filterTopicDescribeAuthorizedTopics). A classic member has no regular expression, and
+        resolves none.
         """
         old, new = before.subscription.topic_regex or "", after.subscription.topic_regex or ""
         if old != new:
@@ -145,9 +146,14 @@ class GroupDraft:
         wanted |= {new} if new and new not in self._regexes else set()
         changed = False
         for regex in sorted(wanted):
-            found = self._topics.matching(regex, may_describe)
-            held = self._regexes.get(regex)
-            if held is None or held.topics != found:
+            known = self._regexes.get(regex)
+            try:
+                found = self._topics.matching(regex, may_describe)
+            except InvalidRegularExpressionError:
+                if known is None:
+                    raise
+                continue  # google-re2, which accepted the expression, is not installed any more
+            if known is None or known.topics != found:
                 changed = True
                 self._put_regex(regex, found)
         return changed or old != new
@@ -161,10 +167,10 @@ class GroupDraft:
         used = {member.subscription.topic_regex for member in members}
         for regex in self._regexes.keys() - used:
             self.changes.append((RecordKey(GroupRecordType.REGEX, regex), None))
-        self._regexes = {each: held for each, held in self._regexes.items() if each in used}
+        self._regexes = {each: known for each, known in self._regexes.items() if each in used}
 
     def _names(self) -> _Topics:
-        """Return a function from subscriptions to topics, which remembers: many members have the same."""
+        """Return a cached function from subscriptions to topics, because many members subscribe alike."""
         regexes = self._regexes
 
         @cache
@@ -172,16 +178,20 @@ class GroupDraft:
             resolved = regexes.get(regex or "")
             return names if resolved is None else names | resolved.topics
 
-        return lambda told: found(told.topic_names, told.topic_regex)
+        return lambda subscription: found(subscription.topic_names, subscription.topic_regex)
 
     # --- epochs and targets ------------------------------------------------------------------------
 
     def _raise(self, members: Mapping[str, ConsumerMember], must_assign: bool) -> int:
-        """Raise the group's epoch where it must be assigned anew, as it must where its topics are others;
-        return the epoch.
+        """Return the group epoch, raised by one if `must_assign`, or if the subscribed topics
+        have changed.
         """
         names = self._names()
-        topics = {name for told in {m.subscription for m in members.values()} for name in names(told)}
+        topics = {
+            name
+            for subscription in {m.subscription for m in members.values()}
+            for name in names(subscription)
+        }
         digest = self._topics.digest(topics)
         if not must_assign and digest == self._group.metadata_hash:
             return self._group.epoch
@@ -192,7 +202,7 @@ class GroupDraft:
         return epoch
 
     def _assign(self, members: Mapping[str, ConsumerMember], epoch: int) -> Mapping[str, Assignment]:
-        """Work out the targets of all members, and keep those that changed."""
+        """Compute the targets of all members, and record the targets that changed."""
         names, ids = self._names(), cache(self._topics.ids_of)
         specs = {
             member_id: MemberSpec(

@@ -1,9 +1,9 @@
-"""`ClassicMembers`: a consumer group's answers to its members of the classic protocol, which join, sync and
-send heartbeats as in a classic group, and are assigned by the coordinator (KIP-848, online migration; Kafka:
-GroupMetadataManager.classicGroupJoinToConsumerGroup and the methods beside it).
+"""`ClassicMembers`: a consumer group's members of the classic protocol, which join, sync and send heartbeats
+as in a classic group, and whose partitions the coordinator assigns (KIP-848, online migration; Kafka:
+GroupMetadataManager.classicGroupJoinToConsumerGroup and its neighbours).
 
-No member waits for others: a join is answered at once, and a heartbeat says when to join anew. Threads: under
-the group's lock. `now` is ms of the monotonic clock in every method.
+No member waits for other members: a join is answered at once, and a heartbeat's error asks the member to join
+again. Threads: under the group's lock. `now` is ms of the monotonic clock in every method.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from segstore.coordinator.consumer_protocol import (
     encode_assignment,
     version_of,
 )
-from segstore.coordinator.group.assignors.base import MemberSubscription as Told
+from segstore.coordinator.group.assignors.base import MemberSubscription
 from segstore.coordinator.group.classic.member import ClassicGroupMember, JoinGroupResult, Joining, Ticket
 from segstore.coordinator.group.consumers.change import GroupDraft
 from segstore.coordinator.group.consumers.keeper import Keeper
@@ -35,24 +35,25 @@ from segstore.errors import (
 
 
 class ClassicMembers(Keeper):
-    """The part of a consumer group's membership that knows the classic protocol."""
+    """The part of `ConsumerMembership` for the classic protocol."""
 
     # --- joining -----------------------------------------------------------------------------------
 
     def join(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Answer a member's place, which is its epoch. It gives up what it does not say that it has. Raises
-        InconsistentGroupProtocolError, UnknownMemberIdError, FencedInstanceIdError, GroupMaxSizeReachedError,
-        MemberIdRequiredError, and what `write` raises.
+        """Return a ticket with the member's place, whose generation is the member epoch. Partitions that the
+        request does not list as owned count as revoked. Raises InconsistentGroupProtocolError,
+        UnknownMemberIdError, FencedInstanceIdError, GroupMaxSizeReachedError, MemberIdRequiredError, and the
+        errors of `write`.
         """
         joining = self._repeated(joining)
-        told = self._told(joining)
+        decoded = self._subscription(joining)
         topics = self._outside.topics()
         draft, has_new_topics = self._draft(topics), topics is not self._seen
         before = self._entering(joining, draft)
-        owned = topics.assignment(told.owned)
-        after = draft.update(before, subscription(joining, told), owned, has_new_topics)
+        owned = topics.assignment(decoded.owned)
+        after = draft.update(before, subscription(joining, decoded), owned, has_new_topics)
         self._commit(draft)
-        if not self.group.regexes:  # else a member of KIP-848 is to look for their topics
+        if not self.group.regexes:  # only a heartbeat of KIP-848 resolves them: it must still see new topics
             self._seen = topics
         self._await_sync(after, joining, now)
         ticket: Ticket[JoinGroupResult] = Ticket(after.member_id)
@@ -60,25 +61,25 @@ class ClassicMembers(Keeper):
         return ticket
 
     def replaced(self, joining: Joining) -> ConsumerMember | None:
-        """Return the member of KIP-848 without which the group is a classic one, where this static member
-        takes its place (GroupMetadataManager: validateOnlineDowngradeWithReplacedMember). Raises what `join`
-        raises.
+        """Return the last KIP-848 member, if this static member takes its place: the group can then become a
+        classic group (GroupMetadataManager: validateOnlineDowngradeWithReplacedMember). Else return None.
+        Raises the errors of `join`.
         """
         instance = joining.group_instance_id
         before = None if instance is None or joining.member_id else self.group.static_member(instance)
         if before is None or before.is_classic or not self._is_classic_without([before.member_id], 1):
             return None
-        self._told(joining)
+        self._subscription(joining)
         return before
 
     def _repeated(self, joining: Joining) -> Joining:
-        """Return the request under the id of the member, where it has one by an earlier request."""
+        """Return the request with the member id that an earlier request created, if there was one."""
         known = not joining.member_id and joining.new_id in self.group.members
         return replace(joining, member_id=joining.new_id) if known else joining
 
-    def _told(self, joining: Joining) -> Told:
-        """Return what a member that joins says of itself, which is the same for all of its protocols. Raises
-        InconsistentGroupProtocolError where the group can't have such a member (ConsumerGroup:
+    def _subscription(self, joining: Joining) -> MemberSubscription:
+        """Return the subscription of a joining member, from the first of its protocols. Raises
+        InconsistentGroupProtocolError if the group can't have such a member (ConsumerGroup:
         supportsClassicProtocols).
         """
         group_id, names = self.group.group_id, [name for name, _ in joining.protocols]
@@ -98,7 +99,7 @@ class ClassicMembers(Keeper):
             raise InconsistentGroupProtocolError(f"group {group_id!r}: {error}") from None
 
     def _entering(self, joining: Joining, draft: GroupDraft) -> ConsumerMember:
-        """Return the member that joins, as it was; a new one where it is new."""
+        """Return the joining member in its state before the request; a new member if it is new."""
         new_id, instance = joining.new_id or str(uuid.uuid4()), joining.group_instance_id
         if instance is None:
             if joining.needs_member_id and not joining.member_id:
@@ -130,12 +131,12 @@ class ClassicMembers(Keeper):
         now: float,
         protocol_type: str | None = None,
     ) -> Ticket[bytes]:
-        """Answer the member's assignment. Raises UnknownMemberIdError, FencedInstanceIdError,
-        IllegalGenerationError, InconsistentGroupProtocolError; RebalanceInProgressError where the member has
-        to join again.
+        """Return a ticket with the member's assignment. Raises UnknownMemberIdError, FencedInstanceIdError,
+        IllegalGenerationError, InconsistentGroupProtocolError; RebalanceInProgressError if the member has to
+        join again.
         """
         member, classic = self._classic(member_id, instance, generation)
-        first, told = classic.protocols[0]
+        first, encoded = classic.protocols[0]
         if protocol not in (None, first) or protocol_type not in (None, PROTOCOL_TYPE):
             raise InconsistentGroupProtocolError(
                 f"member {member_id!r} of group {self.group.group_id!r} is of type {PROTOCOL_TYPE!r} and was "
@@ -148,15 +149,15 @@ class ClassicMembers(Keeper):
         self._extend(member, now)
         ticket: Ticket[bytes] = Ticket(member_id)
         partitions = self._outside.topics().partitions(member.current.assigned)
-        ticket.complete(encode_assignment(partitions, None, version_of(told)))
+        ticket.complete(encode_assignment(partitions, None, version_of(encoded)))
         return ticket
 
-    # --- staying -----------------------------------------------------------------------------------
+    # --- heartbeats ----------------------------------------------------------------------------------
 
     def classic_heartbeat(self, member_id: str, instance: str | None, generation: int, now: float) -> None:
         """Extend the member's session. Raises UnknownMemberIdError, FencedInstanceIdError,
-        IllegalGenerationError; RebalanceInProgressError where the member has to join again: for a later
-        epoch, after it has given up partitions, or to get those that others have given up.
+        IllegalGenerationError; RebalanceInProgressError if the member has to join again: for a later epoch,
+        because it has revoked partitions, or because partitions of its target have become free.
         """
         member, _ = self._classic(member_id, instance, generation)
         self._extend(member, now)
@@ -169,7 +170,7 @@ class ClassicMembers(Keeper):
             raise self._must_join(member, now)
 
     def _must_join(self, member: ConsumerMember, now: float) -> RebalanceInProgressError:
-        """Give the member its rebalance timeout to join; return the error that says so."""
+        """Start the member's rebalance timeout for its join; return the error for the member."""
         timeout = member.subscription.rebalance_timeout_ms
         self._sessions.begin(member.member_id, Wait.JOIN, now + timeout)
         return RebalanceInProgressError(
@@ -180,7 +181,9 @@ class ClassicMembers(Keeper):
     def _classic(
         self, member_id: str, instance: str | None, generation: int
     ) -> tuple[ConsumerMember, ClassicMember]:
-        """Return a member that speaks the classic protocol, in that generation."""
+        """Return a member of the classic protocol. Raises UnknownMemberIdError, FencedInstanceIdError,
+        IllegalGenerationError.
+        """
         member = self._known(member_id, instance)
         classic = member.subscription.classic
         if classic is None:
@@ -195,14 +198,14 @@ class ClassicMembers(Keeper):
         return member, classic
 
 
-def subscription(joining: Joining, told: Told) -> ConsumerMemberValue:
-    """Return what a member of the classic protocol says of itself, as a consumer group keeps it."""
+def subscription(joining: Joining, decoded: MemberSubscription) -> ConsumerMemberValue:
+    """Return a classic member's subscription as the value of a consumer group's record."""
     return ConsumerMemberValue(
         instance_id=joining.group_instance_id,
-        rack_id=told.rack,
+        rack_id=decoded.rack,
         client_id=joining.client_id,
         client_host=joining.client_host,
-        topic_names=frozenset(told.topics),
+        topic_names=frozenset(decoded.topics),
         rebalance_timeout_ms=joining.rebalance_timeout_ms,
         classic=ClassicMember(joining.session_timeout_ms, joining.protocols),
     )

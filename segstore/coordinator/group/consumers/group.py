@@ -1,8 +1,8 @@
-"""`ConsumerGroup`: a consumer group (KIP-848) as its records in `__consumer_offsets` say it (Kafka:
-ConsumerGroup, ModernGroup).
+"""`ConsumerGroup`: the state of a consumer group (KIP-848), built from its records in `__consumer_offsets`
+(Kafka: ConsumerGroup, ModernGroup).
 
-A change is a list of records: they are written first, and then applied by `replay`, as after a restart.
-Threads: under the group's lock.
+A change is a list of records, which are first written, and then applied by `replay`, the same way as after a
+restart. Threads: under the group's lock.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ConsumerState(Enum):
 
 @dataclass(frozen=True)
 class ConsumerGroupInfo:
-    """A group as administrators see it; `targets` by member id."""
+    """A consumer group in a description; `targets` is by member id."""
 
     state: ConsumerState
     epoch: int
@@ -58,9 +58,9 @@ class ConsumerGroupInfo:
 
 
 class ConsumerGroup:
-    """`epoch` grows whenever the group has to be assigned anew, `target_epoch` is that of `targets`, which
-    has the partitions that each member shall have. `instances` maps a static member's instance id to its
-    member id; `regexes` has the topics of regular expressions.
+    """The state of a consumer group. `epoch` grows whenever the group has to be assigned anew; `target_epoch`
+    is the epoch of `targets`, the target assignments by member id. `instances` maps a static member's
+    instance id to its member id; `regexes` maps a regular expression to its topics.
     """
 
     def __init__(self, group_id: str, records: Mapping[RecordKey, Value]) -> None:
@@ -72,13 +72,13 @@ class ConsumerGroup:
         self.regexes: dict[str, Resolved] = {}
         self.has_partition_metadata = False
         self._owners: dict[_Partition, str] = {}
-        # Subscriptions come first: the other records of a member that has none are left over.
+        # Subscriptions come first: records of a member without a subscription are stale.
         self.replay(sorted(records.items(), key=lambda each: each[0].kind))
 
-    # --- what records do ---------------------------------------------------------------------
+    # --- records -----------------------------------------------------------------------------
 
     def replay(self, changes: Iterable[Change]) -> None:
-        """Apply records, which were written."""
+        """Apply records that were written."""
         for key, value in changes:
             self._apply(key, value)
 
@@ -128,7 +128,7 @@ class ConsumerGroup:
             del self.instances[member.subscription.instance_id or ""]
 
     def _release(self, member_id: str) -> None:
-        """Take back what the member had, unless it is another's by now: the one that has replaced it."""
+        """Take the member's partitions from it, except partitions that its replacement already owns."""
         member = self.members.get(member_id)
         if member is None:
             return
@@ -138,7 +138,7 @@ class ConsumerGroup:
                     if self._owners.get((topic, number)) == member_id:
                         del self._owners[topic, number]
 
-    # --- what is asked ---------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------
 
     @property
     def state(self) -> ConsumerState:
@@ -151,7 +151,7 @@ class ConsumerGroup:
         return ConsumerState.RECONCILING
 
     def is_owned(self, topic: bytes, number: int) -> bool:
-        """See `consumer_member.IsOwned`."""
+        """Return whether a member has the partition, or still has to revoke it."""
         return (topic, number) in self._owners
 
     def member(self, member_id: str) -> ConsumerMember:
@@ -164,28 +164,28 @@ class ConsumerGroup:
         return self.members[member_id]
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
-        """Return the member that has an instance id."""
+        """Return the member with this instance id, or None."""
         return self.members.get(self.instances.get(instance_id, ""))
 
     def target(self, member_id: str) -> Assignment:
-        """Return the partitions that a member shall have."""
+        """Return the target assignment of a member."""
         return self.targets.get(member_id, NOTHING)
 
     def subscribed(self) -> set[str]:
-        """Return the topics of all members (ModernGroup: isSubscribedToTopic)."""
+        """Return the topics that any member subscribes to (ModernGroup: isSubscribedToTopic)."""
         found: set[str] = set()
         for member in self.members.values():
             found |= self.topics_of(member.subscription)
         return found
 
     def classic_protocols(self) -> frozenset[str] | None:
-        """Return the protocols that all members of the classic protocol have; None where there are none."""
-        held = [member.subscription.classic for member in self.members.values()]
-        names = [frozenset(name for name, _ in each.protocols) for each in held if each is not None]
+        """Return the protocols that all classic members have in common; None without a classic member."""
+        classics = [member.subscription.classic for member in self.members.values()]
+        names = [frozenset(name for name, _ in each.protocols) for each in classics if each is not None]
         return frozenset.intersection(*names) if names else None
 
     def is_waiting(self, member: ConsumerMember) -> bool:
-        """Return whether partitions of the member's target are still another's (ConsumerGroup:
+        """Return whether another member still owns partitions of the member's target (ConsumerGroup:
         waitingOnUnreleasedPartition).
         """
         return any(
@@ -195,7 +195,7 @@ class ConsumerGroup:
         )
 
     def topics_of(self, subscription: ConsumerMemberValue) -> frozenset[str]:
-        """Return the topics of a subscription, by name and by regular expression."""
+        """Return the topics of a subscription: its names, and the topics of its regular expression."""
         resolved = self.regexes.get(subscription.topic_regex or "")
         return subscription.topic_names if resolved is None else subscription.topic_names | resolved.topics
 
@@ -208,11 +208,11 @@ class ConsumerGroup:
         partitions: Callable[[], Assignment],
     ) -> None:
         """Raise unless a member may commit offsets of these partitions now (ConsumerGroup:
-        validateOffsetCommit). A commit without an epoch is taken if the group has no members, or no member
-        has to be named (not `is_named`). A commit with an earlier epoch of the member is taken if the member
-        has had all the partitions since (KIP-1251). Raises UnknownMemberIdError, StaleMemberEpochError;
-        UnsupportedVersionError if the request does not know of member epochs, and IllegalGenerationError in
-        place of StaleMemberEpochError for a member of the classic protocol.
+        validateOffsetCommit). A commit without an epoch is accepted if the group has no members, or
+        `is_named` is False. A commit with an earlier epoch is accepted if the member has owned all these
+        partitions since that epoch (KIP-1251). Raises UnknownMemberIdError, StaleMemberEpochError;
+        UnsupportedVersionError if the request version has no member epochs; IllegalGenerationError in place
+        of StaleMemberEpochError for a classic member.
         """
         if epoch < 0 and not (self.members and is_named):
             return
@@ -225,8 +225,9 @@ class ConsumerGroup:
             self._check_current(member_id, epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Raise unless a member may fetch offsets now, or anybody who names no member (ConsumerGroup:
-        validateOffsetFetch). Raises UnknownMemberIdError, StaleMemberEpochError, IllegalGenerationError.
+        """Raise unless a member may fetch offsets now; a request that names no member always may
+        (ConsumerGroup: validateOffsetFetch). Raises UnknownMemberIdError, StaleMemberEpochError,
+        IllegalGenerationError.
         """
         if member_id is not None or epoch >= 0:
             self._check_current(member_id or "", epoch)
@@ -241,7 +242,7 @@ class ConsumerGroup:
             )
 
     def info(self, default: str) -> ConsumerGroupInfo:
-        """Return what administrators see; `default` is the assignor where no member asks for one."""
+        """Return the group's description; `default` is its assignor if no member asks for one."""
         return ConsumerGroupInfo(
             self.state,
             self.epoch,
@@ -252,10 +253,10 @@ class ConsumerGroup:
         )
 
     def assignor(self, default: str, members: Iterable[ConsumerMember] | None = None) -> str:
-        """Return the assignor that most members ask for, `default` where none does (ConsumerGroup:
+        """Return the assignor that most members ask for, or `default` if none asks for one (ConsumerGroup:
         computePreferredServerAssignor).
         """
         there = self.members.values() if members is None else members
         votes = [each.subscription.server_assignor for each in there]
-        asked = [vote for vote in votes if vote]
-        return max(dict.fromkeys(asked), key=asked.count) if asked else default
+        named = [vote for vote in votes if vote]
+        return max(dict.fromkeys(named), key=named.count) if named else default

@@ -1,7 +1,7 @@
-"""`Keeper`: holds a consumer group, has its changes written, and ends the sessions of its members (KIP-848;
-Kafka: GroupMetadataManager).
+"""`Keeper`: owns a consumer group, writes its changes, and ends its members' sessions (KIP-848; Kafka:
+GroupMetadataManager).
 
-On disk: the records of a change are given to the function `write`, and count once they are written. Threads:
+On disk: the function `write` writes the records of a change, which is applied after it is written. Threads:
 under the group's lock. `now` is ms of the monotonic clock in every method.
 """
 
@@ -34,16 +34,16 @@ from segstore.logger import Logger
 log = Logger("segstore")
 
 Write = Callable[[Sequence[Change]], None]
-"""Writes records, all or none; raises where that fails."""
+"""Writes records, all or none; raises if that fails."""
 Downgrade = Callable[[Collection[str]], None]
-"""Makes a classic group of the group without these members; raises where that can't be written."""
+"""Converts the group, without these members, to a classic group; raises if that can't be written."""
 RETRY_MS = 500.0
-"""How long a removal waits that could not be written."""
+"""Delay of the next attempt to remove a member whose removal could not be written."""
 
 
 class ConsumerGroupSettings(NamedTuple):
-    """The store's settings `group.consumer.*`; `may_downgrade` and `max_classic_size` say which groups become
-    classic ones again.
+    """The store's settings `group.consumer.*`. `may_downgrade` and `max_classic_size` (members) limit the
+    conversion of groups to classic groups.
     """
 
     max_size: int
@@ -57,8 +57,9 @@ class ConsumerGroupSettings(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """What a group asks of others. `topics` returns what the store has now: the same object as long as no
-    topic has changed. `wall` returns ms since the epoch; `timing`, what holds for the group now.
+    """The functions by which a group reaches the store. `topics` returns the store's topics, the same object
+    until one of them changes. `wall` returns ms since the epoch; `timing` returns the group's current
+    timeouts.
     """
 
     write: Write
@@ -69,9 +70,9 @@ class Outside(NamedTuple):
 
 
 class Keeper:
-    """The members of `group`, whose sessions begin with this object. `changes` counts the changes of which
-    members may have to know. `pulses` has the members of the classic protocol in this process, which send no
-    heartbeats; `consumer_pulses` has those of KIP-848.
+    """The members of a consumer group and their sessions, which begin with this object. `changes` counts the
+    changes that members may have to see. `pulses` has the classic members of this process, which send no
+    heartbeats; `consumer_pulses` has the KIP-848 members of this process.
     """
 
     def __init__(
@@ -88,8 +89,8 @@ class Keeper:
             self._begin(member, now)
 
     def go_on(self, before: Keeper, now: float) -> None:
-        """Take over sessions and signs of life of the members that the group had `before` it was read anew
-        from the log. Sessions begin anew, as after each load: no heartbeat could be answered before.
+        """Take over the sessions and pulses of `before`, after the group was read anew from the log. All
+        sessions are extended: no heartbeat could be answered before.
         """
         self._sessions, self.pulses, self.consumer_pulses = (
             before._sessions,
@@ -106,7 +107,7 @@ class Keeper:
     # --- members ---------------------------------------------------------------------------------
 
     def _joining(self, member_id: str) -> ConsumerMember:
-        """Return a new member, or one that joins anew. Raises GroupMaxSizeReachedError."""
+        """Return a new member, or a member that joins anew. Raises GroupMaxSizeReachedError."""
         members = self.group.members
         if member_id not in members and len(members) >= self._settings.max_size:
             raise GroupMaxSizeReachedError(
@@ -131,8 +132,8 @@ class Keeper:
         return member
 
     def _fence(self, member_ids: Collection[str]) -> None:
-        """Remove members. A group that has members of the classic protocol alone then becomes a classic one,
-        and this object is that of no group any more.
+        """Remove members. If only classic members stay, the group becomes a classic group, and this object
+        must not be used any more.
         """
         if not member_ids:
             return
@@ -145,15 +146,15 @@ class Keeper:
         self._sessions.forget(member_ids)
 
     def _is_classic_without(self, member_ids: Collection[str], joining: int = 0) -> bool:
-        """Return whether the group becomes a classic one where these members leave, and so many join
+        """Return whether the group becomes a classic group if these members leave and `joining` members join
         (GroupMetadataManager: validateOnlineDowngradeWithFencedMembers).
         """
-        left = [member for each, member in self.group.members.items() if each not in member_ids]
-        size = len(left) + joining
+        remaining = [member for each, member in self.group.members.items() if each not in member_ids]
+        size = len(remaining) + joining
         return (
             self._settings.may_downgrade
             and 0 < size <= self._settings.max_classic_size
-            and all(member.is_classic for member in left)
+            and all(member.is_classic for member in remaining)
         )
 
     # --- offsets ---------------------------------------------------------------------------------
@@ -166,7 +167,9 @@ class Keeper:
         is_named: bool,
         knows_epochs: bool,
     ) -> None:
-        """Raise what `ConsumerGroup.check_commit` raises."""
+        """Raise unless a member may commit offsets of these partitions now. Raises the errors of
+        `ConsumerGroup.check_commit`.
+        """
 
         def by_id() -> Assignment:
             return self._outside.topics().assignment(partitions)
@@ -176,26 +179,26 @@ class Keeper:
     # --- time ----------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Remove members whose sessions have ended, or that did not do in time what was waited for. Where
-        that can't be written it is tried again.
+        """Remove members whose session or another wait has ended. A removal that can't be written is tried
+        again.
         """
-        late = [*self._feel(now), *self._feel_consumers(now), *self._sessions.over(now)]
+        late = [*self._check_pulses(now), *self._check_consumer_pulses(now), *self._sessions.over(now)]
         late = [member_id for member_id in dict.fromkeys(late) if member_id in self.group.members]
         try:
             self._fence(late)
         except SegstoreError as error:
-            if not isinstance(error, OffsetNotAvailableError):  # as after each failover
+            if not isinstance(error, OffsetNotAvailableError):  # which is usual after a failover
                 log.exception("group %s: members that are gone could not be removed", self.group.group_id)
             for member_id in late:
                 self._sessions.end(member_id, Wait.REVOKE, Wait.JOIN, Wait.SYNC)
                 self._sessions.await_until(member_id, Wait.SESSION, now + RETRY_MS)
 
-    def _feel(self, now: float) -> list[str]:
-        """Look at the pulses of members; return those that live, but poll too late."""
+    def _check_pulses(self, now: float) -> list[str]:
+        """Check the pulses of classic members, and return the members that poll too late."""
         late = []
         for member_id, member in list(self.pulses.items()):
-            held = self.group.members.get(member_id)
-            if held is None or not held.is_classic:
+            current = self.group.members.get(member_id)
+            if current is None or not current.is_classic:
                 del self.pulses[member_id]
             elif member.look(now):
                 self._sessions.await_until(member_id, Wait.SESSION, member.deadline)
@@ -203,9 +206,9 @@ class Keeper:
                 late.append(member_id)
         return late
 
-    def _feel_consumers(self, now: float) -> list[str]:
-        """Look at the pulses of KIP-848's members; return those that are removed, because they were dropped
-        or poll too late. A static member only leaves for a while, as in Kafka.
+    def _check_consumer_pulses(self, now: float) -> list[str]:
+        """Check the pulses of KIP-848 members, and return the dynamic members that were dropped or poll too
+        late; a static member leaves for a while, as in Kafka.
         """
         late = []
         for member_id, is_alive in self.consumer_pulses.look(now):
@@ -218,8 +221,8 @@ class Keeper:
         return late
 
     def _ended(self, member: ConsumerMember) -> list[str]:
-        """Return the member, unless it is static: then it has left for a while. If that can't be written, its
-        session ends later.
+        """Return a dynamic member for removal; a static member leaves for a while, or its session ends later
+        if that can't be written.
         """
         if member.subscription.instance_id is None:
             return [member.member_id]
@@ -230,14 +233,14 @@ class Keeper:
         return []
 
     def _leave_for_a_while(self, member: ConsumerMember) -> None:
-        """Note that a static member leaves, and may come back until its session ends."""
+        """Record that a static member leaves, and may come back until its session ends."""
         draft = self._draft()
         draft.leave_for_a_while(member)
         self._commit(draft)
         self._sessions.end(member.member_id, Wait.REVOKE)
 
     def due(self) -> float:
-        """Return when `expire` has something to do next."""
+        """Return the time of the next `expire` that has work."""
         classic = (member.due() for member in self.pulses.values())
         timing = self._outside.timing()
         interval = min(timing.heartbeat_interval_ms, timing.session_timeout_ms / 2)
@@ -245,8 +248,8 @@ class Keeper:
         return min(itertools.chain([self._sessions.due(), consumers], classic))
 
     def _begin(self, member: ConsumerMember, now: float) -> None:
-        """Begin the session of a member that the log has. A consumer in the process that wrote the log has
-        ended with that process.
+        """Begin the session of a member that was read from the log. A consumer of the process that wrote the
+        log has ended with that process.
         """
         self._extend(member, now)
         if member.subscription.client_host == CLIENT_HOST and not member.is_classic:
@@ -260,10 +263,10 @@ class Keeper:
         timeout = (classic or self._outside.timing()).session_timeout_ms
         self._sessions.await_until(member.member_id, Wait.SESSION, now + timeout)
 
-    # --- what is told, and what is kept ----------------------------------------------------------------
+    # --- description and changes -------------------------------------------------------------------------
 
     def info(self) -> ConsumerGroupInfo:
-        """Return the group as administrators see it."""
+        """Return the group's description."""
         return self.group.info(self._assignors.default)
 
     def _draft(self, topics: AssignableTopics | None = None) -> GroupDraft:

@@ -1,5 +1,5 @@
-"""`ConsumerMember`: a member of a consumer group (KIP-848), and how it gets from what it has to its target
-(Kafka: ConsumerGroupMember, CurrentAssignmentBuilder).
+"""`ConsumerMember`: a member of a consumer group (KIP-848), and its steps from the current to the target
+assignment (Kafka: ConsumerGroupMember, CurrentAssignmentBuilder).
 
 Threads: any; members are immutable.
 """
@@ -22,18 +22,18 @@ JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
 """The epochs by which a member joins, leaves for good, and leaves as a static member that comes back (Kafka:
 ConsumerGroupHeartbeatRequest).
 """
-UNTOLD, UNASSIGNED = ConsumerMemberValue(), Current()
-"""What a member is before it has said anything, and before it was given anything."""
+NO_SUBSCRIPTION, UNASSIGNED = ConsumerMemberValue(), Current()
+"""The subscription and the assignment of a member that has just been created."""
 IsOwned = Callable[[bytes, int], bool]
-"""Returns whether a member has a partition, or still has to give it up."""
+"""Returns whether a member has the partition, or still has to revoke it."""
 
 
 @dataclass(frozen=True)
 class ConsumerMember:
-    """A member: what it says of itself, and what it has now."""
+    """A member of a consumer group, with its subscription and its current assignment."""
 
     member_id: str
-    subscription: ConsumerMemberValue = UNTOLD
+    subscription: ConsumerMemberValue = NO_SUBSCRIPTION
     current: Current = UNASSIGNED
 
     @property
@@ -46,13 +46,13 @@ class ConsumerMember:
         return self.subscription.classic is not None
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        """Return whether the member has its target of that epoch."""
+        """Return whether the member has its target of this epoch."""
         return self.current.state is MemberState.STABLE and self.epoch == target_epoch
 
     def check_epoch(self, epoch: int, owned: Assignment | None) -> None:
-        """Raise FencedMemberEpochError unless the member may come with this epoch. An earlier one is that of
-        an answer that was lost: the member then has nothing that it was not given. A member that joins anew
-        has given up everything, so that epoch 0 is always good (KAFKA-19233).
+        """Raise FencedMemberEpochError unless the member may send this epoch. The previous epoch is accepted
+        if an answer was lost: the member then owns only partitions that it was assigned. Epoch 0 is always
+        accepted, because a member that joins anew has revoked all partitions (KAFKA-19233).
         """
         if epoch == JOIN_EPOCH or epoch == self.epoch:
             return
@@ -64,19 +64,22 @@ class ConsumerMember:
             )
 
     def has_had(self, partitions: Assignment, epoch: int) -> bool:
-        """Return whether all these partitions are the member's, and were in that earlier epoch of it, so that
-        no other member can have had one in between (KIP-1251).
+        """Return whether the member has owned all these partitions without a break since that epoch
+        (KIP-1251).
         """
-        found = (self.current.assigned_in(topic, each) for topic, held in partitions.items() for each in held)
+        found = (
+            self.current.assigned_in(topic, each) for topic, numbers in partitions.items() for each in numbers
+        )
         return all(since is not None and since <= epoch for since in found)
 
-    # --- on the way to the target --------------------------------------------------------------
+    # --- reconciliation ------------------------------------------------------------------------
 
     def reconciled(
         self, target_epoch: int, target: Assignment, owned: Assignment | None, is_owned: IsOwned
     ) -> ConsumerMember:
-        """Return the member one step nearer to its target. `owned` is what the member says that it has, None
-        where it says nothing. Raises FencedMemberEpochError for a state that only a newer Kafka knows.
+        """Return the member one step nearer to its target. `owned` is the member's own list of partitions,
+        None if the heartbeat has no list. Raises FencedMemberEpochError for a state that only a newer Kafka
+        knows.
         """
         state, current = self.current.state, self.current
         if self.is_reconciled_to(target_epoch):
@@ -97,8 +100,8 @@ class ConsumerMember:
     def _next(
         self, epoch: int, target_epoch: int, target: Assignment, owned: Assignment | None, is_owned: IsOwned
     ) -> ConsumerMember:
-        """Partitions are first given up, in the epoch in which the member has them; then those are given to
-        it that nobody has.
+        """Return the member's next state: it first revokes partitions in its current epoch, and then gets the
+        partitions of its target that nobody owns.
         """
         had = self.current.assigned
         kept = _common(had, target)
@@ -117,7 +120,7 @@ class ConsumerMember:
     def _in(
         self, epoch: int, state: MemberState, assigned: Assignment, revoking: Assignment = NOTHING
     ) -> ConsumerMember:
-        """Return the member in that epoch; partitions that are new to it are assigned in this one."""
+        """Return the member in this epoch; partitions that are new to it count as assigned in this epoch."""
         since = {
             topic: {number: self._since(topic, number, epoch) for number in numbers}
             for topic, numbers in _union(assigned, revoking).items()
@@ -129,15 +132,15 @@ class ConsumerMember:
         return (self.current.assigned_in(topic, number) or 0) if has else epoch
 
     def left_for_a_while(self) -> ConsumerMember:
-        """Return a static member that comes back: it keeps what it was given, under the epoch -2. The epochs
-        of the member that takes its place begin anew, and all of them may commit.
+        """Return a static member that has left for a while: it keeps its assignment, under the epoch -2.
+        `since` is 0, because the epochs of its replacement begin anew, and all of them may commit.
         """
         since = {topic: dict.fromkeys(numbers, 0) for topic, numbers in self.current.assigned.items()}
-        left = self.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking=NOTHING, since=since)
-        return replace(self, current=left)
+        current = self.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking=NOTHING, since=since)
+        return replace(self, current=current)
 
     def replaced_by(self, member_id: str) -> ConsumerMember:
-        """Return a static member that has come back under another id."""
+        """Return a static member that has come back, under its new id."""
         return replace(self, member_id=member_id, current=self.current._replace(epoch=0, previous_epoch=0))
 
 
@@ -160,7 +163,9 @@ def _union(one: Assignment, other: Assignment) -> Assignment:
 
 
 def _overlaps(owned: Assignment | None, revoking: Assignment) -> bool:
-    """Return whether a member may still have some of these partitions: one that says nothing may."""
+    """Return whether a member may still own some of these partitions; True if it sent no list of owned
+    partitions.
+    """
     return owned is None or bool(_common(owned, revoking))
 
 

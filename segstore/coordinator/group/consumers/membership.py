@@ -1,4 +1,4 @@
-"""`ConsumerMembership`: a consumer group's answers to its members of KIP-848 (Kafka: GroupMetadataManager).
+"""`ConsumerMembership`: a consumer group's heartbeats of KIP-848 members (Kafka: GroupMetadataManager).
 
 Threads: under the group's lock. `now` is ms of the monotonic clock in every method.
 """
@@ -36,13 +36,13 @@ from segstore.errors import (
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerHeartbeat:
-    """What a member says (Kafka: ConsumerGroupHeartbeatRequest). None, and a timeout of -1, stand for what
-    has not changed since it said it last. `epoch` is 0 to join, -1 to leave, -2 to leave as a static member
-    that comes back. `owned` are the partitions that the member has; `rebalance_timeout_ms` is how long it may
-    take to give some up. An empty `member_id` leaves the id of a new member to the group. `may_describe`, by
-    which topics of regular expressions are judged, is None where the member may describe all. A member with a
-    `pulse` is a consumer in this process, whose `client_host` is CLIENT_HOST: the coordinator sees by itself
-    whether it lives.
+    """A heartbeat of a member (Kafka: ConsumerGroupHeartbeatRequest). None, or -1 for the timeout, means that
+    the value has not changed. `epoch` is 0 to join, -1 to leave, -2 for a static member that leaves and will
+    come back. `owned` has the member's partitions; `rebalance_timeout_ms` is its time limit for revoking
+    some. If `member_id` is empty, the group chooses the id of the new member. `may_describe` limits the
+    topics that regular expressions match, and is None if the member may describe all. A member with a `pulse`
+    is a consumer in this process, with CLIENT_HOST as `client_host`; the coordinator checks itself whether it
+    lives.
     """
 
     member_id: str
@@ -61,14 +61,14 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the member says all of itself, as it does after an error: it may have missed an
-        answer.
+        """Return whether all values are set, as a client does after an error: it may have missed
+        an answer.
         """
         is_subscribed = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and is_subscribed and self.owned is not None
 
-    def told(self, before: ConsumerMemberValue) -> ConsumerMemberValue:
-        """Return what is known of the member now."""
+    def merged(self, before: ConsumerMemberValue) -> ConsumerMemberValue:
+        """Return the member's subscription, with the values of this heartbeat in place of earlier ones."""
         names = self.topic_names
         return ConsumerMemberValue(
             _new(self.instance_id, before.instance_id),
@@ -82,12 +82,12 @@ class ConsumerHeartbeat:
         )
 
 
-def _new(told: str | None, before: str | None) -> str | None:
-    return before if told is None else told
+def _new(value: str | None, before: str | None) -> str | None:
+    return before if value is None else value
 
 
 class Beaten(NamedTuple):
-    """The group's answer: `assignment` is None where the member knows it."""
+    """The answer to a heartbeat; `assignment` is None if it has not changed."""
 
     member_id: str
     epoch: int
@@ -96,74 +96,75 @@ class Beaten(NamedTuple):
 
 
 class ConsumerMembership(ClassicMembers):
-    """The members of a group, of both protocols."""
+    """A consumer group's members, of both protocols."""
 
-    def heartbeat(self, asked: ConsumerHeartbeat, now: float) -> Beaten:
-        """Raises InvalidRequestError, UnsupportedAssignorError, InvalidRegularExpressionError,
-        UnknownMemberIdError, FencedMemberEpochError, FencedInstanceIdError, UnreleasedInstanceIdError,
-        GroupMaxSizeReachedError, and what `write` raises.
+    def heartbeat(self, request: ConsumerHeartbeat, now: float) -> Beaten:
+        """Handle a heartbeat, and return the member's epoch and assignment. Raises InvalidRequestError,
+        UnsupportedAssignorError, InvalidRegularExpressionError, UnknownMemberIdError, FencedMemberEpochError,
+        FencedInstanceIdError, UnreleasedInstanceIdError, GroupMaxSizeReachedError, and the errors of `write`.
         """
-        self.check(asked)
-        if asked.epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
-            return self._leave(asked)
+        self.check(request)
+        if request.epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
+            return self._leave(request)
         topics = self._outside.topics()
         draft = self._draft(topics)
         has_new_topics = topics is not self._seen
-        member = self._asking(asked, draft)
-        told = asked.told(member.subscription)
-        after = draft.update(member, told, asked.owned, has_new_topics, asked.may_describe)
+        member = self._requester(request, draft)
+        subscription = request.merged(member.subscription)
+        after = draft.update(member, subscription, request.owned, has_new_topics, request.may_describe)
         self._commit(draft)
         self._seen = topics
         self._beat(member, after, now)
-        if asked.pulse is None:
+        if request.pulse is None:
             self.consumer_pulses.forget(after.member_id)
         else:
-            self.consumer_pulses.attend(after.member_id, asked.pulse, now)
+            self.consumer_pulses.attend(after.member_id, request.pulse, now)
         has_changed = after.current.assigned != member.current.assigned
-        is_told = asked.epoch == JOIN_EPOCH or asked.is_full or has_changed
+        sends_assignment = request.epoch == JOIN_EPOCH or request.is_full or has_changed
         interval = self._outside.timing().heartbeat_interval_ms
-        return Beaten(after.member_id, after.epoch, interval, after.current.assigned if is_told else None)
+        assignment = after.current.assigned if sends_assignment else None
+        return Beaten(after.member_id, after.epoch, interval, assignment)
 
-    def check(self, asked: ConsumerHeartbeat) -> None:
-        """Raise unless what a member says can be meant (GroupCoordinatorService:
+    def check(self, request: ConsumerHeartbeat) -> None:
+        """Raise unless the heartbeat's values are valid (GroupCoordinatorService:
         throwIfConsumerGroupHeartbeatRequestIsInvalid). Raises InvalidRequestError, UnsupportedAssignorError.
         """
-        epoch = asked.epoch
+        epoch = request.epoch
         if epoch < STATIC_LEAVE_EPOCH:
             raise InvalidRequestError(f"member_epoch={epoch}: must be at least {STATIC_LEAVE_EPOCH}")
-        if not asked.member_id and epoch != JOIN_EPOCH:
+        if not request.member_id and epoch != JOIN_EPOCH:
             raise InvalidRequestError("member_id must not be empty but to join")
-        for name, text in (("instance_id", asked.instance_id), ("rack_id", asked.rack_id)):
+        for name, text in (("instance_id", request.instance_id), ("rack_id", request.rack_id)):
             if text is not None and not text.strip():
                 raise InvalidRequestError(f"{name} must not be empty")
-        if epoch == STATIC_LEAVE_EPOCH and asked.instance_id is None:
+        if epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
             raise InvalidRequestError("instance_id must be given to leave as a static member")
         if epoch == JOIN_EPOCH:
-            _check_joining(asked)
-        if asked.server_assignor is not None and asked.server_assignor not in self._assignors.known:
+            _check_joining(request)
+        if request.server_assignor is not None and request.server_assignor not in self._assignors.known:
             raise UnsupportedAssignorError(
-                f"server_assignor={asked.server_assignor!r:.80}: allowed are "
+                f"server_assignor={request.server_assignor!r:.80}: allowed are "
                 f"{', '.join(self._assignors.known)}"
             )
 
-    def _asking(self, asked: ConsumerHeartbeat, draft: GroupDraft) -> ConsumerMember:
-        """Return the member that asks, as it was; a new one where it joins."""
-        member_id = asked.member_id or str(uuid.uuid4())
-        if asked.instance_id is not None:
-            return self._static(asked, asked.instance_id, member_id, draft)
-        if asked.epoch == JOIN_EPOCH:
+    def _requester(self, request: ConsumerHeartbeat, draft: GroupDraft) -> ConsumerMember:
+        """Return the member in its state before the heartbeat; a new member if it joins."""
+        member_id = request.member_id or str(uuid.uuid4())
+        if request.instance_id is not None:
+            return self._static(request, request.instance_id, member_id, draft)
+        if request.epoch == JOIN_EPOCH:
             return self._joining(member_id)
         member = self.group.member(member_id)
-        member.check_epoch(asked.epoch, asked.owned)
+        member.check_epoch(request.epoch, request.owned)
         return member
 
     def _static(
-        self, asked: ConsumerHeartbeat, instance_id: str, member_id: str, draft: GroupDraft
+        self, request: ConsumerHeartbeat, instance_id: str, member_id: str, draft: GroupDraft
     ) -> ConsumerMember:
         before = self.group.static_member(instance_id)
-        if asked.epoch != JOIN_EPOCH:
+        if request.epoch != JOIN_EPOCH:
             member = self._known(member_id, instance_id)
-            member.check_epoch(asked.epoch, asked.owned)
+            member.check_epoch(request.epoch, request.owned)
             return member
         if before is None:
             return self._joining(member_id)
@@ -178,39 +179,39 @@ class ConsumerMembership(ClassicMembers):
 
     # --- leaving -----------------------------------------------------------------------------------
 
-    def _leave(self, asked: ConsumerHeartbeat) -> Beaten:
-        member = self._known(asked.member_id, asked.instance_id)
-        if asked.epoch == STATIC_LEAVE_EPOCH:
+    def _leave(self, request: ConsumerHeartbeat) -> Beaten:
+        member = self._known(request.member_id, request.instance_id)
+        if request.epoch == STATIC_LEAVE_EPOCH:
             self._leave_for_a_while(member)
         else:
             self._fence([member.member_id])
         self.consumer_pulses.forget(member.member_id)
-        return Beaten(asked.member_id, asked.epoch, 0)
+        return Beaten(request.member_id, request.epoch, 0)
 
     def leave_all(self, leaving: Iterable[Leaver]) -> list[SegstoreError | None]:
-        """Remove several members, as administrators ask; return for each why it could not be removed. A
-        static member may be named by its instance id alone (KIP-345).
+        """Remove several members at an administrator's request; return one error or None for each. A static
+        member may be named by its instance id alone (KIP-345).
         """
         gone: dict[str, None] = {}
-        told: list[SegstoreError | None] = []
+        errors: list[SegstoreError | None] = []
         for member_id, instance in leaving:
             try:
                 gone[self._leaving(member_id, instance)] = None
-                told.append(None)
+                errors.append(None)
             except (UnknownMemberIdError, FencedInstanceIdError) as error:
-                told.append(copy_of(error))
+                errors.append(copy_of(error))
         self._fence(list(gone))
-        return told
+        return errors
 
     def _leaving(self, member_id: str, instance: str | None) -> str:
         if instance is None:
             return self.group.member(member_id).member_id
-        held = self.group.instances.get(instance, "")
-        return self._known(member_id or held, instance).member_id
+        current_id = self.group.instances.get(instance, "")
+        return self._known(member_id or current_id, instance).member_id
 
     def _beat(self, before: ConsumerMember, after: ConsumerMember, now: float) -> None:
         member_id, timeout = after.member_id, after.subscription.rebalance_timeout_ms
-        if before.is_classic:  # it has gone over to KIP-848, or was replaced by this one
+        if before.is_classic:  # the member now speaks KIP-848, or `after` has replaced it
             self._sessions.end(member_id, Wait.JOIN, Wait.SYNC)
         self._extend(after, now)
         if after.current == before.current and not before.is_classic:
@@ -221,10 +222,10 @@ class ConsumerMembership(ClassicMembers):
             self._sessions.end(member_id, Wait.REVOKE)
 
 
-def _check_joining(asked: ConsumerHeartbeat) -> None:
-    if asked.rebalance_timeout_ms == -1:
+def _check_joining(request: ConsumerHeartbeat) -> None:
+    if request.rebalance_timeout_ms == -1:
         raise InvalidRequestError("rebalance_timeout_ms must be given to join")
-    if asked.owned is None or asked.owned:
+    if request.owned is None or request.owned:
         raise InvalidRequestError("topic_partitions must be empty to join")
-    if asked.topic_names is None and asked.topic_regex is None:
+    if request.topic_names is None and request.topic_regex is None:
         raise InvalidRequestError("subscribed_topic_names or subscribed_topic_regex must be given to join")

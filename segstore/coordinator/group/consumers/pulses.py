@@ -1,5 +1,5 @@
-"""`ConsumerPulses`: the signs of life of a consumer group's members in this process (KIP-848), which send a
-heartbeat only if something has changed.
+"""`ConsumerPulses`: the pulses of a consumer group's members in this process (KIP-848), which send a
+heartbeat only to report a change.
 
 Threads: under the group's lock; a `Pulse` is written by its consumer's thread too. Times are ms of the
 monotonic clock.
@@ -16,32 +16,34 @@ from segstore.coordinator.group.classic.member import Pulse
 
 
 class ConsumerPulses:
-    """Refers to consumers weakly: a consumer that was dropped without `close` has no pulse any more."""
+    """The pulses by member id, as weak references: a consumer that was garbage collected without `close` has
+    no pulse any more.
+    """
 
     def __init__(self) -> None:
         self._pulses: dict[str, weakref.ref[Pulse] | None] = {}
         self._looked: dict[str, float] = {}
 
     def attend(self, member_id: str, pulse: Pulse | None, now: float) -> None:
-        """Look at a member from now on; without a pulse it is a consumer of a process that has ended."""
+        """Start checks of a member; without a pulse it is a consumer of a process that has ended."""
         self._pulses[member_id] = None if pulse is None else weakref.ref(pulse)
         self._looked[member_id] = now
         if pulse is not None:
             _beat(pulse, now)
 
     def forget(self, member_id: str) -> None:
-        """Look at the member no longer."""
+        """Stop checks of a member."""
         self._pulses.pop(member_id, None)
         self._looked.pop(member_id, None)
 
     def look(self, now: float) -> Iterator[tuple[str, bool]]:
-        """Yield each member, and whether it lives and is polled in time."""
-        for member_id, held in list(self._pulses.items()):
-            pulse = None if held is None else held()
+        """Yield the id of each member, and whether it lives and polls in time."""
+        for member_id, ref in list(self._pulses.items()):
+            pulse = None if ref is None else ref()
             self._looked[member_id] = now
             if pulse is None:
-                # At the interpreter's end they are cleared before finalizers, which may close a consumer.
-                yield member_id, held is not None and sys.is_finalizing()
+                # At interpreter exit weak references die before finalizers, which may close a consumer.
+                yield member_id, ref is not None and sys.is_finalizing()
                 continue
             is_alive = now - pulse.polled < pulse.max_poll_interval_ms
             if is_alive:
@@ -49,11 +51,11 @@ class ConsumerPulses:
             yield member_id, is_alive
 
     def due(self, interval_ms: float) -> float:
-        """Return when `look` has something to do next, which is after `interval_ms` at the latest."""
+        """Return the time of the next `look`, which is after `interval_ms` at the latest."""
         return min((self._due(*each, interval_ms) for each in self._pulses.items()), default=math.inf)
 
-    def _due(self, member_id: str, held: weakref.ref[Pulse] | None, interval_ms: float) -> float:
-        pulse, looked = None if held is None else held(), self._looked[member_id]
+    def _due(self, member_id: str, ref: weakref.ref[Pulse] | None, interval_ms: float) -> float:
+        pulse, looked = None if ref is None else ref(), self._looked[member_id]
         if pulse is None:
             return looked
         return min(looked + interval_ms, pulse.polled + pulse.max_poll_interval_ms)

@@ -1,5 +1,5 @@
-"""`Sessions`: until when the members of a consumer group must have done what is waited for: be heard of, give
-up partitions, join anew, ask for their assignment (Kafka: the timers of GroupMetadataManager).
+"""`Sessions`: the deadlines of a consumer group's members for a heartbeat, a revocation, a join and a sync
+(Kafka: the timers of GroupMetadataManager).
 
 Threads: under the group's lock. Times are ms of the monotonic clock.
 """
@@ -13,8 +13,8 @@ from enum import Enum
 
 
 class Wait(Enum):
-    """What a group waits for. Members of KIP-848 give up partitions within their rebalance timeout; those of
-    the classic protocol join, and then sync.
+    """The action of a member that the group waits for. KIP-848 members revoke partitions within their
+    rebalance timeout; classic members join, and then sync.
     """
 
     SESSION = "session"
@@ -24,8 +24,8 @@ class Wait(Enum):
 
 
 class Sessions:
-    """Each member has a place in a heap for the earliest time at which its end may have come: a heartbeat,
-    which puts the end off, costs nothing there.
+    """The deadlines of all members. A heap has the earliest possible deadline of each member, so a heartbeat,
+    which only postpones a deadline, does not touch the heap.
     """
 
     def __init__(self) -> None:
@@ -34,23 +34,23 @@ class Sessions:
         self._heap: list[tuple[float, str]] = []
 
     def await_until(self, member_id: str, wait: Wait, until: float) -> None:
-        """Wait for the member until this time."""
+        """Set the member's deadline for one action."""
         self._ends.setdefault(member_id, {})[wait] = until
         self._plan(member_id)
 
     def begin(self, member_id: str, wait: Wait, until: float) -> None:
-        """Do what `await_until` does, unless the member is waited for already."""
+        """Set the member's deadline for one action, unless it has one."""
         if wait not in self._ends.get(member_id, {}):
             self.await_until(member_id, wait, until)
 
     def end(self, member_id: str, *waits: Wait) -> None:
-        """Wait for this no longer."""
-        held = self._ends.get(member_id, {})
+        """Remove the member's deadlines for these actions."""
+        ends = self._ends.get(member_id, {})
         for wait in waits:
-            held.pop(wait, None)
+            ends.pop(wait, None)
 
     def forget(self, member_ids: Iterable[str]) -> None:
-        """Forget members that are no more in the group."""
+        """Remove all deadlines of members that have left the group."""
         for member_id in member_ids:
             self._ends.pop(member_id, None)
 
@@ -58,12 +58,12 @@ class Sessions:
         return member_id in self._ends
 
     def over(self, now: float) -> list[str]:
-        """Return the members whose time is over, which are planned no more."""
+        """Return the members with a deadline that has passed, and remove them from the heap."""
         found = []
         while self._heap and self._heap[0][0] <= now:
             planned, member_id = heapq.heappop(self._heap)
             if self._planned.get(member_id) != planned:
-                continue  # an earlier time has taken its place
+                continue  # an earlier time was planned after this one
             del self._planned[member_id]
             if self._end(member_id) <= now:
                 found.append(member_id)
@@ -72,7 +72,7 @@ class Sessions:
         return found
 
     def due(self) -> float:
-        """Return when `over` may find something; inf where it won't."""
+        """Return the time of the next `over` that may find a member; inf if there is none."""
         return self._heap[0][0] if self._heap else math.inf
 
     def _end(self, member_id: str) -> float:

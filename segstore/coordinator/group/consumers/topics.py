@@ -1,4 +1,4 @@
-"""`AssignableTopics`: what a store's topics are to consumer groups at one time (Kafka: MetadataImage).
+"""`AssignableTopics`: the topics of a store at one time, by name and by id (Kafka: MetadataImage).
 
 On disk: nothing. Threads: any; immutable.
 """
@@ -17,12 +17,12 @@ from segstore.errors import InvalidArgumentError, InvalidRegularExpressionError
 from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
 
 MayDescribe = Callable[[str], bool]
-"""Whether a client may know of a topic by its name."""
+"""Returns whether a client may describe the topic of this name."""
 
 
 class AssignableTopics:
-    """`ids` has the ids of topics by name, `counts` their numbers of partitions by id. A topic of a broker's
-    directory without an id can't be assigned, and is not among them. `infos` is what this was made of.
+    """A store's topics: `ids` maps names to topic ids, `counts` maps topic ids to numbers of partitions. A
+    topic of a broker's directory that has no id is left out: it can't be assigned. `infos` is the source.
     """
 
     def __init__(self, infos: Mapping[str, TopicInfo]) -> None:
@@ -33,11 +33,11 @@ class AssignableTopics:
         self.counts = {self.ids[info.name]: info.partitions for info in there}
 
     def ids_of(self, topics: Iterable[str]) -> frozenset[bytes]:
-        """Return the ids of those topics that are there."""
+        """Return the ids of topics; names that don't exist are ignored."""
         return frozenset(self.ids[name] for name in topics if name in self.ids)
 
     def partitions(self, assignment: Assignment) -> tuple[TopicPartition, ...]:
-        """Return the partitions of an assignment by the names of topics that are there, in order."""
+        """Return the partitions of an assignment by topic name, in order; deleted topics are left out."""
         found = [
             TopicPartition(self.names[topic_id], number)
             for topic_id, numbers in assignment.items()
@@ -47,7 +47,7 @@ class AssignableTopics:
         return tuple(sorted(found))
 
     def assignment(self, partitions: Iterable[TopicPartition]) -> Assignment:
-        """Return partitions by the ids of topics that are there."""
+        """Return partitions as an assignment by topic id; topics that don't exist are left out."""
         found: dict[bytes, frozenset[int]] = {}
         for topic, number in partitions:
             if topic in self.ids:
@@ -56,7 +56,7 @@ class AssignableTopics:
         return found
 
     def matching(self, regex: str, may_describe: MayDescribe | None = None) -> frozenset[str]:
-        """Return the topics whose names match as a whole, of those that may be described. Raises
+        """Return the topics whose whole name matches and that may be described. Raises
         InvalidRegularExpressionError.
         """
         pattern = compiled(regex)
@@ -64,8 +64,8 @@ class AssignableTopics:
         return frozenset(found if may_describe is None else filter(may_describe, found))
 
     def digest(self, topics: Iterable[str]) -> int:
-        """Return a number that differs where these topics do: their ids, names and numbers of partitions; 0
-        for none (KIP-1101; Kafka's is another one, by XXH3).
+        """Return a hash of the topics' ids, names and numbers of partitions; 0 if there are none (KIP-1101;
+        Kafka uses another hash, XXH3).
         """
         found = hashlib.blake2b(digest_size=8)
         there = sorted(name for name in set(topics) if name in self.ids)

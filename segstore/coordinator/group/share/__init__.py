@@ -1,1 +1,1 @@
-"""Share groups (KIP-932): their members, assignments, and which share partitions have a durable state."""
+"""Share groups (KIP-932): their members, assignments and share partitions with a durable state."""

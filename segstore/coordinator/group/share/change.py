@@ -1,7 +1,7 @@
-"""`ShareDraft`: what a request would change in a share group, as records that are yet to be written (KIP-932;
+"""`ShareDraft`: the changes of a request to a share group, as records that are not yet written (KIP-932;
 Kafka: GroupMetadataManager.shareGroupHeartbeat, shareGroupFenceMember).
 
-Threads: under the group's lock. A draft belongs to one request; the group stays as it is.
+Threads: under the group's lock. A draft belongs to one request, and does not change the group.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from segstore.coordinator.offsets.share_schema import (
 
 
 class ShareDraft:
-    """`changes` are the records, in Kafka's order; `epoch` is the least epoch of the group if it changes.
-    `now_ms` is ms since the epoch of clocks. `has_assigned`: the targets were worked out.
+    """The changes of one request, as records in `changes`, in Kafka's order. If the group changes, its epoch
+    becomes at least `epoch`. `now_ms` is ms since the epoch of clocks. `has_assigned`: the targets were
+    computed.
     """
 
     def __init__(self, group: ShareGroup, topics: AssignableTopics, now_ms: int, epoch: int = 0) -> None:
@@ -38,10 +39,10 @@ class ShareDraft:
     def update(
         self, updated: ShareMember, partitions: ShareStateTopics, may_assign: bool, is_new: bool
     ) -> ShareMember:
-        """Take a member's account of itself, and the `partitions` that have a state now; assign the group
-        anew if that changes the assignment, and if it `may_assign`; return the member with its target.
-        `is_new`: partitions are looked for that no member has, as a broker leaves them that stops between
-        two heartbeats.
+        """Update a member's subscription and the `partitions` with a state; return the member with its
+        target. The group is assigned anew if the subscription changes the topics and `may_assign` is set.
+        `is_new`: also look for partitions that no member has; a broker that stops between two heartbeats may
+        leave such partitions.
         """
         before = self._group.members.get(updated.member_id)
         if before is None or before.subscription != updated.subscription:
@@ -66,37 +67,37 @@ class ShareDraft:
         return after
 
     def _subscribed(self, target: Assignment, member: ShareMember) -> Assignment:
-        """Return the partitions of the topics that are there, and that the member subscribes to."""
+        """Return the target without topics that were deleted or that the member does not subscribe to."""
         wanted = self._topics.ids_of(member.subscription.topic_names)
         return {topic_id: numbers for topic_id, numbers in target.items() if topic_id in wanted}
 
     @property
     def _is_settled(self) -> bool:
-        """Return whether no assignment of the group is due, which would give out every partition."""
+        """Return whether the targets are up to date with the group's epoch, so that no assignment is due."""
         return self._group.target_epoch >= self._group.epoch
 
     def _lacks(self, members: Mapping[str, ShareMember], partitions: ShareStateTopics) -> bool:
-        """Return whether a partition with a state, to whose topic a member subscribes, is in no target."""
+        """Return whether a subscribed partition that has a state is in no target."""
         names = {name for member in members.values() for name in member.subscription.topic_names}
-        held: dict[bytes, set[int]] = {}
+        assigned: dict[bytes, set[int]] = {}
         for target in self._group.targets.values():
             for topic_id, numbers in target.items():
-                held.setdefault(topic_id, set()).update(numbers)
+                assigned.setdefault(topic_id, set()).update(numbers)
         there, wanted = assignable(partitions, self._topics.counts), self._topics.ids_of(names)
-        return any(numbers - held.get(each, set()) for each, numbers in there.items() if each in wanted)
+        return any(numbers - assigned.get(each, set()) for each, numbers in there.items() if each in wanted)
 
     def fence(self, member_ids: Collection[str]) -> None:
         """Remove members; the group is assigned anew later."""
         for member_id in member_ids:
             for kind in (ShareKind.CURRENT, ShareKind.TARGET, ShareKind.MEMBER):
                 self.changes.append((ShareRecordKey(kind, member_id), None))
-        left = {name: member for name, member in self._group.members.items() if name not in member_ids}
-        epoch = self._raise(left, True)
-        if not left:  # nothing is to be assigned
+        remaining = {name: member for name, member in self._group.members.items() if name not in member_ids}
+        epoch = self._raise(remaining, True)
+        if not remaining:  # without members there are no targets to compute
             self._add(ShareKind.TARGET_EPOCH, ShareTargetEpoch(epoch))
 
     def reassign(self) -> None:
-        """Work out the targets of all members for the group's epoch."""
+        """Compute the targets of all members for the group's epoch."""
         self._assign(self._group.members, self._group.partitions, self._group.epoch)
 
     def raise_epoch(self) -> None:
@@ -104,12 +105,12 @@ class ShareDraft:
         self._raise(self._group.members, True)
 
     def note(self, partitions: ShareStateTopics) -> None:
-        """Note which partitions have a state, get one, or lose it."""
+        """Record the partitions that have a state, are getting one, or are losing it."""
         self._add(ShareKind.PARTITIONS, partitions)
 
     def _raise(self, members: Mapping[str, ShareMember], must_assign: bool) -> int:
-        """Raise the group's epoch if it must be assigned anew, as it must if its topics are others; return
-        the epoch.
+        """Return the group epoch, raised if `must_assign` is set, or if the subscribed topics
+        have changed.
         """
         topics = {name for member in members.values() for name in member.subscription.topic_names}
         digest = self._topics.digest(topics)
@@ -121,7 +122,7 @@ class ShareDraft:
     def _assign(
         self, members: Mapping[str, ShareMember], partitions: ShareStateTopics, epoch: int
     ) -> Mapping[str, Assignment]:
-        """Work out the targets of all members, and keep those that changed."""
+        """Compute the targets of all members, and record the targets that changed."""
         specs = {
             name: ShareMemberSpec(
                 self._topics.ids_of(member.subscription.topic_names), self._group.target(name)

@@ -1,8 +1,8 @@
-"""`ShareGroup`: a share group (KIP-932) as its records in `__consumer_offsets` say it (Kafka: ShareGroup,
-ModernGroup).
+"""`ShareGroup`: the state of a share group (KIP-932), built from its records in `__consumer_offsets` (Kafka:
+ShareGroup, ModernGroup).
 
-A change is a list of records: they are written first, and then applied by `replay`, as after a restart.
-Threads: under the group's lock.
+A change is a list of records, which are first written, and then applied by `replay`, the same way as after a
+restart. Threads: under the group's lock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from segstore.errors import UnknownMemberIdError
 ASSIGNOR = "simple"
 """The only assignor of share groups (Kafka: SimpleAssignor)."""
 FIRST_EPOCH = 2
-"""The first epoch of a group that is written, as by Kafka."""
+"""The first epoch that is written for a group, as in Kafka."""
 
 
 class ShareGroupState(Enum):
@@ -40,7 +40,7 @@ class ShareGroupState(Enum):
 
 @dataclass(frozen=True)
 class ShareGroupInfo:
-    """A group as administrators see it; `targets` by member id."""
+    """A share group in a description; `targets` is by member id."""
 
     state: ShareGroupState
     epoch: int
@@ -51,8 +51,9 @@ class ShareGroupInfo:
 
 
 class ShareGroup:
-    """`epoch` grows whenever the group has to be assigned anew, `target_epoch` is that of `targets`, which
-    has the partitions that each member shall have; `partitions` are those whose durable state the group has.
+    """The state of a share group. `epoch` grows whenever the group has to be assigned anew; `target_epoch` is
+    the epoch of `targets`, the target assignments by member id. `partitions` lists the share partitions that
+    have a durable state, are getting one, or are losing it.
     """
 
     def __init__(self, group_id: str, records: Mapping[ShareRecordKey, ShareValue]) -> None:
@@ -61,13 +62,13 @@ class ShareGroup:
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Assignment] = {}
         self.partitions = ShareStateTopics()
-        # Subscriptions come first: the other records of a member that has none are left over.
+        # Subscriptions come first: records of a member without a subscription are stale.
         self.replay(sorted(records.items(), key=lambda each: each[0].kind))
 
-    # --- what records do ---------------------------------------------------------------------
+    # --- records -----------------------------------------------------------------------------
 
     def replay(self, changes: Iterable[ShareChange]) -> None:
-        """Apply records, which were written."""
+        """Apply records that were written."""
         for key, value in changes:
             self._apply(key, value)
 
@@ -97,7 +98,7 @@ class ShareGroup:
         elif key.kind is ShareKind.PARTITIONS:
             self.partitions = ShareStateTopics()
 
-    # --- what is asked ---------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------
 
     @property
     def state(self) -> ShareGroupState:
@@ -118,14 +119,14 @@ class ShareGroup:
         return self.members[member_id]
 
     def target(self, member_id: str) -> Assignment:
-        """Return the partitions that a member shall have."""
+        """Return the target assignment of a member."""
         return self.targets.get(member_id, NOTHING)
 
     def subscribed(self) -> set[str]:
-        """Return the topics of all members (ModernGroup: isSubscribedToTopic)."""
+        """Return the topics that any member subscribes to (ModernGroup: isSubscribedToTopic)."""
         return {name for member in self.members.values() for name in member.subscription.topic_names}
 
     def info(self) -> ShareGroupInfo:
-        """Return what administrators see."""
+        """Return the group's description."""
         members = tuple(self.members.values())
         return ShareGroupInfo(self.state, self.epoch, self.target_epoch, members, dict(self.targets))

@@ -1,8 +1,8 @@
-"""Which share partitions have a durable state: the steps by which a share group makes and deletes it
-(KIP-932; Kafka: GroupMetadataManager, ShareGroupStatePartitionMetadata).
+"""The steps that create and delete the durable states of a share group's partitions (KIP-932; Kafka:
+GroupMetadataManager, ShareGroupStatePartitionMetadata).
 
-A step is noted in the group's record of partitions, then done in the state log, then noted as done: a crash
-between leaves the note, by which the step is done again. Threads: any; functions without state.
+A step is written to the group's record of partitions, then done in the state log, then written as done. After
+a crash in between the record still names the step, which is repeated. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from segstore.coordinator.share.core.values import Durable
 from segstore.coordinator.share.keys import ShareKey
 
 UNKNOWN_START, FIRST_OFFSET = -1, 0
-"""Start offsets of new share partitions: the group's reset decides, or the beginning of a partition that was
+"""Start offsets of new share partitions: -1 if the group's reset policy decides, 0 for a partition that was
 added to a topic of the group.
 """
 
 
 class DurableStates(Protocol):
-    """The durable states of share partitions; see `StateLog`."""
+    """The store of the durable states of share partitions; implemented by `StateLog`."""
 
     def read(self, key: ShareKey, /) -> Durable | None:
-        """Return the state; None for a share partition that has none."""
+        """Return the state of a share partition; None if it has no state."""
 
     def initialise(self, states: Mapping[ShareKey, tuple[int, int]], /) -> None:
-        """Begin states anew with these state epochs and start offsets. Raises FencedStateEpochError."""
+        """Create states, or begin them anew, with these (state epoch, start offset). Raises
+        FencedStateEpochError.
+        """
 
     def delete(self, keys: Collection[ShareKey], /) -> None:
         """Delete states."""
@@ -43,52 +45,52 @@ class DurableStates(Protocol):
         """Return the share partitions of a group that have a state."""
 
 
-def missing(held: ShareStateTopics, wanted: Assignment, topics: Mapping[bytes, str]) -> TopicsInfo:
-    """Return the partitions of `wanted` that have no state, or whose state was begun and not finished."""
+def missing(record: ShareStateTopics, wanted: Assignment, topics: Mapping[bytes, str]) -> TopicsInfo:
+    """Return the partitions of `wanted` whose state was not created, or whose creation was not finished."""
     found: dict[bytes, TopicPartitionsInfo] = {}
     for topic_id, numbers in wanted.items():
-        lacking = numbers - held.initialized.get(topic_id, TopicPartitionsInfo("")).partitions
+        lacking = numbers - record.initialized.get(topic_id, TopicPartitionsInfo("")).partitions
         if lacking:
             found[topic_id] = TopicPartitionsInfo(topics[topic_id], lacking)
     return found
 
 
-def starts(group: str, held: ShareStateTopics, new: TopicsInfo) -> dict[ShareKey, int]:
-    """Return the start offset of each new share partition: what is produced to a partition that is added to a
-    topic of the group, before the group sees it, must not be skipped.
+def starts(group: str, record: ShareStateTopics, new: TopicsInfo) -> dict[ShareKey, int]:
+    """Return the start offset of each new share partition. A partition that is added to a topic of the group
+    starts at 0, so that no record is skipped that was produced before the group saw the partition.
     """
     return {
-        key: FIRST_OFFSET if topic_id in held.initialized else UNKNOWN_START
+        key: FIRST_OFFSET if topic_id in record.initialized else UNKNOWN_START
         for topic_id, topic in new.items()
         for key in keys_of(group, {topic_id: topic})
     }
 
 
-def begun(held: ShareStateTopics, new: TopicsInfo) -> ShareStateTopics:
-    """Return the record before states are made."""
-    return held._replace(initializing=_union(held.initializing, new))
+def begun(record: ShareStateTopics, new: TopicsInfo) -> ShareStateTopics:
+    """Return the group's record before the states of `new` are created."""
+    return record._replace(initializing=_union(record.initializing, new))
 
 
-def done(held: ShareStateTopics, new: TopicsInfo) -> ShareStateTopics:
-    """Return the record after states were made."""
-    return held._replace(
-        initializing=_without(held.initializing, new), initialized=_union(held.initialized, new)
+def done(record: ShareStateTopics, new: TopicsInfo) -> ShareStateTopics:
+    """Return the group's record after the states of `new` were created."""
+    return record._replace(
+        initializing=_without(record.initializing, new), initialized=_union(record.initialized, new)
     )
 
 
-def deleting(held: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
-    """Return the record before the states of topics are deleted."""
-    gone = {topic_id: _name(held, topic_id) for topic_id in topic_ids}
+def deleting(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
+    """Return the group's record before the states of topics are deleted."""
+    gone = {topic_id: _name(record, topic_id) for topic_id in topic_ids}
     return ShareStateTopics(
-        _except(held.initializing, gone), _except(held.initialized, gone), {**held.deleting, **gone}
+        _except(record.initializing, gone), _except(record.initialized, gone), {**record.deleting, **gone}
     )
 
 
-def deleted(held: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
-    """Return the record after the states of topics were deleted."""
+def deleted(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
+    """Return the group's record after the states of topics were deleted."""
     gone = set(topic_ids)
-    return held._replace(
-        deleting={topic_id: name for topic_id, name in held.deleting.items() if topic_id not in gone}
+    return record._replace(
+        deleting={topic_id: name for topic_id, name in record.deleting.items() if topic_id not in gone}
     )
 
 
@@ -101,24 +103,24 @@ def keys_of(group: str, topics: TopicsInfo) -> list[ShareKey]:
     ]
 
 
-def all_of(held: ShareStateTopics) -> TopicsInfo:
-    """Return the partitions that have a state, or may have one."""
-    return _union(held.initialized, held.initializing)
+def all_of(record: ShareStateTopics) -> TopicsInfo:
+    """Return the partitions that have a state, or may have one because its creation was begun."""
+    return _union(record.initialized, record.initializing)
 
 
-def assignable(held: ShareStateTopics, counts: Mapping[bytes, int]) -> Assignment:
-    """Return the partitions that members may have: those with a state, of topics that are there."""
+def assignable(record: ShareStateTopics, counts: Mapping[bytes, int]) -> Assignment:
+    """Return the partitions that members may have: they have a state, and exist."""
     found = {
         topic_id: frozenset(number for number in topic.partitions if number < counts[topic_id])
-        for topic_id, topic in held.initialized.items()
+        for topic_id, topic in record.initialized.items()
         if topic_id in counts
     }
     return {topic_id: numbers for topic_id, numbers in found.items() if numbers}
 
 
-def _name(held: ShareStateTopics, topic_id: bytes) -> str:
-    known = held.initialized.get(topic_id) or held.initializing.get(topic_id)
-    return held.deleting.get(topic_id, "") if known is None else known.name
+def _name(record: ShareStateTopics, topic_id: bytes) -> str:
+    known = record.initialized.get(topic_id) or record.initializing.get(topic_id)
+    return record.deleting.get(topic_id, "") if known is None else known.name
 
 
 def _union(one: TopicsInfo, other: TopicsInfo) -> TopicsInfo:

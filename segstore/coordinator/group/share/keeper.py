@@ -1,7 +1,7 @@
-"""`ShareKeeper`: holds a share group, has its changes written, and ends the sessions of its members (KIP-932;
-Kafka: GroupMetadataManager).
+"""`ShareKeeper`: owns a share group, writes its changes, and ends its members' sessions (KIP-932; Kafka:
+GroupMetadataManager).
 
-On disk: the records of a change are given to `write`, and count once they are written. Threads: under the
+On disk: `write` writes the records of a change, which is applied after it is written. Threads: under the
 group's lock. `now` is ms of the monotonic clock in every method.
 """
 
@@ -28,14 +28,15 @@ log = Logger("segstore")
 WriteShare = Callable[[Sequence[ShareChange]], None]
 """Writes records, all or none; raises if that fails."""
 Fence = Callable[[Collection[ShareKey]], None]
-"""Drops share partitions from memory: what they know is not so any more."""
+"""Drops share partitions from memory, because their state in memory is out of date."""
 RETRY_MS = 500.0
-"""How long a change waits that the group makes by itself, and that could not be written."""
+"""Delay of the next attempt to write a removal or an assignment that `expire` could not write."""
 
 
 class ShareOutside(NamedTuple):
-    """What a group asks of others. `topics` returns what the store has now: the same object as long as no
-    topic has changed. `wall` returns ms since the epoch; `timing`, what holds for the group now.
+    """The functions by which a share group reaches the store. `topics` returns the store's topics, the same
+    object until one of them changes. `wall` returns ms since the epoch; `timing` returns the group's current
+    timeouts.
     """
 
     write: WriteShare
@@ -48,8 +49,8 @@ class ShareOutside(NamedTuple):
 
 
 class ShareKeeper:
-    """The members of `group`, whose sessions begin with this object. `changes` counts the changes of which
-    members may have to know.
+    """The members of a share group and their sessions, which begin with this object. `changes` counts the
+    changes that members may have to see.
     """
 
     def __init__(self, group: ShareGroup, outside: ShareOutside, now: float) -> None:
@@ -62,8 +63,8 @@ class ShareKeeper:
             self._extend(member_id, now)
 
     def go_on(self, before: ShareKeeper, now: float) -> None:
-        """Take over the signs of life of the members that the group had `before` it was read anew from the
-        log. Sessions begin anew, as after each load: no heartbeat could be answered before.
+        """Take over the pulses of `before`, after the group was read anew from the log. All sessions begin
+        anew: no heartbeat could be answered before.
         """
         self.pulses, self._may_assign_at = before.pulses, before._may_assign_at
         for member_id in before.group.members.keys() - self.group.members.keys():
@@ -72,24 +73,24 @@ class ShareKeeper:
     # --- time ------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Remove members whose sessions have ended, and assign the group anew if that had to wait. What can't
-        be written is tried again.
+        """Remove members whose sessions have ended, and assign the group anew if that is due. Changes that
+        can't be written are tried again.
         """
-        late = [*self._feel(now), *self._sessions.over(now)]
+        late = [*self._check_pulses(now), *self._sessions.over(now)]
         late = [member_id for member_id in dict.fromkeys(late) if member_id in self.group.members]
         try:
             self.fence(late)
             if self._is_assignment_due(now):
                 self._reassign(now)
         except SegstoreError as error:
-            if not isinstance(error, OffsetNotAvailableError):  # as after each failover
+            if not isinstance(error, OffsetNotAvailableError):  # which is usual after a failover
                 log.exception("share group %s: a change could not be written", self.group.group_id)
             self._may_assign_at = now + RETRY_MS
             for member_id in late:
                 self._sessions.await_until(member_id, Wait.SESSION, now + RETRY_MS)
 
     def due(self) -> float:
-        """Return when `expire` has something to do next."""
+        """Return the time of the next `expire` that has work."""
         timing = self._outside.timing()
         interval = min(timing.heartbeat_interval_ms, timing.session_timeout_ms / 2)
         assigns = self._may_assign_at if self._is_stale else math.inf
@@ -107,8 +108,8 @@ class ShareKeeper:
         draft.reassign()
         self._commit(draft, now)
 
-    def _feel(self, now: float) -> list[str]:
-        """Look at the pulses of members in this process; return the members that were dropped, or poll too
+    def _check_pulses(self, now: float) -> list[str]:
+        """Check the pulses of members in this process, and return the members that were dropped or poll too
         late.
         """
         late = []
@@ -127,7 +128,7 @@ class ShareKeeper:
     # --- changes -----------------------------------------------------------------------------------
 
     def fence(self, member_ids: Collection[str]) -> None:
-        """Remove members. The locks of their records end by themselves."""
+        """Remove members; the locks of their acquired records expire by themselves."""
         if member_ids:
             draft = self._draft(self._outside.topics())
             draft.fence(member_ids)
@@ -137,7 +138,7 @@ class ShareKeeper:
                 self.pulses.forget(member_id)
 
     def raise_epoch(self, least: int) -> None:
-        """Have the group's epoch be `least` at least: a share partition's state has that state epoch."""
+        """Raise the group's epoch to at least `least`, the state epoch of one of its share partitions."""
         if self.group.epoch < least:
             draft = self._draft(self._outside.topics(), least)
             draft.raise_epoch()
@@ -158,11 +159,13 @@ class ShareKeeper:
         self.group.replay(changes)
 
     def note(self, partitions: ShareStateTopics, draft: ShareDraft | None = None) -> None:
-        """Write which partitions have a state, get one, or lose it, behind the records of `draft`."""
+        """Write the records of `draft`, then the record of the partitions that have a state, are getting one,
+        or are losing it.
+        """
         found = self._draft(self._outside.topics()) if draft is None else draft
         found.note(partitions)
         self._write(found.changes)
 
     def info(self) -> ShareGroupInfo:
-        """Return the group as administrators see it."""
+        """Return the group's description."""
         return self.group.info()

@@ -1,7 +1,7 @@
 """`ShareMember`: a member of a share group (KIP-932), and its heartbeats (Kafka: ShareGroupMember,
 ShareGroupHeartbeatRequest).
 
-Threads: any; all is immutable.
+Threads: any; all objects are immutable.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from segstore.errors import FencedMemberEpochError, InvalidRequestError
 JOIN_EPOCH, LEAVE_EPOCH = 0, -1
 """The epochs by which a member joins, and leaves (Kafka: ShareGroupHeartbeatRequest)."""
 LONGEST_MEMBER_ID = 36
-"""The most characters of a member's id, which the member chooses."""
+"""Limit of a member id's length in characters; the member chooses the id."""
 SHARE_CLIENT_HOST = "/127.0.0.1"
 """The host of a share group's member in the store's own process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShareHeartbeat:
-    """A member's request. `epoch` is 0 to join, -1 to leave. None stands for a rack or topics that are as
-    before. A member with a `pulse` is a consumer in this process: the coordinator sees by itself whether the
-    member lives.
+    """A heartbeat of a share group's member. `epoch` is 0 to join, -1 to leave. None for the rack or the
+    topics means that they have not changed. A member with a `pulse` is a consumer in this process; the
+    coordinator checks itself whether it lives.
     """
 
     member_id: str
@@ -38,8 +38,8 @@ class ShareHeartbeat:
     client_host: str = SHARE_CLIENT_HOST
     pulse: Pulse | None = None
 
-    def told(self, before: ShareSubscription) -> ShareSubscription:
-        """Return what is known of the member now."""
+    def merged(self, before: ShareSubscription) -> ShareSubscription:
+        """Return the member's subscription, with the values of this heartbeat in place of earlier ones."""
         names = self.topic_names
         return ShareSubscription(
             before.rack_id if self.rack_id is None else self.rack_id,
@@ -49,7 +49,7 @@ class ShareHeartbeat:
         )
 
     def check(self) -> None:
-        """Raise InvalidRequestError unless the request can be meant (GroupCoordinatorService:
+        """Raise InvalidRequestError unless the heartbeat's values are valid (GroupCoordinatorService:
         throwIfShareGroupHeartbeatRequestIsInvalid).
         """
         check_member_id(self.member_id)
@@ -62,7 +62,7 @@ class ShareHeartbeat:
 
 
 def check_member_id(member_id: str | None) -> str:
-    """Return the id. Raises InvalidRequestError."""
+    """Return `member_id`. Raises InvalidRequestError if it is empty or too long."""
     if not member_id or not member_id.strip():
         raise InvalidRequestError("member_id must not be empty")
     if len(member_id) > LONGEST_MEMBER_ID:
@@ -73,7 +73,7 @@ def check_member_id(member_id: str | None) -> str:
 
 
 class ShareBeaten(NamedTuple):
-    """The group's answer: `assignment` is None if the member knows it."""
+    """The answer to a heartbeat; `assignment` is None if it has not changed."""
 
     member_id: str
     epoch: int
@@ -83,7 +83,7 @@ class ShareBeaten(NamedTuple):
 
 @dataclass(frozen=True)
 class ShareMember:
-    """A member: its own account of itself, and the partitions that it has."""
+    """A member of a share group, with its subscription and its current assignment."""
 
     member_id: str
     subscription: ShareSubscription = ShareSubscription()  # noqa: RUF009  # immutable
@@ -98,8 +98,8 @@ class ShareMember:
         return self.current.assigned
 
     def check_epoch(self, epoch: int) -> None:
-        """Raise FencedMemberEpochError unless the member may come with this epoch. The previous one is that
-        of a member that did not get the last answer.
+        """Raise FencedMemberEpochError unless the member may send this epoch. The previous epoch is accepted,
+        because the last answer may have been lost.
         """
         if epoch not in (JOIN_EPOCH, self.epoch, self.current.previous_epoch):
             raise FencedMemberEpochError(
@@ -108,7 +108,7 @@ class ShareMember:
             )
 
     def given(self, epoch: int, target: Assignment) -> ShareMember:
-        """Return the member with its target of that epoch: nothing has to be given up before."""
+        """Return the member with its target of this epoch; share groups revoke nothing first."""
         if self.epoch == epoch and self.current.assigned == target:
             return self
         return replace(self, current=ShareCurrent(epoch, self.epoch, target))

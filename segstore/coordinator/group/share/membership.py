@@ -1,4 +1,4 @@
-"""`ShareMembership`: a share group's answers to its members (KIP-932; Kafka: GroupMetadataManager).
+"""`ShareMembership`: a share group's heartbeats (KIP-932; Kafka: GroupMetadataManager).
 
 Threads: under the group's lock. `now` is ms of the monotonic clock in every method.
 """
@@ -22,36 +22,38 @@ from segstore.errors import GroupMaxSizeReachedError
 
 
 class ShareMembership(ShareStates):
-    """The answers to heartbeats."""
+    """The members of a share group, and the answers to their heartbeats."""
 
-    def heartbeat(self, asked: ShareHeartbeat, now: float) -> ShareBeaten:
-        """Raises InvalidRequestError, UnknownMemberIdError, FencedMemberEpochError, GroupMaxSizeReachedError,
-        and what `write` and the state log raise.
+    def heartbeat(self, request: ShareHeartbeat, now: float) -> ShareBeaten:
+        """Handle a heartbeat, and return the member's epoch and assignment. Raises InvalidRequestError,
+        UnknownMemberIdError, FencedMemberEpochError, GroupMaxSizeReachedError, and the errors of `write` and
+        of the state log.
         """
-        asked.check()
-        if asked.epoch == LEAVE_EPOCH:
-            self.fence([self.group.member(asked.member_id).member_id])
-            return ShareBeaten(asked.member_id, LEAVE_EPOCH, 0)
-        member = self._asking(asked)
-        after = self._updated(member, asked, now)
+        request.check()
+        if request.epoch == LEAVE_EPOCH:
+            self.fence([self.group.member(request.member_id).member_id])
+            return ShareBeaten(request.member_id, LEAVE_EPOCH, 0)
+        member = self._requester(request)
+        after = self._updated(member, request, now)
         self._extend(after.member_id, now)
-        if asked.pulse is None:
+        if request.pulse is None:
             self.pulses.forget(after.member_id)
         else:
-            self.pulses.attend(after.member_id, asked.pulse, now)
-        is_new = asked.epoch == JOIN_EPOCH or asked.topic_names is not None
-        is_told = is_new or after.current.assigned != member.current.assigned or asked.epoch != member.epoch
+            self.pulses.attend(after.member_id, request.pulse, now)
+        is_new = request.epoch == JOIN_EPOCH or request.topic_names is not None
+        has_changed = after.current.assigned != member.current.assigned
+        sends_assignment = is_new or has_changed or request.epoch != member.epoch
         interval = self._outside.timing().heartbeat_interval_ms
         return ShareBeaten(
-            after.member_id, after.epoch, interval, after.current.assigned if is_told else None
+            after.member_id, after.epoch, interval, after.current.assigned if sends_assignment else None
         )
 
-    def _asking(self, asked: ShareHeartbeat) -> ShareMember:
-        """Return the member that asks, as it was; a new one if it joins."""
-        members, member_id = self.group.members, asked.member_id
-        if asked.epoch != JOIN_EPOCH:
+    def _requester(self, request: ShareHeartbeat) -> ShareMember:
+        """Return the member in its state before the heartbeat; a new member if it joins."""
+        members, member_id = self.group.members, request.member_id
+        if request.epoch != JOIN_EPOCH:
             member = self.group.member(member_id)
-            member.check_epoch(asked.epoch)
+            member.check_epoch(request.epoch)
             return member
         if member_id not in members and len(members) >= self._outside.max_size:
             raise GroupMaxSizeReachedError(
@@ -60,10 +62,10 @@ class ShareMembership(ShareStates):
             )
         return members.get(member_id) or ShareMember(member_id)
 
-    def _updated(self, member: ShareMember, asked: ShareHeartbeat, now: float) -> ShareMember:
-        """Take a member's account of itself; return the member with its target."""
+    def _updated(self, member: ShareMember, request: ShareHeartbeat, now: float) -> ShareMember:
+        """Update the member's subscription from its heartbeat; return the member with its target."""
         topics = self._outside.topics()
-        updated = replace(member, subscription=asked.told(member.subscription))
+        updated = replace(member, subscription=request.merged(member.subscription))
         self.forget_deleted(topics)
         partitions, epoch = self._initialised(updated, topics)
         draft = self._draft(topics, epoch)
@@ -74,17 +76,17 @@ class ShareMembership(ShareStates):
         return after
 
     def _initialised(self, updated: ShareMember, topics: AssignableTopics) -> tuple[ShareStateTopics, int]:
-        """Begin the states of partitions that the group lacks; return all that it has then, and the least
-        epoch that it must have.
+        """Create the states of subscribed partitions that have none; return the group's record of partitions
+        after that, and the least epoch that the group must have.
         """
-        held = self.group.partitions
+        record = self.group.partitions
         is_known = self.group.members.get(updated.member_id) == updated
-        if is_known and topics is self._seen and not held.initializing:
-            return held, 0
+        if is_known and topics is self._seen and not record.initializing:
+            return record, 0
         names = {*self.group.subscribed(), *updated.subscription.topic_names}
         wanted = {each: frozenset(range(topics.counts[each])) for each in topics.ids_of(names)}
-        new = missing(held, wanted, topics.names)
+        new = missing(record, wanted, topics.names)
         if not new:
-            return held, 0
-        epoch = self.begin(new, starts(self.group.group_id, held, new), self.group.next_epoch)
+            return record, 0
+        epoch = self.begin(new, starts(self.group.group_id, record, new), self.group.next_epoch)
         return done(self.group.partitions, new), epoch

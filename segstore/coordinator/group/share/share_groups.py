@@ -1,7 +1,7 @@
-"""`ShareGroups`: makes share groups (KIP-932) of what a store's log has of them.
+"""`ShareGroups`: makes share groups (KIP-932) from their records in a store's log.
 
-On disk: records of `__consumer_offsets`, through `GroupOffsets`. Threads: any; a group that is made is used
-under its lock.
+On disk: records of `__consumer_offsets`, through `GroupOffsets`. Threads: any; a group is used under its
+lock.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from segstore.coordinator.shared import existing, shared
 from segstore.storage.store.store import Store
 
 Write = Callable[[Callable[[], None]], None]
-"""Calls a function that writes what the group is, and notes if it is not known whether that was done."""
+"""Calls a function that writes a group's records, and records it if the outcome of the write is unknown."""
 
 
 class ShareGroups:
-    """`states` returns the durable states of the store's share partitions, `fence` drops share partitions
-    from memory: their owner puts its own function here.
+    """Makes share groups. `states` returns the durable states of the store's share partitions, `fence` drops
+    share partitions from memory; the owner of these may replace both functions.
     """
 
     def __init__(self, store: Store, offsets: GroupOffsets, topics: Callable[[], AssignableTopics]) -> None:
@@ -37,7 +37,7 @@ class ShareGroups:
         self.fence: Fence = partial(_fence_led, store)
 
     def made(self, group_id: str, write_sure: Write, now: float) -> ShareMembership:
-        """Return a share group of what the log has of it."""
+        """Return a share group from its records in the log."""
 
         def write(changes: Sequence[ShareChange]) -> None:
             write_sure(partial(self._offsets.write_share, group_id, changes))
@@ -67,7 +67,7 @@ def _state_log(store: Store) -> DurableStates:
 
 
 def _fence_led(store: Store, keys: Collection[ShareKey]) -> None:
-    """Fence share partitions; without a ShareCoordinator none is in memory."""
+    """Drop share partitions from memory; without a ShareCoordinator none is in memory."""
     from segstore.coordinator.share.share import ShareCoordinator  # only share groups need it
 
     coordinator = existing(store, ShareCoordinator)

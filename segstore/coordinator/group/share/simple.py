@@ -1,9 +1,9 @@
 """`assign`: the assignor "simple" of share groups (KIP-932; Kafka: SimpleAssignor,
 SimpleHomogeneousAssignmentBuilder, SimpleHeterogeneousAssignmentBuilder).
 
-With m members and p partitions each partition goes to ceil(m / p) members, and the numbers of partitions of
-two members differ by one at most. Members keep partitions that they have as far as these numbers allow. If
-members subscribe to different topics, the same holds for each topic and its subscribers.
+With m members and p partitions each partition goes to ceil(m / p) members, and two members' numbers of
+partitions differ by at most one. Within these limits members keep their partitions. If members subscribe to
+different topics, the same holds for each topic and its subscribers.
 Threads: any; a function without state.
 """
 
@@ -19,31 +19,31 @@ _Partition = tuple[bytes, int]
 
 
 class ShareMemberSpec(NamedTuple):
-    """The topics of a member, by id, and the partitions that it had before."""
+    """A member as the input of the assignor: its subscribed topics by id, and its earlier partitions."""
 
     topics: frozenset[bytes]
     had: Assignment
 
 
 def assign(members: Mapping[str, ShareMemberSpec], there: Assignment) -> dict[str, Assignment]:
-    """Return the partitions of each member, of those that are `there` to be assigned."""
+    """Return the partitions of each member; `there` has the partitions to assign."""
     names = sorted(members)
     had = {name: set(_pairs(members[name].had)) for name in names}
-    given: dict[str, set[_Partition]] = {name: set() for name in names}
+    assigned: dict[str, set[_Partition]] = {name: set() for name in names}
     for subscribers, partitions in _pools(names, members, there):
-        pool = _AssignmentPool(subscribers, partitions, had, given)
+        pool = _AssignmentPool(subscribers, partitions, had, assigned)
         pool.keep()
         pool.fill()
         for name, held in pool.held.items():
-            given[name] |= held
-    return {name: _assignment(held) for name, held in given.items()}
+            assigned[name] |= held
+    return {name: _assignment(held) for name, held in assigned.items()}
 
 
 def _pools(
     names: Sequence[str], members: Mapping[str, ShareMemberSpec], there: Assignment
 ) -> list[tuple[list[str], list[_Partition]]]:
-    """Return members and the partitions that these share: one pool if all subscribe to the same topics, else
-    one for each topic.
+    """Return pools of members and the partitions that they share: one pool if all members subscribe to the
+    same topics, else one pool for each topic.
     """
     topics = sorted(there)
     if len({members[name].topics for name in names}) == 1:
@@ -58,8 +58,9 @@ def _pools(
 
 
 class _AssignmentPool:
-    """The members and partitions of one pool; `held` has the partitions of each member, `room` how many
-    members more a partition goes to. The numbers of the members add up to those of the partitions.
+    """The members and partitions of one pool. `held` has the partitions of each member; `room` is the number
+    of further members that a partition goes to. The quotas of all members add up to the `room` of all
+    partitions.
     """
 
     def __init__(
@@ -67,33 +68,33 @@ class _AssignmentPool:
         members: Sequence[str],
         partitions: Sequence[_Partition],
         had: Mapping[str, set[_Partition]],
-        given: Mapping[str, set[_Partition]],
+        assigned: Mapping[str, set[_Partition]],
     ) -> None:
         self._members, self._partitions = members, partitions
         sharing = -(-len(members) // len(partitions))
         self.room = dict.fromkeys(partitions, sharing)
         self.held: dict[str, set[_Partition]] = {name: set() for name in members}
         there = set(partitions)
-        self._had = {name: had[name] & there for name in members}
+        self._earlier = {name: had[name] & there for name in members}
         self._least, extra = divmod(len(partitions) * sharing, len(members))
-        # One more is for members that have most to keep, and then for those with least from other pools.
-        order = sorted(members, key=lambda name: (-len(self._had[name]), len(given[name]), name))
+        # A larger quota goes to members with most earlier partitions, then with fewest from other pools.
+        order = sorted(members, key=lambda name: (-len(self._earlier[name]), len(assigned[name]), name))
         self._larger = set(order[:extra])
 
     def _quota(self, name: str) -> int:
         return self._least + (name in self._larger)
 
     def keep(self) -> None:
-        """Let members keep what they had, up to their numbers, and those of the partitions."""
+        """Let members keep earlier partitions, within the members' quotas and the partitions' room."""
         for name in self._members:
-            for pair in sorted(self._had[name]):
+            for pair in sorted(self._earlier[name]):
                 if len(self.held[name]) == self._quota(name):
                     break
                 if self.room[pair]:
                     self._give(name, pair)
 
     def fill(self) -> None:
-        """Give members what they lack."""
+        """Give members partitions until they reach their quota."""
         free = deque(pair for pair in self._partitions if self.room[pair])
         for name in self._members:
             while len(self.held[name]) < self._quota(name):
@@ -101,7 +102,7 @@ class _AssignmentPool:
                 self._give(name, self._swapped(name, free) if pair is None else pair)
 
     def _next(self, name: str, free: deque[_Partition]) -> _Partition | None:
-        """Return a partition with room that the member does not have, each in turn; None if it has all."""
+        """Return the next partition in turn that has room and that the member does not have, or None."""
         for _ in range(len(free)):
             pair = free.popleft()
             if self.room[pair]:
@@ -111,8 +112,8 @@ class _AssignmentPool:
         return None
 
     def _swapped(self, name: str, free: Iterable[_Partition]) -> _Partition:
-        """Return a partition that the member does not have, which another member has given up for one with
-        room. There is such a member: a partition without room has more members than one with room.
+        """Take a partition from another member, give that member one with room instead, and return the taken
+        partition. Such a member exists: a partition without room has more members than one with room.
         """
         with_room = next(pair for pair in free if self.room[pair])
         for other in self._members:

@@ -1,7 +1,7 @@
-"""`ShareStates`: the states of a share group's partitions, begun and deleted together with what the group's
-record says of them (KIP-932; Kafka: GroupMetadataManager, GroupCoordinatorService).
+"""`ShareStates`: creates and deletes the durable states of a share group's partitions, in step with the
+group's record (KIP-932; Kafka: GroupMetadataManager, GroupCoordinatorService).
 
-On disk: records of the group, and of the state log between them. Threads: under the group's lock.
+On disk: records of the group, with records of the state log between them. Threads: under the group's lock.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _ENDED = (
 
 
 class ShareStates(ShareKeeper):
-    """The part of a group that begins and deletes states."""
+    """The part of `ShareMembership` that creates and deletes states."""
 
     def begin(self, new: TopicsInfo, begins: Mapping[ShareKey, int], epoch: int) -> int:
-        """Begin the states of partitions at these start offsets, with the state epoch `epoch`, or a later one
-        if a state has one; return the epoch, below which that of the group must not stay. Raises what `write`
-        and the state log raise.
+        """Create the states of partitions at these start offsets, or begin them anew. Return their state
+        epoch, which is `epoch`, or larger if a state already had a larger epoch; the caller must raise the
+        group's epoch to it. Raises the errors of `write` and of the state log.
         """
         noted = begun(self.group.partitions, new)
         if noted != self.group.partitions:
@@ -55,7 +55,7 @@ class ShareStates(ShareKeeper):
             states.initialise({key: (epoch, start) for key, start in begins.items()})
         except FencedStateEpochError:
             known = [states.read(key) for key in begins]
-            epoch = max(epoch, *(1 + held.state_epoch for held in known if held is not None))
+            epoch = max(epoch, *(1 + recorded.state_epoch for recorded in known if recorded is not None))
             states.initialise({key: (epoch, start) for key, start in begins.items()})
         return epoch
 
@@ -64,12 +64,12 @@ class ShareStates(ShareKeeper):
         return keys_of(self.group.group_id, self.group.partitions.initialized)
 
     def alter(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, SegstoreError | None]:
-        """Begin states anew at other start offsets; return for each partition why that could not be done. The
-        new state epoch fences the share sessions that go on. Raises what `begin` raises.
+        """Begin states anew at other start offsets; return one error or None for each partition. The new
+        state epoch fences share sessions that are still open. Raises the errors of `begin`.
         """
         topics = self._outside.topics()
-        told = {tp: _refused(topics, tp, offset) for tp, offset in offsets.items()}
-        good = [tp for tp, error in told.items() if error is None]
+        errors = {tp: _refused(topics, tp, offset) for tp, offset in offsets.items()}
+        good = [tp for tp, error in errors.items() if error is None]
         new = {
             topic_id: TopicPartitionsInfo(topics.names[topic_id], numbers)
             for topic_id, numbers in topics.assignment(good).items()
@@ -84,15 +84,15 @@ class ShareStates(ShareKeeper):
             draft.raise_epoch()
             self.note(done(self.group.partitions, new), draft)
             self._outside.fence(list(begins))
-        return told
+        return errors
 
     def delete_offsets(self, topics: Collection[str]) -> dict[str, SegstoreError | None]:
-        """Delete the states of topics; return for each topic why that could not be done. Raises what `write`
-        and the state log raise.
+        """Delete the states of topics; return one error or None for each topic. Raises the errors of `write`
+        and of the state log.
         """
-        held = all_of(self.group.partitions)
+        recorded = all_of(self.group.partitions)
         by_name: dict[str, list[bytes]] = {}
-        for topic_id, topic in held.items():
+        for topic_id, topic in recorded.items():
             by_name.setdefault(topic.name, []).append(topic_id)
         self._delete({topic_id for name in topics for topic_id in by_name.get(name, ())})
         return {
@@ -106,18 +106,18 @@ class ShareStates(ShareKeeper):
         }
 
     def forget_deleted(self, topics: AssignableTopics) -> None:
-        """Delete the states of topics that are gone, and those whose deletion was begun. Raises what `write`
-        and the state log raise.
+        """Delete the states of deleted topics, and finish deletions that were begun. Raises the errors of
+        `write` and of the state log.
         """
         if topics is self._seen and not self.group.partitions.deleting:
             return
-        held = {topic_id: topic.name for topic_id, topic in all_of(self.group.partitions).items()}
-        gone = {topic_id for topic_id, name in held.items() if _is_gone(topics, topic_id, name)}
+        recorded = {topic_id: topic.name for topic_id, topic in all_of(self.group.partitions).items()}
+        gone = {topic_id for topic_id, name in recorded.items() if _is_gone(topics, topic_id, name)}
         self._delete(gone | self.group.partitions.deleting.keys())
 
     def end(self) -> None:
-        """Delete all states, and then the group's records: nothing of the group is left. Raises what `write`
-        and the state log raise.
+        """Delete all states, and then all records of the group. Raises the errors of `write` and of the state
+        log.
         """
         self._delete({*all_of(self.group.partitions), *self.group.partitions.deleting}, is_end=True)
         members = {*self.group.members, *self.group.targets}
@@ -142,7 +142,9 @@ class ShareStates(ShareKeeper):
             self.note(deleted(self.group.partitions, topic_ids))
 
     def _keys(self, topic_ids: Iterable[bytes] | None) -> list[ShareKey]:
-        """Return the share partitions of the group that have a state, of these topics, or of all."""
+        """Return the group's share partitions that have a state, of these topics, or of all
+        topics if None.
+        """
         known = self._outside.states().keys_of(self.group.group_id)
         if topic_ids is None:
             return sorted(known)
@@ -154,7 +156,7 @@ _OF_MEMBERS = (ShareKind.CURRENT, ShareKind.TARGET, ShareKind.MEMBER)
 
 
 def _refused(topics: AssignableTopics, tp: TopicPartition, offset: int) -> SegstoreError | None:
-    """Return why a start offset can't be altered, if so."""
+    """Return the error for a start offset that can't be set, or None."""
     if tp.topic not in topics.ids or not 0 <= tp.partition < topics.counts[topics.ids[tp.topic]]:
         return UnknownTopicOrPartitionError(f"{tp.topic}-{tp.partition} is not there")
     if not 0 <= offset <= INT64_MAX:
@@ -163,6 +165,8 @@ def _refused(topics: AssignableTopics, tp: TopicPartition, offset: int) -> Segst
 
 
 def _is_gone(topics: AssignableTopics, topic_id: bytes, name: str) -> bool:
-    """Return whether a topic was deleted; not if the id of the topic that has the name can't be read now."""
+    """Return whether a topic was deleted; False if the topic of this name has an id that can't be
+    read now.
+    """
     info = topics.infos.get(name)
     return topic_id not in topics.names and (info is None or bool(info.topic_id))

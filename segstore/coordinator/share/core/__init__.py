@@ -1,1 +1,4 @@
-"""The rules of a share partition, without files, clocks, threads or locks."""
+"""The state machine of a share partition, without files, clocks, threads or locks.
+
+The rules Q1 and on, which comments cite, are in docs/queue-rules.md.
+"""

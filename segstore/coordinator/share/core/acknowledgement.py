@@ -1,7 +1,7 @@
-"""Which acknowledgements a share partition takes (Kafka: SharePartition.acknowledge,
-ShareFetchRequest's and ShareAcknowledgeRequest's acknowledgement batches).
+"""Checks of a share partition's acknowledgements (Kafka: SharePartition.acknowledge, ShareFetchRequest's and
+ShareAcknowledgeRequest's acknowledgement batches).
 
-Pure functions; nothing is changed here.
+Pure functions, which change nothing.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ KNOWN_TYPES = frozenset(AcknowledgeType)
 
 
 class AckStep(NamedTuple):
-    """Neighbouring offsets that are acknowledged alike, all of them acquired."""
+    """Adjacent acquired offsets that are acknowledged with the same type."""
 
     first: int
     last: int
     type: int
 
 
-_step: Callable[[tuple[int, int, int]], AckStep] = partial(tuple.__new__, AckStep)  # a call of C
+# constructed in C, which is faster
+_step: Callable[[tuple[int, int, int]], AckStep] = partial(tuple.__new__, AckStep)
 
 
 def check_form(batches: Sequence[AckBatch]) -> None:
-    """Raise InvalidRequestError unless batches rise, and have one known type or one for each offset. The
-    last offset of a batch may be the first one of the next, as it may in Kafka.
+    """Raise InvalidRequestError unless batches are in the order of offsets, and each has one known type, or
+    one for each offset. The last offset of a batch may be the first one of the next, as in Kafka.
     """
     before = -1
     for first, last, types in batches:
@@ -59,9 +60,9 @@ def collect(
     ended: list[AckStep],
     renewed: list[AckStep],
 ) -> None:
-    """Add what each of the acknowledged offsets becomes to `ended`, or to `renewed`; those below the start
-    are done with (Q29). Raises InvalidRequestError for offsets that were never in flight,
-    InvalidRecordStateError if the member does not hold one of them (Q30), after the steps before it.
+    """Add a step for each run of acknowledged offsets to `ended` or, for RENEW, to `renewed`. Offsets below
+    the start need no step (rule Q29). Raises InvalidRequestError for offsets that were never in flight, and
+    InvalidRecordStateError if the member does not hold an offset (rule Q30); the steps before it are added.
     """
     end = -1
     for batch in batches:

@@ -1,6 +1,6 @@
-"""Which of the offsets that a fetch has read are granted to a member (Kafka: SharePartition.acquire).
+"""`Acquisition`: grants offsets that a fetch has read to a member (Kafka: SharePartition.acquire).
 
-Owns nothing on disk. Threads: one at a time, the share partition's lock.
+Owns nothing on disk. Threads: one at a time, under the share partition's lock.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from segstore.coordinator.share.core.values import (
 
 
 class Acquisition:
-    """One grant's way over the batches that were read (Q18..Q26, Q42..Q44).
+    """One grant over the batches that were read (rules Q18 to Q26, Q42 to Q44 of docs/queue-rules.md).
 
-    `want`: how many offsets, to the end of a record batch (BATCH_OPTIMIZED) or at most (RECORD_LIMIT).
-    `piece`: how many new offsets come in flight together at least, if there are as many.
+    `want`: the number of offsets, continued to the end of a record batch (BATCH_OPTIMIZED), or at most
+    (RECORD_LIMIT). `piece`: the least number of new offsets that come in flight together, if there are as
+    many.
     """
 
     __slots__ = (
@@ -37,14 +38,14 @@ class Acquisition:
         self._flight, self._lock, self._limits = flight, lock, limits
         self._strict, self._want, self._size = mode == AcquireMode.RECORD_LIMIT, want, piece
         self._taken = 0
-        self._open: StateRun | None = None  # new offsets that may become a larger piece
-        self._piece: OffsetRange | None = None  # the one in flight of which records were taken last
-        self._budget: int | None = None  # of that piece, if it is throttled
+        self._open: StateRun | None = None  # new offsets, to which further ones may be added
+        self._piece: OffsetRange | None = None  # the piece in flight from which the last records were granted
+        self._budget: int | None = None  # the number of further records of `_piece`, if it is throttled
 
     def over(
         self, batches: Sequence[ReadBatch], begin: int, end: int, aborted: Sequence[OffsetRange]
     ) -> tuple[Acquired, ...]:
-        """Grant offsets of `batches`, which were read from `begin` to `end`."""
+        """Grant offsets of `batches`, which were read from `begin` to `end`; return the acquired runs."""
         flight, self._end = self._flight, end
         at = begin = max(begin, flight.start)
         for batch in batches:
@@ -68,26 +69,28 @@ class Acquisition:
         return tuple(Acquired(run.first, run.last, run.count) for run in runs if run.lock is self._lock)
 
     def _reach(self, last: int) -> int:
-        """Return the last offset that may be granted of a batch: a full window takes no new ones (Q26)."""
+        """Return the last offset of a batch that may be granted: a full window takes no new offsets (rule
+        Q26).
+        """
         flight = self._flight
         has_room = flight.next_new - flight.start < self._limits.window
         return last if has_room else min(last, flight.next_new - 1)
 
     def _vanished(self, first: int, last: int) -> None:
-        """Archive offsets that the log has no batch for any more (Q22)."""
+        """Archive offsets that are in no batch of the log any more (rule Q22)."""
         if first <= last:
             self._close()
             self._flight.archive_unread(first, last)
 
     def _archive(self, aborted: Sequence[OffsetRange], first: int, last: int) -> None:
-        """Archive the offsets of aborted transactions (Q44)."""
+        """Archive the offsets of aborted transactions (rule Q44)."""
         for each in aborted:
             if each.first <= last and each.last >= first:
                 self._close()
                 self._flight.archive_unread(max(first, each.first), min(last, each.last))
 
     def _take(self, first: int, last: int) -> bool:
-        """Grant offsets of one batch. Returns whether the grant may go on behind `last`."""
+        """Grant offsets of one batch; return whether the grant may continue after `last`."""
         for begin, end, run in self._flight.segments(first, last):
             if run is None:
                 goes_on = self._take_new(begin, end)
@@ -117,10 +120,12 @@ class Acquisition:
         return False
 
     def _most_new(self, first: int) -> int:
-        left = self._want - self._taken
+        remaining = self._want - self._taken
         flight = self._flight
         in_window = first < flight.next_new
-        return left if in_window else min(left, self._limits.window - (flight.next_new - flight.start))
+        return (
+            remaining if in_window else min(remaining, self._limits.window - (flight.next_new - flight.start))
+        )
 
     def _extend(self, first: int, last: int) -> None:
         if self._open is not None and self._open.last == first - 1:
@@ -133,7 +138,7 @@ class Acquisition:
         self._taken += last - first + 1
 
     def _end_of_batch(self) -> None:
-        """Close a piece that is large enough: pieces end where record batches do (Q19)."""
+        """Close a piece that is large enough; pieces end with a record batch (rule Q19)."""
         if self._open is not None and self._open.last - self._open.first + 1 >= self._size:
             self._close()
 
@@ -165,7 +170,7 @@ class Acquisition:
         return end == last and not alone
 
     def _most_of(self, run: StateRun) -> int:
-        """Return how many offsets of a run in flight may be granted."""
+        """Return the number of offsets of a run in flight that may be granted."""
         most = self._want - self._taken if self._strict else run.last - run.first + 1
         if self._budget is not None:
             most = min(most, self._budget)
@@ -175,7 +180,9 @@ class Acquisition:
         return is_alone(run.count, self._limits.deliveries)
 
     def _throttled(self, first: int, piece: OffsetRange) -> int | None:
-        """Return how many records of a piece may be granted, None if none of them is near the limit (Q24)."""
+        """Return the number of records of a piece that may be granted together, None if none of them is near
+        the delivery limit (rule Q24).
+        """
         limit = self._limits.deliveries
         low = threshold(limit)
         for run in self._flight.runs.from_offset(first):

@@ -1,8 +1,8 @@
-"""How the durable states of a share partition are combined: a snapshot, and the deltas after it (Kafka:
+"""The combination of a share partition's durable states: a snapshot, and the updates after it (Kafka:
 PersisterStateBatchCombiner, ShareCoordinatorShard, ShareCoordinatorOffsetsManager).
 
-Nothing is on disk: what is here is pure. Threads: the functions any; a `Fold` and a `PrunePoint` belong to
-one, which holds the lock of the state partition.
+Nothing is on disk; all functions are pure. Threads: any for the functions; a `Fold` and a `PrunePoint` belong
+to one thread, which holds the lock of the state partition.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from segstore.coordinator.share.core.values import Durable, StateBatch
 K = TypeVar("K")
 
 _MOST_PENDING = 1024
-"""Batches of deltas that a fold keeps uncombined, or as many as its snapshot has."""
+"""A fold combines batches when more than this number, plus that of its snapshot's batches, are uncombined."""
 
 
 class StateDelta(NamedTuple):
-    """The content of a ShareUpdate record: what has changed since the snapshot `snapshot_epoch`. `start` -1:
-    as before.
+    """The content of a ShareUpdate record: the changes since the snapshot `snapshot_epoch`. `start` is -1 if
+    it has not changed.
     """
 
     snapshot_epoch: int
@@ -32,19 +32,20 @@ class StateDelta(NamedTuple):
     batches: tuple[StateBatch, ...] = ()
 
 
-_durable: Callable[[tuple[Any, ...]], Durable] = partial(tuple.__new__, Durable)  # a call of C
+# constructed in C, which is faster
+_durable: Callable[[tuple[Any, ...]], Durable] = partial(tuple.__new__, Durable)
 
 
 # --- batches ---------------------------------------------------------------------------------------
 
 
 def combine(stored: Iterable[StateBatch], new: Iterable[StateBatch], start: int) -> tuple[StateBatch, ...]:
-    """Return the batches from offset `start` on, disjoint and in order. Of batches that overlap the one with
-    the higher count wins, then the one with the higher state; neighbours with both equal are joined. So the
-    result does not depend on the order of writes (Kafka: PersisterStateBatchCombiner).
+    """Return the batches from offset `start` on, disjoint and in order. If batches overlap, the larger
+    delivery count wins, then the larger state; equal neighbours are joined. So the result does not depend on
+    the order of writes (Kafka: PersisterStateBatchCombiner).
     """
     kept: list[StateBatch] = []
-    are_combined, end, before = True, start - 1, None  # the batches that are kept; `end` is that of `before`
+    are_combined, end, before = True, start - 1, None  # `end` and `before`: of the last kept batch
     for batch in (*stored, *new):
         first, last, *rest = batch
         if last < start:
@@ -63,9 +64,10 @@ def combine(stored: Iterable[StateBatch], new: Iterable[StateBatch], start: int)
 
 
 def _winners(batches: Sequence[StateBatch]) -> list[StateBatch]:
-    """Return disjoint batches, where `batches` may overlap; both are in order of their first offsets."""
+    """Return disjoint batches from overlapping ones; both lists are in the order of first offsets."""
     runs: list[StateBatch] = []
-    reaching: list[tuple[int, int, int]] = []  # batches that reach the offset `at`, the strongest first
+    # a heap of the batches that contain offset `at`, the winner first
+    reaching: list[tuple[int, int, int]] = []
     at, n, i = -1, len(batches), 0
     while reaching or i < n:
         if not reaching:
@@ -78,7 +80,7 @@ def _winners(batches: Sequence[StateBatch]) -> list[StateBatch]:
             heappop(reaching)
         if reaching:
             count, state, last = reaching[0]
-            # A batch that begins within this one may be stronger.
+            # A batch that begins within this one may win over it.
             end = last if i == n else min(last, batches[i].first - 1)
             _add(runs, StateBatch(at, end, -state, -count))
             at = end + 1
@@ -97,8 +99,8 @@ def _add(runs: list[StateBatch], run: StateBatch) -> None:
 
 
 def apply_update(stored: Durable | None, delta: StateDelta) -> Durable:
-    """Return the state after a ShareUpdate: its batches are combined with those that are stored. Without a
-    snapshot it is taken as it is.
+    """Return the state after a ShareUpdate, whose batches are combined with the stored ones. Without a
+    snapshot the update itself is the state.
     """
     after = changed(stored, delta)
     before = () if stored is None else stored.batches
@@ -106,8 +108,8 @@ def apply_update(stored: Durable | None, delta: StateDelta) -> Durable:
 
 
 def changed(stored: Durable | None, delta: StateDelta) -> Durable:
-    """Return the state after a delta but for its batches. The count belongs to the start: of two counts for
-    one start the larger is the newer, since writes may overtake each other.
+    """Return the state after a delta, without its batches. Start and count are replaced together; for equal
+    starts the larger count is the newer one, because writes may overtake each other.
     """
     if stored is None:
         return Durable(delta.snapshot_epoch, 0, delta.leader_epoch, delta.start, delta.complete)
@@ -122,9 +124,9 @@ def changed(stored: Durable | None, delta: StateDelta) -> Durable:
 
 
 class Fold:
-    """The state that a snapshot and the deltas after it give. Batches of deltas are kept as they come, and
-    combined when the state is asked for, or they have become many. `head` is the state with outdated
-    batches, None before the first record.
+    """The state of a snapshot and the updates after it. Batches of updates are combined only when the state
+    is read, or when they have become many. `head` is the state with batches that may be out of date, None
+    before the first record.
     """
 
     __slots__ = ("_changed", "_pending", "head")
@@ -135,7 +137,7 @@ class Fold:
 
     @property
     def state(self) -> Durable | None:
-        """Return the state; None before the first record."""
+        """Return the state with combined batches; None before the first record."""
         if self._changed and self.head is not None:
             batches = combine(self.head.batches, self._pending, self.head.start)
             self.head = self.head._replace(batches=batches)
@@ -144,7 +146,7 @@ class Fold:
         return self.head
 
     def snapshot(self, snapshot: Durable) -> None:
-        """Apply a ShareSnapshot, which replaces what came before."""
+        """Apply a ShareSnapshot, which replaces the earlier state."""
         self._pending.clear()
         self.head, self._changed = snapshot, False
 
@@ -160,8 +162,8 @@ class Fold:
 
 
 class PrunePoint(Generic[K]):
-    """The offset below which a partition of the state topic needs no record: the lowest of the latest
-    snapshots of all keys. Deltas don't count.
+    """The offset below which a partition of the state topic can be deleted: the lowest offset among the
+    latest snapshots of all keys. Updates don't count.
     """
 
     def __init__(self) -> None:
@@ -170,21 +172,21 @@ class PrunePoint(Generic[K]):
         self._tombstone: int | None = None
 
     def snapshot(self, key: K, offset: int) -> None:
-        """Note the latest snapshot of a key."""
+        """Set the offset of a key's latest snapshot."""
         self._snapshots[key] = offset
 
     def forget(self, key: K, offset: int) -> None:
-        """Note the tombstone of a key: its offset counts once, and its key no more."""
+        """Remove a key because of its tombstone, whose offset counts only if no snapshot remains."""
         self._snapshots.pop(key, None)
         self._tombstone = offset
 
     def keep(self, offset: int) -> None:
-        """Note a record that stays whatever comes after it."""
+        """Keep a record, and all records after it, from being pruned."""
         self._kept = offset if self._kept is None else min(self._kept, offset)
 
     @property
     def offset(self) -> int | None:
-        """Return the offset; None if nothing is known that could be pruned."""
+        """Return the offset below which records can be deleted; None if there is none."""
         lowest = min(self._snapshots.values(), default=self._tombstone)
         if lowest is None or self._kept is None:
             return lowest

@@ -1,11 +1,11 @@
-"""The state of a share partition between its events: the offsets in flight, and what one offset may become
-(Kafka: SharePartition, InFlightState).
+"""`InFlight`: the state of a share partition between its events, and the changes of single offsets (Kafka:
+SharePartition, InFlightState).
 
-Holes of `runs` between `start` and `next_new` are offsets that nobody has looked at since the share partition
-was loaded (KAFKA-18494): they are fetched as new, and the start does not pass them. `start` <= the first
-run's first offset; `next_new` is the offset behind the last run, or `start`.
+A hole in `runs` between `start` and `next_new` has offsets that no fetch has read since the share partition
+was loaded (KAFKA-18494): they are fetched as new, and the start does not pass them. `start` is at most the
+first run's first offset; `next_new` is the offset after the last run, or `start`.
 
-Owns nothing on disk. Threads: one at a time, the share partition's lock.
+Owns nothing on disk. Threads: one at a time, under the share partition's lock.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from segstore.coordinator.share.core.values import RecordState
 
 AVAILABLE, ACQUIRED, ARCHIVED = RecordState.AVAILABLE, RecordState.ACQUIRED, RecordState.ARCHIVED
 ENDS = frozenset((RecordState.ACKNOWLEDGED, RecordState.ARCHIVED))
-"""States that a record never leaves."""
+"""The final states of a record."""
 
 
 class InFlight:
-    """Offsets in flight. `complete` counts those from `start` on that are acknowledged or archived, also
-    those of writes under way (Kafka: deliveryCompleteCount).
+    """The offsets in flight. `complete` counts the offsets from `start` on that are acknowledged or archived,
+    including pending writes (Kafka: deliveryCompleteCount).
     """
 
     __slots__ = ("_searched", "complete", "locks", "next_new", "runs", "start")
@@ -35,14 +35,14 @@ class InFlight:
         self.locks = LockDeadlines()
 
     def copy(self) -> InFlight:
-        """Return a state that changes independently."""
+        """Return an independent copy."""
         copied = InFlight(self.start)
         copied.next_new, copied.complete, copied._searched = self.next_new, self.complete, self._searched
         copied.runs, copied.locks = self.runs.copy(), self.locks.copy()
         return copied
 
     def first_wanted(self) -> int:
-        """Return the first offset that is Available or in a hole, else `next_new` (Q17, Q21)."""
+        """Return the first offset that is Available or in a hole, else `next_new` (rules Q17, Q21)."""
         expected = max(self._searched, self.start)
         for run in self.runs.from_offset(expected):
             if run.first > expected or run.state is AVAILABLE:
@@ -52,8 +52,8 @@ class InFlight:
         return expected
 
     def segments(self, first: int, last: int) -> Iterator[tuple[int, int, StateRun | None]]:
-        """Yield the parts of the offsets from `first` to `last` that belong to one run each, or (None) to
-        none. Runs may be cut, joined and added below the part that comes next.
+        """Yield the offsets from `first` to `last` in parts, each with its run, or with None for a hole. The
+        caller may cut, join and add runs below the next part.
         """
         while first <= last:
             run = next(self.runs.from_offset(first), None)
@@ -65,10 +65,10 @@ class InFlight:
                 yield first, until, run
             first = until + 1
 
-    # --- what an offset becomes ------------------------------------------------------------------
+    # --- transitions -----------------------------------------------------------------------------
 
     def add(self, run: StateRun) -> None:
-        """Take offsets in flight that were in a hole, or are new."""
+        """Add a run of offsets that were in a hole, or are new."""
         self.runs.insert(run)
         self.next_new = max(self.next_new, run.last + 1)
         if run.state in ENDS:
@@ -77,24 +77,24 @@ class InFlight:
             self._searched = min(self._searched, run.first)
 
     def acquire(self, run: StateRun, lock: Lock) -> None:
-        """Lock a run that is Available; the delivery count rises here and nowhere else (Q12)."""
+        """Lock an Available run. Only this raises the delivery count (rule Q12)."""
         run.state, run.lock = ACQUIRED, lock
         run.count += 1
         self.locks.add(lock.until, run.last - run.first + 1)
 
     def lock(self, run: StateRun, lock: Lock) -> None:
-        """Lock a run that is Acquired anew: a renewal, which leaves state and count as they are."""
+        """Renew the lock of an Acquired run, whose state and count stay."""
         self.unlock(run)
         run.lock = lock
         self.locks.add(lock.until, run.last - run.first + 1)
 
     def unlock(self, run: StateRun) -> None:
-        """Stop waiting for the end of a run's lock."""
+        """Remove the deadline of a run's lock."""
         assert run.lock is not None
         self.locks.remove(run.lock.until, run.last - run.first + 1)
 
     def begin(self, run: StateRun, target: RecordState, write: int) -> None:
-        """Begin a transition that ends with a write (Q33)."""
+        """Begin a transition that completes with a write (rule Q33)."""
         n = run.last - run.first + 1
         if run.state is ACQUIRED:
             assert run.lock is not None
@@ -104,13 +104,13 @@ class InFlight:
             self.complete += n
 
     def take_back(self, run: StateRun) -> None:
-        """End a transition whose write failed, without effect and without a lock that ends (Q34)."""
+        """Undo a transition whose write failed; the caller sets the lock's deadline again (rule Q34)."""
         if run.target in ENDS:
             self.complete -= run.last - run.first + 1
         run.target, run.write = None, 0
 
     def become(self, run: StateRun, state: RecordState) -> None:
-        """Give a run that is no longer locked a state that has no lock."""
+        """Set the state of a run to one without a lock; its deadline must have been removed."""
         began = run.write and run.target in ENDS
         run.state, run.lock, run.target, run.write = state, None, None, 0
         if state is AVAILABLE:
@@ -120,8 +120,8 @@ class InFlight:
             self.complete += 0 if began else run.last - run.first + 1
 
     def archive_unread(self, first: int, last: int) -> None:
-        """Archive the offsets from `first` to `last` that are Available, or that nobody has looked at, in
-        memory only (Q22, Q42, Q44).
+        """Archive the offsets from `first` to `last` that are Available or in a hole, in memory only (rules
+        Q22, Q42, Q44).
         """
         for begin, end, run in self.segments(first, last):
             if run is None:
@@ -134,8 +134,8 @@ class InFlight:
     # --- the start -------------------------------------------------------------------------------
 
     def advance(self) -> bool:
-        """Move the start to the first offset that is not at its end, whose transition is under way, or that
-        nobody has looked at (Q15). Returns whether the start moved.
+        """Move the start to the first offset that is not final, is in a hole, or has a pending write (rule
+        Q15); return whether it moved.
         """
         start = self.start
         for run in self.runs:
@@ -145,7 +145,7 @@ class InFlight:
         return start > self.start and self.move_start(start)
 
     def move_start(self, start: int) -> bool:
-        """Move the start up; all that lies below is forgotten, locked or not (Q41)."""
+        """Move the start up, and drop all offsets below it, locked or not (rule Q41)."""
         for run in self.runs.drop_below(start):
             if run.state is ACQUIRED and not run.write:
                 self.unlock(run)

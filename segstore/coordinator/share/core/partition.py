@@ -1,8 +1,8 @@
-"""A share partition: one partition's records as one share group sees them (KIP-932; Kafka: SharePartition).
+"""`SharePartition`: the state of one partition for one share group (KIP-932; Kafka: SharePartition).
 
-An event changes the state and returns what is to be done: a write of durable state, dead letters, waiting
-fetches to be woken. Several writes may be under way, and may end in any order; offsets whose transition is
-under way are neither granted nor acknowledged, and hold the start (Q33).
+An event changes the state and returns an outcome: a write of durable state, dead letters, a wake of waiting
+fetches. Several writes may be pending, and may end in any order. Offsets with a pending write are neither
+granted nor acknowledged, and the start does not pass them (rule Q33 of docs/queue-rules.md).
 
 Owns nothing on disk. Threads: one at a time, under the lock of the share partition; nothing here waits.
 """
@@ -37,12 +37,13 @@ from segstore.coordinator.share.core.writes import PendingWrite
 ARCHIVING = RecordState.ARCHIVING
 REJECT = AcknowledgeType.REJECT
 NOTHING = Outcome()
-_outcome: Callable[[tuple[Any, ...]], Outcome] = partial(tuple.__new__, Outcome)  # a call of C
+# constructed in C, which is faster
+_outcome: Callable[[tuple[Any, ...]], Outcome] = partial(tuple.__new__, Outcome)
 
 
 class SharePartition:
     """The records in flight of a share partition. `cut`: the durable state had offsets above the log's end,
-    which `load` has left out (Q48).
+    which `load` has removed (rule Q48).
     """
 
     __slots__ = ("_flight", "_tokens", "_writes", "cut")
@@ -55,10 +56,10 @@ class SharePartition:
 
     @classmethod
     def load(cls, durable: Durable, log_start: int, log_end: int) -> SharePartition:
-        """Return the share partition of a durable state and a log that goes from `log_start` to `log_end`.
+        """Return the share partition of a durable state and a log from `log_start` to `log_end`.
 
-        What was acquired and not ended before is a hole, and is granted as new (Q21). Raises
-        CorruptStateError (Q61).
+        Records that were acquired by an earlier process are in a hole, and are granted as new (rule Q21).
+        Raises CorruptStateError (rule Q61).
         """
         kept = cut_above(durable, log_end)
         self = cls()
@@ -69,33 +70,35 @@ class SharePartition:
         return self
 
     def copy(self) -> SharePartition:
-        """Return a share partition that changes independently."""
+        """Return an independent copy."""
         copied = SharePartition()
         copied._flight, copied._tokens, copied.cut = self._flight.copy(), self._tokens, self.cut
         copied._writes = {token: write.copy() for token, write in self._writes.items()}
         return copied
 
-    # --- what it is ------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------
 
     @property
     def start(self) -> int:
-        """The share-partition start offset, -1 before `begin_at`."""
+        """Return the share-partition start offset, -1 before `begin_at`."""
         return self._flight.start
 
     @property
     def next_new(self) -> int:
-        """The offset behind the last one in flight."""
+        """Return the offset after the last one in flight."""
         return self._flight.next_new
 
     @property
     def window(self) -> int:
-        """The number of offsets from the start to the last one in flight (Kafka: InFlightMessageCount)."""
+        """Return the number of offsets from the start to the last one in flight (Kafka:
+        InFlightMessageCount).
+        """
         return self._flight.next_new - self._flight.start
 
     @property
     def complete(self) -> int:
-        """The number of offsets from the start on that are acknowledged or archived (Q40), also by writes
-        that are under way.
+        """Return the number of offsets from the start on that are acknowledged or archived, including pending
+        writes (rule Q40).
         """
         return self._flight.complete
 
@@ -105,37 +108,39 @@ class SharePartition:
         return sum(run.last - run.first + 1 for run in runs)
 
     def lag(self, high_watermark: int) -> int:
-        """Return how many offsets below `high_watermark` are not done with (Q40), -1 if the start is not
+        """Return the number of unfinished offsets below `high_watermark` (rule Q40), -1 if the start is not
         known.
         """
         return -1 if self.start < 0 else high_watermark - self.start - self.complete
 
     def deadline(self) -> float | None:
-        """Return the time in ms at which the earliest acquisition lock ends, None if there is none."""
+        """Return the time in ms at which the earliest acquisition lock ends, None without a lock."""
         return self._flight.locks.earliest()
 
     def acquired_by(self, member: str) -> tuple[Acquired, ...]:
-        """Return the offsets that a member holds, without those whose transition is under way."""
+        """Return the offsets that a member holds, except offsets with a pending write."""
         runs = self._flight.runs
-        held = (run for run in runs if run.lock and run.lock.owner == member and not run.write)
-        return tuple(Acquired(run.first, run.last, run.count) for run in held)
+        locked = (run for run in runs if run.lock and run.lock.owner == member and not run.write)
+        return tuple(Acquired(run.first, run.last, run.count) for run in locked)
 
     def runs(self) -> tuple[StateRun, ...]:
-        """Return the runs of offsets in flight, for metrics and tests. They are not to be changed."""
+        """Return the runs of offsets in flight, for metrics and tests; they must not be changed."""
         return tuple(self._flight.runs)
 
     def fetch_offset(self) -> int:
-        """Return the offset from which the next fetch reads the log (Q17), -1 before `begin_at`."""
+        """Return the offset from which the next fetch reads the log (rule Q17), -1 before `begin_at`."""
         return self._flight.first_wanted()
 
     def may_grant(self, limits: Limits) -> bool:
-        """Return whether a fetch can acquire anything (Q26) if the log has records from `fetch_offset`."""
+        """Return whether a fetch can acquire records (rule Q26), if the log has any from
+        `fetch_offset` on.
+        """
         if self.start < 0 or any(write.begins for write in self._writes.values()):
             return False
         return self.window < limits.window or self.fetch_offset() < self.next_new
 
     def frozen(self, now: float = 0) -> tuple[object, ...]:
-        """Return all of the state as a value that can be hashed; times of locks are relative to `now`."""
+        """Return the whole state as a hashable value; times of locks are relative to `now`."""
         flight = self._flight
         runs = tuple(
             (
@@ -155,8 +160,8 @@ class SharePartition:
     # --- fetches ---------------------------------------------------------------------------------
 
     def begin_at(self, offset: int) -> Outcome:
-        """Begin at the offset that `share.auto.offset.reset` has found. Nothing is granted until the write
-        has ended (Q13); if it fails the start is not known again.
+        """Begin at an offset from `share.auto.offset.reset`. No record is granted until the write has ended
+        (rule Q13); if it fails the start is unknown again.
         """
         assert self.start < 0, "the start is known"
         self._flight = InFlight(offset)
@@ -178,11 +183,11 @@ class SharePartition:
         limits: Limits,
     ) -> Grant:
         """Let a member acquire records of `batches`, which were read from `read_from`, the fetch offset, to
-        `read_end`; offsets between that are in no batch are gone from the log.
+        `read_end`. Offsets in between that are in no batch are no longer in the log.
 
-        `mode`: an AcquireMode. `want`: offsets, as many as the mode says (Q19). `piece`: how many new
-        offsets come in flight together at least. `aborted`: offsets of aborted transactions, empty for
-        read_uncommitted; archived without a write (Q44).
+        `mode`: an AcquireMode. `want`: the number of offsets, counted by `mode` (rule Q19). `piece`: the
+        least number of new offsets that come in flight together. `aborted`: offsets of aborted transactions,
+        which are archived without a write (rule Q44); empty for read_uncommitted.
         """
         self._tokens += 1
         token = self._tokens
@@ -194,8 +199,8 @@ class SharePartition:
         return Grant(token, acquired, self._flight.advance())
 
     def ungrant(self, token: int) -> Outcome:
-        """Take a grant back whose answer could not be given: the offsets that are still held by it become
-        Available with their count of before (Q94).
+        """Take back a grant whose answer could not be sent: the offsets that the grant still holds become
+        Available with their earlier count (rule Q94).
         """
         runs = [run for run in self._flight.runs if run.lock and run.lock.grant == token and not run.write]
         for run in runs:
@@ -208,10 +213,11 @@ class SharePartition:
     # --- ends of locks ---------------------------------------------------------------------------
 
     def acknowledge(self, member: str, batches: Sequence[AckBatch], now: float, limits: Limits) -> Outcome:
-        """Take acknowledgements of a member: all of them, or none but the renewals before the first bad one
-        (Q31). They hold once the write is made; without a write they hold at once (Q29, Q32).
+        """Apply acknowledgements of a member: all of them, or none except the renewals before the first
+        invalid one (rule Q31). They take effect once the write is made; renewals and offsets below the start
+        need no write (rules Q29, Q32).
 
-        Raises InvalidRequestError for batches without order or of wrong types, and for offsets behind the
+        Raises InvalidRequestError for batches out of order or with invalid types, and for offsets after the
         last one in flight; InvalidRecordStateError for offsets that the member has not acquired.
         """
         check_form(batches)
@@ -227,27 +233,27 @@ class SharePartition:
         return self._under_way(self._begun_with(ended, limits))
 
     def release(self, member: str, now: float, limits: Limits) -> Outcome:
-        """Give back all records of a member whose session has ended (Q35), as if it had released them."""
-        held = self.acquired_by(member)
-        if not held:
+        """Release all records of a member whose session has ended (rule Q35)."""
+        locked = self.acquired_by(member)
+        if not locked:
             return NOTHING
-        given_back = [AckStep(first, last, AcknowledgeType.RELEASE) for first, last, _ in held]
+        given_back = [AckStep(first, last, AcknowledgeType.RELEASE) for first, last, _ in locked]
         return self._under_way(self._begun_with(given_back, limits))
 
     def expire(self, now: float, limits: Limits) -> Outcome:
-        """End all locks that have run out at `now` (Q36): memory changes first, the write follows."""
+        """End all locks that have expired at `now` (rule Q36); memory changes before the write."""
         deadline = self.deadline()
         if deadline is None or deadline > now:
             return NOTHING
-        held = (run for run in self._flight.runs if run.lock is not None and not run.write)
-        over = [run for run in held if run.lock is not None and run.lock.until <= now]
+        locked = (run for run in self._flight.runs if run.lock is not None and not run.write)
+        over = [run for run in locked if run.lock is not None and run.lock.until <= now]
         for run in over:
             self._flight.unlock(run)
         return self._run_out(over, limits) if over else NOTHING
 
     def move_log_start(self, offset: int) -> Outcome:
-        """Follow a log whose start has moved (Q41): nothing below it is granted any more; acknowledgements of
-        what is held there succeed without effect, and writes under way have none in memory.
+        """Move the start to the log's new start (rule Q41). Records below it are not granted any more; their
+        acknowledgements succeed without effect, and pending writes of them change nothing in memory.
         """
         if not 0 <= self.start < offset:
             return NOTHING
@@ -258,8 +264,8 @@ class SharePartition:
     # --- dead letters ----------------------------------------------------------------------------
 
     def dead_lettered(self, first: int, last: int) -> Outcome:
-        """Archive offsets whose dead letters are in their topic, or can never be (Q70). If the log's start
-        has passed them the write carries the start alone.
+        """Archive offsets whose dead letters were written, or can never be written (rule Q70). If the log's
+        start has passed the offsets, the write has only the start.
         """
         write = self._new_write(stands=True)
         parts = [
@@ -271,8 +277,8 @@ class SharePartition:
         return self._under_way(write) if parts or first < self.start else NOTHING
 
     def redo_dead_letters(self, limits: Limits = Limits()) -> tuple[DeadLetter, ...]:  # noqa: B008 - immutable
-        """Return the offsets that a load has found ARCHIVING: whether their dead letters were appended is not
-        known (Q62). The cause is guessed by the delivery count.
+        """Return the offsets that a load has found ARCHIVING: their dead letters may or may not have been
+        appended (rule Q62). The cause is guessed from the delivery count.
         """
         runs = (run for run in self._flight.runs if run.state is ARCHIVING and not run.write)
         causes = (Cause.REJECTED, Cause.LIMIT_EXCEEDED)
@@ -283,8 +289,8 @@ class SharePartition:
     # --- writes ----------------------------------------------------------------------------------
 
     def written(self, token: int, ok: bool, now: float, limits: Limits) -> Outcome:
-        """End the write of a token. One that failed gives acquired records back to their owner, or ends their
-        lock if that has run out since, which is a further write (Q34). Raises KeyError for an unknown token.
+        """End the write of a token. After a failed write, acquired records go back to their owner; a lock
+        that has expired since ends with a further write (rule Q34). Raises KeyError for an unknown token.
         """
         write = self._writes.pop(token)
         if write.begins:
@@ -313,7 +319,7 @@ class SharePartition:
         return Outcome(wakes=ok)
 
     def _is_over(self, run: StateRun, now: float) -> bool:
-        """Take the transition of a run back; return whether its lock has run out since."""
+        """Undo the transition of a run; return whether its lock has expired since."""
         self._flight.take_back(run)
         lock = run.lock
         assert lock is not None
@@ -338,7 +344,7 @@ class SharePartition:
             self._flight.runs.join(first, last)
 
     def _begun_with(self, ended: Iterable[AckStep], limits: Limits) -> PendingWrite:
-        """Begin the transitions of acquired offsets."""
+        """Begin the transitions of acquired offsets, and return their write."""
         self._tokens += 1
         write, runs = PendingWrite(self._tokens), self._flight.runs
         for first, last, kind in ended:
@@ -354,7 +360,7 @@ class SharePartition:
         self._flight.begin(run, state, write.token)
 
     def _run_out(self, over: Sequence[StateRun], limits: Limits) -> Outcome:
-        """Give back runs whose locks have ended, before that is durable."""
+        """Release runs whose locks have expired, in memory before the write."""
         write = self._new_write(stands=True)
         freed = False
         for run in over:
@@ -367,7 +373,7 @@ class SharePartition:
         return outcome._replace(wakes=self._advance(limits) or freed)
 
     def _advance(self, limits: Limits) -> bool:
-        """Move the start, and return whether a window that was full has moved (Q26, Q28)."""
+        """Move the start, and return whether a window that was full has moved (rules Q26, Q28)."""
         flight = self._flight
         is_full = flight.next_new - flight.start >= limits.window
         return flight.advance() and is_full
@@ -378,7 +384,7 @@ class SharePartition:
 
 
 def _target(kind: int, run: StateRun, limits: Limits) -> RecordState:
-    """Return the state of an acquired record that is acknowledged (Q32); a gap is no dead letter."""
+    """Return the new state of an acknowledged record (rule Q32); a gap is no dead letter."""
     if kind == AcknowledgeType.ACCEPT:
         return RecordState.ACKNOWLEDGED
     if kind == AcknowledgeType.RELEASE:
@@ -387,7 +393,7 @@ def _target(kind: int, run: StateRun, limits: Limits) -> RecordState:
 
 
 def _given_back(count: int, limits: Limits) -> RecordState:
-    """Return the state of a record that comes back from a member (Q12)."""
+    """Return the new state of a released record (rule Q12)."""
     if count < limits.deliveries:
         return AVAILABLE
     return ARCHIVING if limits.dead_letters else ARCHIVED

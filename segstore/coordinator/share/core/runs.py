@@ -1,10 +1,10 @@
-"""The offsets of a share partition that are in flight, as maximal runs (Kafka: SharePartition's cachedState,
-InFlightBatch, InFlightState).
+"""`StateRuns`: the offsets in flight of a share partition, as maximal runs (Kafka: SharePartition's
+cachedState, InFlightBatch, InFlightState).
 
-Kafka keeps one state and one timer per offset once a batch was cut. A run holds neighbouring offsets that are
-alike in everything, so 500 single acknowledgements of a batch leave a handful of runs.
+Kafka keeps one state and one timer per offset once a batch was cut. A run has adjacent offsets with equal
+fields, so 500 single acknowledgements of a batch leave a handful of runs.
 
-Owns nothing on disk. Threads: one at a time, the share partition's lock.
+Owns nothing on disk. Threads: one at a time, under the share partition's lock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from segstore.coordinator.share.core.values import OffsetRange, RecordState
 
 NOWHERE = OffsetRange(-1, -2)
-"""The piece of runs that have come to their end: the size of their piece matters no more."""
+"""The piece of runs in a final state, whose size is not needed any more."""
 
 
 class Lock(NamedTuple):
@@ -28,10 +28,11 @@ class Lock(NamedTuple):
 
 
 class StateRun:
-    """Neighbouring offsets, `first` to `last`, of one state, delivery count and lock.
+    """Adjacent offsets, `first` to `last`, with one state, delivery count and lock.
 
     `piece` has the offsets that came in flight together (Kafka: InFlightBatch): its size limits deliveries
-    near the limit. If `write` is not 0 a transition to `target` is under way, until that write has ended.
+    near the delivery limit. If `write` is not 0, a transition to `target` is pending until that write has
+    ended.
     """
 
     __slots__ = ("count", "first", "last", "lock", "piece", "state", "target", "write")
@@ -51,12 +52,12 @@ class StateRun:
         self.piece, self.lock, self.write, self.target = piece, lock, write, target
 
     def values(self) -> tuple[object, ...]:
-        """Return all fields: equal for runs that are alike."""
+        """Return all fields; runs are equal if these are."""
         fields = self.first, self.last, self.state, self.count
         return (*fields, self.piece, self.lock, self.write, self.target)
 
     def copy(self, first: int, last: int) -> StateRun:
-        """Return a run of other offsets that has the same fields."""
+        """Return a run of other offsets with the same fields."""
         copied = StateRun.__new__(StateRun)
         copied.first, copied.last, copied.state, copied.count = first, last, self.state, self.count
         copied.piece, copied.lock = self.piece, self.lock
@@ -64,7 +65,7 @@ class StateRun:
         return copied
 
     def joins(self, other: StateRun) -> bool:
-        """Return whether `other` begins behind this run and is alike."""
+        """Return whether `other` begins right after this run and has equal fields."""
         return (
             self.last + 1 == other.first
             and self.state is other.state
@@ -92,32 +93,36 @@ class StateRuns:
         return len(self._runs)
 
     def copy(self) -> StateRuns:
-        """Return runs that change independently."""
+        """Return an independent copy."""
         copied = StateRuns()
         copied._runs = [run.copy(run.first, run.last) for run in self._runs]
         copied._firsts = list(self._firsts)
         return copied
 
     def position(self, offset: int) -> int:
-        """Return the index of the run that has `offset`, or of the next run."""
+        """Return the index of the run that contains `offset`, or else of the next run."""
         at = bisect_right(self._firsts, offset) - 1
         return at if at >= 0 and offset <= self._runs[at].last else at + 1
 
     def from_offset(self, offset: int) -> Iterator[StateRun]:
-        """Yield the runs from the one that has `offset`, or the next one, on. Runs may not change between."""
+        """Yield the runs from the one that contains `offset`, or else the next one, on; runs must not change
+        during the iteration.
+        """
         runs = self._runs
         for at in range(self.position(offset), len(runs)):
             yield runs[at]
 
     def overlapping(self, first: int, last: int) -> list[StateRun]:
-        """Return the runs that have an offset from `first` to `last`, uncut."""
+        """Return the runs with an offset from `first` to `last`, without cutting them."""
         begin = bisect_right(self._firsts, first) - 1
         if begin < 0 or first > self._runs[begin].last:
             begin += 1
         return self._runs[begin : bisect_right(self._firsts, last)]
 
     def cut(self, first: int, last: int) -> list[StateRun]:
-        """Return the runs from `first` to `last`, of which the outer ones are cut there. `join` undoes it."""
+        """Return the runs from `first` to `last`, after the outer ones were cut there. `join`
+        undoes a cut.
+        """
         begin = self._cut(first)
         return self._runs[begin : self._cut(last + 1)]
 
@@ -133,7 +138,7 @@ class StateRuns:
         return at if run.first == offset else at + 1
 
     def join(self, first: int, last: int) -> None:
-        """Join runs that are alike, from the neighbour below `first` to the one above `last`."""
+        """Join equal adjacent runs, from the neighbour below `first` to the neighbour above `last`."""
         runs, firsts = self._runs, self._firsts
         at = bisect_right(firsts, first)
         kept, end = at - 2 if at > 2 else 0, bisect_right(firsts, last + 1)
@@ -147,7 +152,7 @@ class StateRuns:
         del runs[kept + 1 : end], firsts[kept + 1 : end]
 
     def insert(self, run: StateRun) -> None:
-        """Add a run in a hole. Raises AssertionError if it overlaps another."""
+        """Add a run in a hole. Raises AssertionError if it overlaps another run."""
         at = bisect_right(self._firsts, run.first)
         assert at == 0 or self._runs[at - 1].last < run.first, "runs overlap"
         assert at == len(self._runs) or run.last < self._firsts[at], "runs overlap"
@@ -155,7 +160,7 @@ class StateRuns:
         self._firsts.insert(at, run.first)
 
     def drop_below(self, offset: int) -> list[StateRun]:
-        """Take away and return all runs below `offset`."""
+        """Remove and return all runs below `offset`."""
         end = self._cut(offset)
         dropped = self._runs[:end]
         del self._runs[:end], self._firsts[:end]

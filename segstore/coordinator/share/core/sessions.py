@@ -1,5 +1,5 @@
-"""Share sessions: what a member fetches over one connection, request by request (KIP-932; Kafka:
-ShareSessionCache, ShareSession, ShareSessionContext, PartitionRotateStrategy).
+"""Share sessions: the partitions that a member fetches over one connection, from request to request (KIP-932;
+Kafka: ShareSessionCache, ShareSession, ShareSessionContext, PartitionRotateStrategy).
 
 Owns nothing on disk. Threads: one at a time; nothing here waits.
 """
@@ -18,11 +18,13 @@ from segstore.errors import (
 
 P = TypeVar("P", bound=Hashable)
 INITIAL, FINAL, LAST = 0, -1, 2**31 - 1
-"""The epochs of a request that opens a session and of one that ends it, and the largest one: 1 is next."""
+"""The epoch of a request that opens a session, the epoch that ends it, and the largest epoch,
+which 1 follows.
+"""
 
 
 class SharedResult(NamedTuple):
-    """What a request did in one partition, as far as it decides whether the answer has the partition."""
+    """The result of a request in one partition, which decides whether the answer includes the partition."""
 
     has_records: bool = False
     has_error: bool = False
@@ -32,7 +34,7 @@ class SharedResult(NamedTuple):
 class ShareSession(Generic[P]):
     """The partitions that a member of a group fetches, in the order in which they were added.
 
-    `next_epoch` is the one that the member's next request must carry.
+    `next_epoch` is the epoch that the member's next request must have.
     """
 
     __slots__ = ("_partitions", "connection", "group", "member", "next_epoch")
@@ -40,7 +42,7 @@ class ShareSession(Generic[P]):
     def __init__(self, group: str, member: str, connection: Hashable) -> None:
         self.group, self.member, self.connection = group, member, connection
         self.next_epoch = 1
-        self._partitions: dict[P, bool] = {}  # whether the next answer must have it
+        self._partitions: dict[P, bool] = {}  # True: the next answer must include the partition
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -49,8 +51,8 @@ class ShareSession(Generic[P]):
         return partition in self._partitions
 
     def change(self, named: Iterable[P], forgotten: Iterable[P]) -> None:
-        """Add the partitions that a request names, also those that are named for their acknowledgements
-        alone, then remove the forgotten ones (Q90).
+        """Add the partitions that a request names, also if only for acknowledgements, then remove the
+        forgotten ones (rule Q90).
         """
         for partition in named:
             self._partitions.setdefault(partition, True)
@@ -58,32 +60,32 @@ class ShareSession(Generic[P]):
             self._partitions.pop(partition, None)
 
     def in_turn(self, epoch: int) -> list[P]:
-        """Return the partitions in the order in which the request of an epoch reads them: each is the first
-        one in turn (Q27).
+        """Return the partitions in the order in which the request with this epoch reads them; each is first
+        in turn (rule Q27).
         """
         partitions = list(self._partitions)
         at = epoch % len(partitions) if partitions and epoch > 0 else 0
         return partitions[at:] + partitions[:at]
 
     def answered(self, results: Mapping[P, SharedResult]) -> list[P]:
-        """Return which of `results` the answer of a request has, in their order (Q91): partitions with
-        records or acknowledgements, with an error now or the last time, and new ones.
+        """Return the partitions of `results` that the answer includes, in order (rule Q91): partitions with
+        records or acknowledgements, with an error now or in the last answer, and new partitions.
         """
-        told = []
+        included = []
         for partition, result in results.items():
             must = self._partitions.get(partition, False)
             if must or any(result):
-                told.append(partition)
+                included.append(partition)
             if partition in self._partitions:
                 self._partitions[partition] = result.has_error
-        return told
+        return included
 
     def _advance(self) -> None:
         self.next_epoch = 1 if self.next_epoch == LAST else self.next_epoch + 1
 
 
 class ShareSessions(Generic[P]):
-    """The share sessions of a server, at most `limit`; none is evicted for another (Q88)."""
+    """The share sessions of a server, at most `limit`; no session is evicted for another (rule Q88)."""
 
     __slots__ = ("_by_connection", "_sessions", "limit")
 
@@ -100,24 +102,25 @@ class ShareSessions(Generic[P]):
         return sum(map(len, self._sessions.values()))
 
     def get(self, group: str, member: str) -> ShareSession[P] | None:
-        """Return the session of a member, None if it has none."""
+        """Return the session of a member, or None."""
         return self._sessions.get((group, member))
 
     def is_current(self, session: ShareSession[P]) -> bool:
-        """Return whether a session has neither ended nor been replaced: a fetch that waited for records may
-        acquire them only then (Q93).
+        """Return whether a session has neither ended nor been replaced; a fetch that waited for records may
+        acquire them only then (rule Q93).
         """
         return self._sessions.get((session.group, session.member)) is session
 
     def fetch(
         self, group: str, member: str, epoch: int, connection: Hashable, acknowledges: bool
     ) -> ShareSession[P]:
-        """Take a ShareFetch request: open a session with epoch 0, go on with the next one, or end it with -1
-        (`is_current` is false then), after which nothing is fetched and the member's locks are released.
+        """Handle the session epoch of a ShareFetch request: 0 opens a session, the next epoch continues it,
+        -1 ends it. After the end `is_current` is False, nothing is fetched, and the member's locks are
+        released.
 
         A session that is replaced keeps its locks. Raises InvalidRequestError for acknowledgements with epoch
-        0, ShareSessionLimitReachedError, ShareSessionNotFoundError and InvalidShareSessionEpochError; no
-        session has changed then (Q89).
+        0, ShareSessionLimitReachedError, ShareSessionNotFoundError and InvalidShareSessionEpochError, after
+        which no session has changed (rule Q89).
         """
         if epoch != INITIAL:
             return self._go_on(group, member, epoch)
@@ -128,14 +131,16 @@ class ShareSessions(Generic[P]):
         return self._open(ShareSession(group, member, connection))
 
     def acknowledge(self, group: str, member: str, epoch: int) -> ShareSession[P]:
-        """Take a ShareAcknowledge request, which can't begin a session. Raises as `fetch` does."""
+        """Handle the session epoch of a ShareAcknowledge request, which can't open a session. Raises the
+        errors of `fetch`.
+        """
         if epoch == INITIAL:
             raise InvalidShareSessionEpochError("a share session begins with a fetch, not with epoch 0 here")
         return self._go_on(group, member, epoch)
 
     def disconnected(self, connection: Hashable) -> Sequence[ShareSession[P]]:
-        """End all sessions of a connection that has ended, and return them: their locks are released
-        (Q93).
+        """End all sessions of a closed connection, and return them: their locks must be released
+        (rule Q93).
         """
         ended = list(self._by_connection.pop(connection, {}).values())
         for session in ended:

@@ -1,4 +1,4 @@
-"""The durable state of a share partition as it is loaded (Kafka: SharePartition.maybeInitialize).
+"""The load of a share partition's durable state, with its checks (Kafka: SharePartition.maybeInitialize).
 
 Pure functions.
 """
@@ -13,11 +13,13 @@ DURABLE_STATES = frozenset(RecordState) - {RecordState.ACQUIRED}
 
 
 class CorruptStateError(ValueError):
-    """The durable state of a share partition contradicts itself, and is not loaded (Q61)."""
+    """The durable state of a share partition contradicts itself, and is not loaded (rule Q61)."""
 
 
 def check(durable: Durable) -> None:
-    """Raise CorruptStateError unless batches lie apart, from the start up, with states that are stored."""
+    """Raise CorruptStateError unless batches are disjoint, in order, not below the start, and in durable
+    states.
+    """
     end = durable.start
     for batch in durable.batches:
         if batch.first < end or batch.last < batch.first or durable.start < 0:
@@ -34,8 +36,9 @@ def check(durable: Durable) -> None:
 
 
 def cut_above(durable: Durable, log_end: int) -> Durable:
-    """Return the state without offsets at or above the end of a log that has lost its tail (Q48), the same
-    object if there are none: else they would swallow the records that are appended there anew.
+    """Return the state without offsets at or above the end of a log that has lost its tail (rule Q48):
+    records that are appended there later would be skipped. Return the same object if there are no such
+    offsets.
     """
     if durable.start <= log_end and all(batch.last < log_end for batch in durable.batches):
         return durable

@@ -1,5 +1,5 @@
-"""The values that go into a share partition and come out of it (KIP-932; Kafka: SharePartition,
-InFlightState, PersisterStateBatch, SharePartitionOffsets).
+"""The inputs and outputs of a share partition's events (KIP-932; Kafka: SharePartition, InFlightState,
+PersisterStateBatch, SharePartitionOffsets).
 
 Offsets and counts are ints, times are ms of a monotonic clock. Threads: immutable values.
 """
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 
 class RecordState(IntEnum):
-    """The state of a record in flight (Kafka: RecordState); the numbers are those of the durable state, in
-    which ACQUIRED never occurs.
+    """The state of a record in flight (Kafka: RecordState). The numbers are those of the durable state, which
+    never has ACQUIRED.
     """
 
     AVAILABLE = 0
@@ -24,8 +24,8 @@ class RecordState(IntEnum):
 
 
 class AcknowledgeType(IntEnum):
-    """What a consumer says of a record (Kafka: AcknowledgeType). GAP is the client's own answer for an offset
-    that has no record; an application never gives it.
+    """The type of an acknowledgement (Kafka: AcknowledgeType). GAP is the client's own answer for an offset
+    without a record; applications never send it.
     """
 
     GAP = 0
@@ -36,23 +36,23 @@ class AcknowledgeType(IntEnum):
 
 
 class AcquireMode(IntEnum):
-    """How many records a fetch acquires (KIP-1206): whole batches, or at most as many as it asks for."""
+    """The number of records that a fetch acquires (KIP-1206): whole batches, or at most its limit."""
 
     BATCH_OPTIMIZED = 0
     RECORD_LIMIT = 1
 
 
 class Cause(IntEnum):
-    """Why a record becomes a dead letter (KIP-1191)."""
+    """The reason why a record becomes a dead letter (KIP-1191)."""
 
     REJECTED = 0
     LIMIT_EXCEEDED = 1
 
 
 class Limits(NamedTuple):
-    """The settings of a group at the time of an event. `window`: how many offsets may be in flight;
-    `deliveries`: how often a record is delivered at most; `lock_ms`: how long a record stays acquired;
-    `dead_letters`: the group has a dead letter topic; `may_renew`: RENEW is allowed.
+    """The settings of a group at the time of an event. `window`: limit of offsets in flight; `deliveries`:
+    limit of a record's deliveries; `lock_ms`: duration of a lock; `dead_letters`: the group has a dead letter
+    topic; `may_renew`: RENEW is allowed.
     """
 
     window: int = 2000
@@ -63,7 +63,7 @@ class Limits(NamedTuple):
 
 
 class ReadBatch(NamedTuple):
-    """A record batch that a fetch has read: its offsets from `base` to `last`, and whose it is."""
+    """A record batch that a fetch has read: its offsets from `base` to `last`, and its producer id."""
 
     base: int
     last: int
@@ -87,7 +87,7 @@ class Acquired(NamedTuple):
 
 
 class AckBatch(NamedTuple):
-    """Offsets that are acknowledged: `types` has one AcknowledgeType for all, or one for each offset."""
+    """Offsets that are acknowledged: `types` has one AcknowledgeType for all offsets, or one for each."""
 
     first: int
     last: int
@@ -105,8 +105,8 @@ class StateBatch(NamedTuple):
 
 class Durable(NamedTuple):
     """The durable state of a share partition (Kafka: ShareGroupOffset). `start`: the share-partition start
-    offset, -1 if it is not known yet; `complete`: how many offsets from there on are acknowledged or
-    archived, -1 if that is not known. Times are ms since the epoch.
+    offset, -1 if it is not known yet; `complete`: the number of offsets from there on that are acknowledged
+    or archived, -1 if that is not known. Times are ms since the epoch.
     """
 
     snapshot_epoch: int = 0
@@ -120,9 +120,9 @@ class Durable(NamedTuple):
 
 
 class StateWrite(NamedTuple):
-    """What an event wants to be made durable (Kafka: WriteShareGroupState). `token` names it in the answer:
-    `SharePartition.written`. `start` is the start offset before the write's own changes, `complete` the count
-    behind them (Q39).
+    """A write of durable state that an event asks for (Kafka: WriteShareGroupState). `token` identifies it in
+    the call of `SharePartition.written`. `start` is the start offset before the write's own changes;
+    `complete` is the count after them (rule Q39 of docs/queue-rules.md).
     """
 
     token: int
@@ -132,7 +132,7 @@ class StateWrite(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """Neighbouring offsets that are ARCHIVING durably, and are to be copied to the dead letter topic."""
+    """Adjacent offsets whose state ARCHIVING is durable, and that must be copied to the dead letter topic."""
 
     first: int
     last: int
@@ -141,9 +141,9 @@ class DeadLetter(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What is to be done behind an event: `write` first, if there is one. `wakes`: records became available,
-    or a window that was full has moved, so that fetches that wait are to look again. `dead_letters` are to be
-    copied, and then told by `SharePartition.dead_lettered`.
+    """The actions after an event, `write` first, if there is one. `wakes`: waiting fetches must look again,
+    because records became available, or a full window has moved. `dead_letters` must be copied, and then
+    reported to `SharePartition.dead_lettered`.
     """
 
     write: StateWrite | None = None
@@ -152,8 +152,8 @@ class Outcome(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """What a fetch has acquired: `acquired` in the order of offsets, disjoint; empty if there was nothing to
-    acquire. `token` takes it back (`SharePartition.ungrant`).
+    """The result of a fetch's grant: `acquired` has disjoint runs in the order of offsets, and is empty if
+    there was nothing to acquire. `token` is for `SharePartition.ungrant`.
     """
 
     token: int

@@ -1,7 +1,7 @@
-"""Writes of a share partition's state: what is in one, and what is done once it has ended (Kafka:
+"""Writes of a share partition's state: their content, and their effects once they have ended (Kafka:
 WriteShareGroupState, SharePartition.rollbackOrProcessStateUpdates).
 
-Owns nothing on disk. Threads: one at a time, the share partition's lock.
+Owns nothing on disk. Threads: one at a time, under the share partition's lock.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from segstore.coordinator.share.core.values import (
     StateWrite,
 )
 
-_batch: Callable[[tuple[int, int, int, int]], StateBatch] = partial(tuple.__new__, StateBatch)  # calls of C
+# constructed in C: faster
+_batch: Callable[[tuple[int, int, int, int]], StateBatch] = partial(tuple.__new__, StateBatch)
 _range: Callable[[tuple[int, int]], OffsetRange] = partial(tuple.__new__, OffsetRange)
 _write: Callable[[tuple[Any, ...]], StateWrite] = partial(tuple.__new__, StateWrite)
 
 
 class PendingWrite:
-    """A write that is being collected, or is under way.
+    """A write that is being collected, or is pending.
 
-    `ranges` have the transitions that end with the write. `letters` are sent if it was made, or in any case
-    if it `stands`: then memory had changed before, and a failure takes nothing back (Q36). `begins`: the
-    write is that of the first start (D2).
+    `ranges` have the transitions that complete with the write. `letters` are sent after a successful write;
+    if `stands` is set, also after a failed one, because memory had changed before the write (rule Q36 of
+    docs/queue-rules.md). `begins`: the write has the first start offset (decision D2 there).
     """
 
     __slots__ = ("batches", "begins", "letters", "ranges", "stands", "token")
@@ -41,21 +42,21 @@ class PendingWrite:
         self.letters: list[DeadLetter] = []
 
     def copy(self) -> PendingWrite:
-        """Return a write that changes independently."""
+        """Return an independent copy."""
         copied = PendingWrite(self.token, self.stands, self.begins)
         copied.ranges, copied.batches = list(self.ranges), list(self.batches)
         copied.letters = list(self.letters)
         return copied
 
     def transition(self, first: int, last: int) -> None:
-        """Note offsets whose transition ends with this write."""
+        """Add offsets whose transition completes with this write."""
         ranges = self.ranges
         if ranges and ranges[-1].last == first - 1:
             first = ranges.pop().first
         ranges.append(_range((first, last)))
 
     def add(self, first: int, last: int, state: RecordState, count: int, cause: Cause) -> None:
-        """Add offsets with their new state; neighbours that are alike become one batch."""
+        """Add offsets with their new state; adjacent equal ones become one batch."""
         batches = self.batches
         if batches and batches[-1][1:] == (first - 1, state, count):
             batches[-1] = StateBatch(batches[-1].first, last, state, count)
@@ -71,5 +72,5 @@ class PendingWrite:
         letters.append(DeadLetter(first, last, count, cause))
 
     def of(self, start: int, complete: int) -> StateWrite:
-        """Return the write as data; `start` as it was before (Q39)."""
+        """Return the write as a value; `start` is the start offset before the write (rule Q39)."""
         return _write((self.token, start, complete, tuple(self.batches)))

@@ -1,6 +1,8 @@
 """Builds the state again that a power cut has left, from a trace that a failed test names.
 
-PYTHONPATH=tests/support python -m recorded.rebuild TRACE SEED CALL KIND TARGET [DISK,...]
+    python -m recorded.rebuild TRACE SEED CALL KIND TARGET [DISK,...]
+
+PYTHONPATH has the rooms of tests/support.
 """
 
 from __future__ import annotations

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import run
-from places import GOLDEN
 from share_states import folded, held, key_of, kinds, opened, states_of, written
-from stores import Clock, append_inner
-from waiting import until
+from stores import Clock
 
 import segstore
 from segstore import errors
@@ -55,7 +50,7 @@ def test_a_state_is_begun_changed_and_found_again(store_dir: Path) -> None:
         assert states_of(store).keys_of("g:x") == [other]
 
 
-# --- the topic -------------------------------------------------------------------------------------
+# --- the topic ------------------------------------------------------------------------------------
 
 
 def test_q49_the_partition_is_javas_hash_of_the_key(store_dir: Path) -> None:
@@ -122,7 +117,7 @@ def test_q52_a_record_is_a_batch_without_a_producer_and_with_a_base_sequence(sto
         assert batches["max_timestamp"].tolist() == [clock.now - 9, clock.now - 9, clock.now]
 
 
-# --- what is written -------------------------------------------------------------------------------
+# --- what is written ------------------------------------------------------------------------------
 
 
 def test_an_initialised_state_begins_anew(store_dir: Path) -> None:
@@ -187,6 +182,8 @@ def test_q39_q54_a_record_has_the_start_and_count_that_the_state_has_after_it(st
 
 
 Call = Callable[[Any, ShareKey], Any]
+
+
 REFUSED: dict[str, tuple[type[SegstoreError], Call]] = {
     "a share partition that is not initialised": (
         errors.InvalidRequestError,
@@ -369,222 +366,3 @@ def test_q58_a_snapshot_that_was_not_due_counts_for_none(store_dir: Path) -> Non
         for _ in range(3):
             states_of(store).write({key: Update(1, 0, 0, 0, (B(1, 1, 0, 1),))})
         assert kinds(store) == "susuus"
-
-
-# --- prune -----------------------------------------------------------------------------------------
-
-
-def test_q57_what_lies_before_all_snapshots_is_pruned(store_dir: Path) -> None:
-    with opened(store_dir, snapshot_update_records_per_snapshot=2) as store:
-        states, keys = states_of(store), [key_of(store, group) for group in "abc"]
-        log_start = lambda: store.partition(TOPIC).start_offset  # noqa: E731
-        states.prune()  # there is no topic yet
-        for key in keys:
-            states.initialise({key: (1, 0)})
-        write = lambda key: states.write({key: Update(1, 0, 0, 1, (B(0, 0, 2, 1),))})  # noqa: E731
-        for _ in range(3):
-            write(keys[0])
-            write(keys[2])
-        states.prune()
-        assert (log_start(), kinds(store)) == (1, "ssuuuuss")  # "b" has its first snapshot only
-        before = held(store, keys)
-        states.delete([keys[1]])
-        states.prune()
-        assert (log_start(), kinds(store)) == (7, "sst")
-        assert folded(store, keys) == held(store, keys) == {k: s for k, s in before.items() if k != keys[1]}
-        states.delete(keys)
-        states.prune()
-        assert kinds(store) == "t"
-        states.prune()
-        assert (kinds(store), folded(store, keys)) == ("t", {})
-        states.initialise({keys[1]: (1, 5)})
-        states.prune()
-        assert kinds(store) == "s"
-    with opened(store_dir) as store:
-        assert held(store, keys) == folded(store, keys)
-        assert list(held(store, keys)) == [keys[1]]
-        states_of(store).prune()
-        assert kinds(store) == "s"
-
-
-def test_q57_an_idle_share_partition_gets_a_snapshot(store_dir: Path) -> None:
-    clock, minutes = Clock(), 60_000
-    with opened(store_dir, clock, snapshot_update_records_per_snapshot=2) as store:
-        states, idle, busy = states_of(store), key_of(store, "idle"), key_of(store, "busy")
-        states.initialise({idle: (1, 0), busy: (1, 0)})
-        states.write({idle: Update(1, 0, 0, 1, (B(0, 0, 2, 1),))})
-        begun = clock.now
-        for _ in range(3):
-            clock.now += minutes
-            states.write({busy: Update(1, 0, 0, 1, (B(0, 0, 2, 1),))})
-        assert kinds(store) == "ssuuus"
-        clock.now = begun + 5 * minutes - 1
-        states.snapshot_cold()
-        assert kinds(store) == "ssuuus"
-        clock.now = begun + 5 * minutes
-        states.snapshot_cold()
-        assert kinds(store) == "ssuuuss"
-        assert states.read(idle) == Durable(1, 1, 0, 0, 1, (B(0, 0, 2, 1),), begun, clock.now)
-        assert folded(store, [idle, busy]) == held(store, [idle, busy])
-        clock.now += 5 * minutes
-        states.snapshot_cold()
-        assert kinds(store) == "ssuuussss"  # "busy" is idle, too, and they are not both cold yet
-        clock.now += 50 * minutes
-        states.snapshot_cold()
-        assert kinds(store) == "ssuuussss"
-        states.prune()
-        assert kinds(store) == "ss"
-
-
-def test_prune_and_snapshots_run_in_the_background(store_dir: Path) -> None:
-    clock = Clock()
-    config = {"state_topic_prune_interval_ms": 5, "cold_partition_snapshot_interval_ms": 5}
-    with opened(store_dir, clock, **config) as store:
-        states, key = states_of(store), key_of(store)
-        states.initialise({key: (1, 0)})
-        clock.now += 10
-        until(lambda: kinds(store) == "s" and written(store)[0][1] == states.read(key) != None)  # noqa: E711
-        until(lambda: store.partition(TOPIC).start_offset == 1)
-        state = states.read(key)
-        assert state is not None
-        assert (state.snapshot_epoch, state.written_ms - state.created_ms) == (1, 10)
-
-
-def test_a_closed_store_prunes_nothing(store_dir: Path) -> None:
-    with opened(store_dir) as store:
-        states = states_of(store)
-        states.initialise({key_of(store): (1, 0)})
-    from segstore.coordinator.share.state_log import _run
-
-    _run(lambda: states, "prune")
-    _run(lambda: None, "prune")
-
-
-# --- topics that are deleted -----------------------------------------------------------------------
-
-
-def test_q46_the_states_of_a_deleted_topic_are_deleted(store_dir: Path) -> None:
-    with opened(store_dir, state_topic_num_partitions=3) as store:
-        states = states_of(store)
-        gone = [key_of(store, group, "t", n) for group in ("g", "h") for n in range(4)]
-        kept = key_of(store, "g", "u", 1)
-        states.initialise(dict.fromkeys([*gone, kept], (1, 0)))
-        store.delete_topic("t")
-        assert held(store, [*gone, kept]) == {kept: states.read(kept)}
-        again = ShareKey("g", store.create_topic("t", 4).topic_id, 0)
-        assert states.read(again) is None
-        states.initialise({again: (1, 0)})
-        assert states.write({again: Update(1, 0)}) == {again: None}
-        assert isinstance(states.write({gone[0]: Update(1, 0)})[gone[0]], errors.InvalidRequestError)
-    with opened(store_dir) as store:
-        assert sorted(held(store, [*gone, kept, again])) == sorted([kept, again])
-        assert states_of(store).keys_of("g") == sorted([kept, again])
-
-
-def test_q46_also_if_no_share_group_was_used_since_the_start(store_dir: Path) -> None:
-    with opened(store_dir) as store:
-        key = key_of(store)
-        states_of(store).initialise({key: (1, 0)})
-    with opened(store_dir) as store:
-        store.delete_topic("t")
-        assert kinds(store) == "st"
-
-
-def test_the_state_topic_is_deleted(store_dir: Path) -> None:
-    with opened(store_dir) as store:
-        states, key = states_of(store), key_of(store)
-        states.initialise({key: (1, 0)})
-        store._delete_topic(TOPIC)
-        assert states.read(key) is None
-        assert isinstance(states.write({key: Update(1, 0)})[key], errors.InvalidRequestError)
-        states.initialise({key: (1, 3)})
-        assert kinds(store) == "s"
-
-
-# --- a broker's directory --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Path:
-    """The log directory of a broker of 4.4.0, with a snapshot after every two updates."""
-    with tarfile.open(GOLDEN / "kafka" / "4.4.0.tar.gz") as archive:
-        archive.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
-    return tmp_path / "4.4.0"
-
-
-AT_THE_BROKER = [
-    ("s", 1795906032143, Update(0, 0)),
-    ("u", 0, Update(2, 0, 0, 3, (B(0, 2, 2, 1),))),
-    ("u", 0, Update(2, 0, 3, 0, (B(3, 39, 0, 1),))),
-    ("s", 1795906036605, Update(2, 0, 3, 0, (B(3, 5, 0, 2),))),
-    ("u", 0, Update(2, 0, 3, 0, (B(6, 39, 0, 2),))),
-    ("u", 0, Update(2, 0, 3, 3, (B(3, 5, 4, 3),))),
-    ("s", 1795906038639, Update(2, 0, 6, 0, (B(6, 39, 0, 3),))),
-    ("u", 0, Update(2, 0, 6, 3, (B(6, 8, 2, 4),))),
-    ("u", 0, Update(2, 0, 9, 0, (B(9, 22, 0, 4),))),
-]
-
-
-def test_s20_the_same_writes_make_the_records_of_a_broker(broker: Path) -> None:
-    clock = Clock()
-    config: dict[str, Any] = {"share.coordinator.snapshot.update.records.per.snapshot": 2}
-    with segstore.open(broker, clock=clock, config=config) as store:
-        log = store.partition(TOPIC)
-        theirs = list(log.read(0))
-        key, first = written(store)[0]
-        assert isinstance(first, Durable)
-        states = states_of(store)
-        known = states.read(key)
-        assert known == Durable(
-            2, 2, 0, 9, 0, (B(9, 22, 0, 4), B(23, 39, 0, 3)), 1795906038639, 1795906038639
-        )
-        states.delete([key])
-        for (letter, at, update), record in zip(AT_THE_BROKER, theirs, strict=True):
-            clock.now = at or clock.now
-            if record.offset == 0:
-                states.initialise({key: (first.state_epoch, -1)})
-            else:
-                assert states.write({key: update}) == {key: None}
-            assert kinds(store)[-1] == letter
-        ours = list(log.read(len(theirs) + 1))
-        assert [(r.key, r.value) for r in ours] == [(r.key, r.value) for r in theirs]
-        assert states.read(key) == known
-    assert segstore.check(broker) == []
-
-
-def test_q107_dump_shows_what_kafkas_formatter_does(broker: Path) -> None:
-    done = run("dump", "--records", "--json", broker / f"{TOPIC}-0" / "00000000000000000000.log")
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    shown = [(row["key"], row["value"], row["encoding"]) for row in rows if row["type"] == "record"]
-    share = '"data":{"groupId":"share","topicId":"qJUHzjdqSFKLrjKTPYNNQQ","partition":0}}'
-    assert shown[0] == (
-        '{"type":0,' + share,
-        '{"version":0,"data":{"snapshotEpoch":0,"stateEpoch":2,"leaderEpoch":0,"startOffset":-1,'
-        '"createTimestamp":1795906032143,"writeTimestamp":1795906032143,"stateBatches":[]}}',
-        "",
-    )
-    assert shown[1] == (
-        '{"type":1,' + share,
-        '{"version":0,"data":{"snapshotEpoch":0,"leaderEpoch":0,"startOffset":0,"deliveryCompleteCount":3,'
-        '"stateBatches":[{"firstOffset":0,"lastOffset":2,"deliveryState":2,"deliveryCount":1}]}}',
-        "",
-    )
-    assert len(shown) == 9
-
-
-def test_q107_dump_of_other_records(store_dir: Path) -> None:
-    with opened(store_dir) as store:
-        states, key = states_of(store), key_of(store, 'g"ü')
-        states.initialise({key: (1, 0)})
-        states.delete([key])
-        log = store.partition(TOPIC)
-        append_inner(log, b"later", b"\0\7later")
-        append_inner(log, b"\0\1later", b"\0\0\0\1g" + bytes(20))
-        done = run("dump", "--records", "--json", store_dir / f"{TOPIC}-0")
-        rows = [json.loads(line) for line in done.stdout.splitlines()]
-        shown = [(row["key"], row["value"]) for row in rows if row["type"] == "record"]
-        assert shown[1][1] is None
-        assert json.loads(shown[1][0])["data"]["groupId"] == 'g"ü'
-        assert shown[2] == ("\0\7later", "later")
-        assert shown[3][1] == "\0\1later"
-        store._delete_topic(TOPIC)  # which the check at the end would report

@@ -185,7 +185,7 @@ def step(core: Controller, rng: random.Random, now: int) -> Effects:
         return core.elect_preferred() if rng.random() < 0.5 else core.elect(key, Election.UNCLEAN)
     target = tuple(rng.sample(range(4), rng.randrange(1, 4)))
     if held is None:
-        return core.create_partition(key, target)
+        return core.create_partitions({key: target})
     if action == 5:
         return core.reassign(key, target) if rng.random() < 0.6 else core.cancel_reassignment(key)
     members = {held.leader, *(r for r in held.replicas if rng.random() < 0.7)}

@@ -1,4 +1,4 @@
-"""Server-side assignors (KIP-848): which member of a consumer group shall get which partitions. Threads: any;
+"""Server-side assignors (KIP-848), which compute the target assignments of a consumer group. Threads: any;
 assignors have no state.
 """
 

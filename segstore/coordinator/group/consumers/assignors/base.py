@@ -1,4 +1,4 @@
-"""`ServerAssignor`, the protocol of all server-side assignors, and what they are told of the members (Kafka:
+"""`ServerAssignor`, the protocol of all server-side assignors, and `MemberSpec`, their input (Kafka:
 ConsumerGroupPartitionAssignor, GroupSpec). Threads: any; nothing here has state.
 """
 
@@ -11,8 +11,8 @@ from segstore.coordinator.offsets.consumer_schema import Assignment
 
 
 class MemberSpec(NamedTuple):
-    """A member: the ids of the topics to which it subscribes, which all exist; the partitions that were its
-    target so far; the instance id of a static member.
+    """A member as the input of an assignor: the ids of its subscribed topics, which all exist; its current
+    target; the instance id of a static member.
     """
 
     topics: frozenset[bytes]
@@ -24,18 +24,18 @@ Members = Mapping[str, MemberSpec]
 Partitions = Mapping[bytes, int]
 """The number of partitions of each topic, by id."""
 Targets = dict[str, Assignment]
-"""The partitions that each member shall have."""
+"""The target assignment of each member, by member id."""
 
 
 class ServerAssignor(Protocol):
-    """Hands out the partitions of all topics to which members subscribe."""
+    """Assigns the partitions of all topics to which members subscribe."""
 
     @property
     def name(self) -> str:
-        """Kafka's name, by which members ask for it."""
+        """Kafka's name of the assignor, which members send."""
 
     def assign(self, members: Members, partitions: Partitions) -> Targets:
-        """Return the targets of all members."""
+        """Return the target assignments of all members."""
 
 
 def is_homogeneous(members: Members) -> bool:

@@ -1,6 +1,6 @@
-"""`ConsumerGroupRangeAssignor`: each member gets neighbouring partitions of each topic, and topics with equal
-numbers of partitions are handed out alike (Kafka: org.apache.kafka.coordinator.group.assignor.RangeAssignor).
-Threads: any; no state.
+"""`ConsumerGroupRangeAssignor`: each member gets a range of each topic's partitions, the same range for
+topics with the same subscribers and number of partitions (Kafka:
+org.apache.kafka.coordinator.group.assignor.RangeAssignor). Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from segstore.coordinator.offsets.consumer_schema import Assignment
 
 
 class ConsumerGroupRangeAssignor:
-    """Static members come first, in the order of their instance ids, then the others in the order of theirs;
-    where the numbers don't come out even, the first members get one partition more.
+    """Assigns ranges, to static members by instance id, then to dynamic members by member id. If the division
+    leaves a remainder, the first members get one partition more.
     """
 
     name = "range"
 
     def assign(self, members: Members, partitions: Partitions) -> Targets:
-        given: dict[str, dict[bytes, frozenset[int]]] = {member: {} for member in members}
+        targets: dict[str, dict[bytes, frozenset[int]]] = {member: {} for member in members}
         for topic, takers in _subscribers(members).items():
             share, more = divmod(partitions[topic], len(takers))
-            at = 0
+            begin = 0
             for turn, member in enumerate(takers):
-                end = at + share + (turn < more)
-                if at < end:
-                    given[member][topic] = frozenset(range(at, end))
-                at = end
-        found: dict[str, Assignment] = dict(given)
+                end = begin + share + (turn < more)
+                if begin < end:
+                    targets[member][topic] = frozenset(range(begin, end))
+                begin = end
+        found: dict[str, Assignment] = dict(targets)
         return found
 
 
 def _subscribers(members: Members) -> dict[bytes, list[str]]:
-    """Return by topic its members, in order."""
+    """Return the subscribed members of each topic, in the order of assignment."""
 
     def key(member: str) -> tuple[bool, str]:
         instance = members[member].instance_id

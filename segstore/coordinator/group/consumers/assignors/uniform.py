@@ -1,6 +1,7 @@
-"""`UniformAssignor`: all members get the same number of partitions, and keep those that they have where that
-is possible; balance comes before stickiness (Kafka: UniformAssignor, with
-UniformHomogeneousAssignmentBuilder and UniformHeterogeneousAssignmentBuilder).
+"""`UniformAssignor`: all members get the same number of partitions, and keep their partitions if that is
+possible; balance comes before stickiness (Kafka: UniformAssignor, with UniformHomogeneousAssignmentBuilder
+and UniformHeterogeneousAssignmentBuilder).
+
 Threads: any; no state outlives a call.
 """
 
@@ -14,15 +15,15 @@ from segstore.coordinator.offsets.consumer_schema import Assignment
 
 _Partition = tuple[bytes, int]
 _MOST_ROUNDS = 16
-"""How often all topics are balanced anew where members subscribe to different ones (Kafka:
-MAX_ITERATION_COUNT): each round about halves what is out of balance.
+"""Limit of rounds that balance all topics if members subscribe to different topics (Kafka:
+MAX_ITERATION_COUNT). Each round about halves the imbalance.
 """
 
 
 class UniformAssignor:
-    """Numbers of partitions differ by one at most where all members subscribe to the same topics. Where they
-    don't, that holds for members of which each could have a partition of the other's, but for rare cases of
-    overlapping subscriptions.
+    """The uniform assignor. If all members subscribe to the same topics, their numbers of partitions differ
+    by at most one. Otherwise this holds for two members if each could take a partition of the other, except
+    in rare cases of overlapping subscriptions.
     """
 
     name = "uniform"
@@ -40,7 +41,7 @@ def _every(topics: Iterable[bytes], partitions: Partitions) -> Iterator[_Partiti
 
 
 def _kept(members: Members, partitions: Partitions) -> dict[str, list[_Partition]]:
-    """Return of each member the partitions of its target that are there and to which it subscribes."""
+    """Return, by member, the partitions of its target that still exist and whose topics it subscribes to."""
     return {
         member: [
             (topic, number)
@@ -53,13 +54,13 @@ def _kept(members: Members, partitions: Partitions) -> dict[str, list[_Partition
     }
 
 
-def _as_targets(given: dict[str, list[_Partition]]) -> Targets:
-    return {member: _as_assignment(held) for member, held in given.items()}
+def _as_targets(assigned: dict[str, list[_Partition]]) -> Targets:
+    return {member: _as_assignment(owned) for member, owned in assigned.items()}
 
 
-def _as_assignment(held: list[_Partition]) -> Assignment:
+def _as_assignment(owned: list[_Partition]) -> Assignment:
     found: dict[bytes, set[int]] = {}
-    for topic, number in held:
+    for topic, number in owned:
         found.setdefault(topic, set()).add(number)
     return {topic: frozenset(numbers) for topic, numbers in found.items()}
 
@@ -68,32 +69,34 @@ def _as_assignment(held: list[_Partition]) -> Assignment:
 
 
 def _same_topics(members: Members, partitions: Partitions) -> Targets:
-    """Members keep up to their share, of which the first ones that have more keep one more; then those that
-    have less are filled up.
+    """Assign if all members subscribe to the same topics: members keep partitions up to their quota, then
+    members below quota get the partitions without an owner. The quota is larger by one for `more` members,
+    first for those that already have a larger number.
     """
     topics = next(iter(members.values())).topics
-    given = _kept(members, partitions)
+    assigned = _kept(members, partitions)
     share, more = divmod(sum(partitions[topic] for topic in topics), len(members))
-    for held in given.values():
-        larger = len(held) > share and more > 0
+    for owned in assigned.values():
+        larger = len(owned) > share and more > 0
         more -= larger
-        del held[share + larger :]
-    taken = {each for held in given.values() for each in held}
-    left = (each for each in _every(topics, partitions) if each not in taken)
-    for held in given.values():
-        larger = len(held) <= share and more > 0
+        del owned[share + larger :]
+    kept = {each for owned in assigned.values() for each in owned}
+    free = (each for each in _every(topics, partitions) if each not in kept)
+    for owned in assigned.values():
+        larger = len(owned) <= share and more > 0
         more -= larger
-        # Exactly so many are left.
-        held += [next(left) for _ in range(share + larger - len(held))]
-    return _as_targets(given)
+        # The quotas add up to all partitions, so `free` has enough.
+        owned += [next(free) for _ in range(share + larger - len(owned))]
+    return _as_targets(assigned)
 
 
 # --- members subscribe to different topics -------------------------------------------------------
 
 
 class _Balance:
-    """Members keep what they have, the rest goes to those that have least; then partitions of each topic go
-    from those members of it that have most to those that have least, until that changes nothing.
+    """Assigns if members subscribe to different topics. Members keep their partitions, and free partitions go
+    to the members with fewest. Then, topic by topic, partitions move from members with most to members with
+    fewest partitions, until no move helps.
     """
 
     def __init__(self, members: Members, partitions: Partitions) -> None:
@@ -105,12 +108,12 @@ class _Balance:
                 self._takers.setdefault(topic, []).append(member)
         self._owners: dict[_Partition, str] = {}
         self._sizes = dict.fromkeys(members, 0)
-        for member, held in _kept(members, partitions).items():
-            for each in held:
+        for member, owned in _kept(members, partitions).items():
+            for each in owned:
                 self._give(each, member)
 
     def done(self) -> Targets:
-        """Return the targets."""
+        """Return the target assignments."""
         topics = sorted(self._takers, key=self._rank)
         for topic in topics:
             self._hand_out(topic)
@@ -118,13 +121,15 @@ class _Balance:
             moved = [self._level(topic) for topic in topics]
             if not any(moved):
                 break
-        given: dict[str, list[_Partition]] = {member: [] for member in self._order}
+        assigned: dict[str, list[_Partition]] = {member: [] for member in self._order}
         for each, member in self._owners.items():
-            given[member].append(each)
-        return _as_targets(given)
+            assigned[member].append(each)
+        return _as_targets(assigned)
 
     def _rank(self, topic: bytes) -> tuple[float, int, bytes]:
-        """Topics with many partitions for few members come first: others even out what they do."""
+        """Return the sort key of a topic: topics with many partitions per member come first, later topics
+        even them out.
+        """
         takers = len(self._takers[topic])
         return -self._partitions[topic] / takers, takers, topic
 
@@ -141,7 +146,7 @@ class _Balance:
         return found
 
     def _hand_out(self, topic: bytes) -> None:
-        """Give the partitions that nobody has to the members that have least."""
+        """Give the topic's free partitions to the members with fewest partitions."""
         least = self._by_size(topic, 1)
         for each in _every([topic], self._partitions):
             if each not in self._owners:
@@ -150,8 +155,8 @@ class _Balance:
                 heapq.heapreplace(least, (size + 1, at, member))
 
     def _level(self, topic: bytes) -> bool:
-        """Move partitions of the topic until its members' numbers differ by one at most, or those that have
-        most have none of it. Return whether any was moved.
+        """Move partitions of the topic until its members' totals differ by at most one, or the members with
+        most have none of this topic; return whether any was moved.
         """
         theirs: dict[str, list[_Partition]] = {}
         for each in _every([topic], self._partitions):
@@ -161,9 +166,9 @@ class _Balance:
         while most:
             (size, at, giver), (small, place, taker) = most[0], least[0]
             if self._sizes[giver] != -size:
-                heapq.heappop(most)  # it got partitions meanwhile, and has not too many
+                heapq.heappop(most)  # outdated: the member got partitions in this loop
             elif self._sizes[taker] != small:
-                heapq.heappop(least)  # it gave partitions away meanwhile, and has not too few
+                heapq.heappop(least)  # outdated: the member gave partitions away in this loop
             elif -size - small <= 1:
                 break
             elif not theirs.get(giver):

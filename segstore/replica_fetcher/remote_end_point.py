@@ -1,0 +1,102 @@
+"""`RemoteEndPoint`: the broker that leads logs, as a fetcher asks it outside of its fetch session (Kafka:
+RemoteLeaderEndPoint). Nothing is on disk. Threads: the fetcher's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import told_error
+from segstore.protocol.fetch_epochs import FINAL_EPOCH, NO_SESSION
+from segstore.replica_fetcher.fetch_request import FetchTerms, fetch_request, version_for
+from segstore.replica_fetcher.fetch_session import SessionRequest
+from segstore.replica_fetcher.fetched_data import FetchedData, read_part
+from segstore.replica_fetcher.followed_log import FetchPosition, FollowedLog, Key, Question
+from segstore.replica_fetcher.source_answers import only_part
+from segstore.wire.connection import BrokerConnection
+from segstore.wire.settings import WireConfig
+
+_LATEST, _EARLIEST = -1, -2
+
+
+class RemoteEndPoint:
+    """A broker, over one connection. Calls raise as `BrokerConnection.ask`."""
+
+    def __init__(self, connection: BrokerConnection, terms: FetchTerms, config: WireConfig) -> None:
+        self._connection, self.terms, self._config = connection, terms, config
+
+    def fetch(
+        self, positions: Mapping[Key, FetchPosition], sizes: Mapping[Key, int] = MappingProxyType({})
+    ) -> Any:
+        """Return the answer to a fetch, which does not wait for records; `sizes` as in `fetch_request`."""
+        version, epoch = version_for(self._connection, positions), self.terms.broker_epoch()
+        asked = SessionRequest(positions, (), NO_SESSION, FINAL_EPOCH)
+        body = fetch_request(version, asked, self.terms, epoch, self._config, sizes)
+        body.max_wait_ms = 0
+        return self._connection.ask_in("Fetch", version, body)
+
+    def latest_offset(self, each: FollowedLog, question: Question) -> int:
+        """Return the latest offset under the leader epoch of a question (R12). Raises BrokerError."""
+        return self._offset(each, question, _LATEST)
+
+    def earliest_offset(self, each: FollowedLog, question: Question) -> int:
+        """Return the log start offset under the leader epoch of a question (R12). Raises BrokerError."""
+        return self._offset(each, question, _EARLIEST)
+
+    def _offset(self, each: FollowedLog, question: Question, timestamp: int) -> int:
+        kind = structs("ListOffsetsRequest")
+        epoch = question.position.current_leader_epoch
+        part = kind.ListOffsetsPartition(
+            partition_index=each.partition, current_leader_epoch=epoch, timestamp=timestamp
+        )
+        answer = self._connection.ask(
+            "ListOffsets",
+            replica_id=self.terms.replica_id,
+            isolation_level=self.terms.isolation,
+            topics=[kind.ListOffsetsTopic(name=each.topic, partitions=[part])],
+        )
+        found = only_part(answer.topics, f"ListOffsets of {each!r}")
+        if found.error_code:
+            raise told_error(found.error_code, f"ListOffsets of {each!r} from {self._connection.address}")
+        return int(found.offset)
+
+    def gap_to_end(self, each: FollowedLog, question: Question) -> tuple[int, FetchedData] | None:
+        """Return the leader's log end offset, and the answer to a fetch, if the leader has no batch from the
+        position of a question to its end (R41); None if it has one, or may have one.
+
+        The end is asked for first. Then the partition is fetched alone: an answer has at least one batch if
+        there is any, whatever its limits. Between both the leader, in its leader epoch, cuts nothing.
+        """
+        end = self._log_end(each, question.position.current_leader_epoch)
+        if end <= question.position.offset:
+            return None
+        answer = self.fetch({each.key: question.position})
+        parts = [part for topic in answer.responses for part in topic.partitions]
+        if answer.error_code or len(parts) != 1 or parts[0].error_code:
+            return None
+        data = read_part(parts[0], self.terms.isolation)
+        if data.diverging is not None or len(data.records):
+            return None
+        # A consumer is given nothing from the high watermark on.
+        return (end, data) if self.terms.replica_id >= 0 or data.high_watermark >= end else None
+
+    def _log_end(self, each: FollowedLog, leader_epoch: int) -> int:
+        """Return the end of the leader's own leader epoch, which is that of its log; -1 if it is of another
+        epoch, or does not answer.
+        """
+        if leader_epoch < 0 or not self._connection.has("OffsetForLeaderEpoch"):
+            return -1
+        kind = structs("OffsetForLeaderEpochRequest")
+        part = kind.OffsetForLeaderPartition(
+            partition=each.partition, current_leader_epoch=leader_epoch, leader_epoch=leader_epoch
+        )
+        answer = self._connection.ask(
+            "OffsetForLeaderEpoch",
+            replica_id=self.terms.replica_id,
+            topics=[kind.OffsetForLeaderTopic(topic=each.topic, partitions=[part])],
+        )
+        found = only_part(answer.topics, f"OffsetForLeaderEpoch of {each!r}")
+        return -1 if found.error_code or found.leader_epoch != leader_epoch else int(found.end_offset)

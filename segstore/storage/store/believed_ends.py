@@ -1,0 +1,117 @@
+"""`BelievedEnds`: the published ends of a store that this process does not write, while they are those of the
+last writer.
+
+On disk `.segstore/ends` and the clean shutdown marker are read. Threads: any.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from time import monotonic_ns
+from typing import NamedTuple
+
+from segstore import names
+from segstore.files import locks
+from segstore.storage.context import StoreContext
+from segstore.storage.meta.clean_shutdown import read_marker
+from segstore.storage.meta.published_ends import EndsReader, open_reader
+from segstore.storage.meta.topics import NOT_A_FILE
+
+_BELIEF_NS = 100_000_000  # nanoseconds for which the ends stay believed without another look at the marker
+_PATIENCE = 50  # looks, one ms apart, at a writer that is opening or closing the store
+
+
+class _Belief(NamedTuple):
+    """Whether the published ends with this nonce are the last writer's, as found at `at` (ns, monotonic)."""
+
+    at: int
+    nonce: int
+    holds: bool
+
+
+_NO_BELIEF = _Belief(-_BELIEF_NS, -1, False)
+
+
+class BelievedEnds:
+    """Finds the file of published ends, at `path`, and decides whether they count."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._files, self._root = context.files, context.root
+        self.path = os.path.join(context.root, names.OURS, names.ENDS)
+        self._ends: EndsReader | None = None
+        self._belief = _NO_BELIEF
+
+    def are_fresh(self) -> bool:
+        """Return whether the ends were found to count less than `_BELIEF_NS` ago."""
+        belief = self._belief
+        return belief.holds and monotonic_ns() - belief.at < _BELIEF_NS
+
+    def known(self) -> EndsReader | None:
+        """Return the ends if they count, without a look at the marker while they are fresh."""
+        ends, belief = self._ends, self._belief
+        if ends is not None and belief.holds and monotonic_ns() - belief.at < _BELIEF_NS:
+            return ends
+        return self.believed()
+
+    def believed(self) -> EndsReader | None:
+        """Return the published ends if they are those of the last writer, and no broker was here since; else
+        None. So it is without a clean shutdown marker, or if the marker was written together with the ends.
+        """
+        ends = self.found()
+        if ends is None:
+            return None
+        belief = self._belief
+        if belief.holds and ends.nonce == belief.nonce and monotonic_ns() - belief.at < _BELIEF_NS:
+            return ends
+        ends = self._renewed(ends)
+        if ends is None:
+            return None
+        for _ in range(_PATIENCE):
+            now, nonce = monotonic_ns(), ends.nonce
+            marker = read_marker(self._files, self._root)
+            # Ends of a closed store without a checksum are not believed: its logs give the same ends.
+            holds = marker != 0 and nonce == (marker or 0) and (ends.checked or marker is None)
+            self._belief = belief = _Belief(now, nonce, holds)
+            if belief.holds or not self.have_writer():
+                break
+            # A writer that opens or closes the store has written only one of marker and ends. The log can't
+            # replace the ends: it may soon contain half of an adoption.
+            time.sleep(0.001)
+        return ends if belief.holds else None
+
+    def have_writer(self) -> bool:
+        """Return whether a segstore writer has the store: Kafka's lock belongs to a process, segstore's to an
+        open file.
+        """
+        path = os.path.join(self._root, names.LOCK)
+        try:
+            with self._files.open(path) as handle:
+                return locks.holder(handle.fd) == -1
+        except OSError as error:
+            if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EACCES}:
+                raise
+            return False
+
+    def found(self) -> EndsReader | None:
+        """Return the published ends, whether they count or not; None without a usable file."""
+        if self._ends is None:
+            self._ends = open_reader(self._files, self.path)
+        return self._ends
+
+    def wake(self) -> None:
+        """Have threads that wait on the ends return early."""
+        if self._ends is not None:
+            self._ends.wake()
+
+    def _renewed(self, ends: EndsReader) -> EndsReader | None:
+        """Return the published ends, mapped anew if their file was replaced."""
+        try:
+            if self._files.inode(self.path) == ends.inode:
+                return ends
+        except FileNotFoundError:
+            return ends  # the file was only removed: a writer may still use it
+        self._ends, self._belief = None, _NO_BELIEF
+        ends.wake()  # threads that wait on the old file, which belongs to an earlier store, look again
+        return self.found()

@@ -1,0 +1,118 @@
+"""`PublishedPartition`: what a reader of a store knows about one partition beside its log files.
+
+On disk files are only read. Threads: any.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from segstore.storage.context import StoreContext
+from segstore.storage.meta.published_ends import Ends, EndsGlance, EndsReader, slot_key
+from segstore.storage.meta.root_checkpoints import LOG_START_FILES, read_log_start
+from segstore.storage.meta.topics import TopicFiles, TopicInfo
+from segstore.storage.store.believed_ends import BelievedEnds
+
+
+class _KnownEnds(NamedTuple):
+    """The published ends of a partition as they were returned, and the glance that shows whether they
+    changed.
+    """
+
+    reader: EndsReader
+    glance: EndsGlance
+    shown: Ends
+
+
+class PublishedPartition:
+    """Implements `segstore.storage.log.read_only_partition.PublishedLog` for a topic's partition `number`."""
+
+    def __init__(
+        self, context: StoreContext, ends: BelievedEnds, topic_files: TopicFiles, info: TopicInfo, number: int
+    ) -> None:
+        self._files, self._root = context.files, context.root
+        self._ends, self._topic_files, self._info, self._number = ends, topic_files, info, number
+        self._directory = topic_files.partition_path(info.name, number)
+        self._key = slot_key(info.topic_id, info.name, number)
+        self._known: _KnownEnds | None = None
+        # log start offsets by the published one, and without one by the identities of the files that have it
+        self._starts: dict[int, int] = {}
+        self._unpublished: dict[tuple[object, ...], int] = {}
+        # id and inode of the directory when it last belonged to this topic
+        self._own_mark: tuple[str, int] | None = None
+
+    def ends(self) -> Ends | None:
+        """Return the published ends; None if they don't count, or lack the partition."""
+        ends, last = self._ends.known(), self._known
+        if ends is None:
+            return None
+        if last is not None and last.reader is ends and last.glance.unchanged():
+            return last.shown
+        shown = found = ends.get(self._key)
+        if found is None:
+            return None
+        if found.start != 0:
+            if found.start not in self._starts:
+                # A writer changes the checkpoints before the published ends, so the checkpoints are never
+                # older.
+                self._starts = {found.start: self._log_start(found)}
+            shown = found._replace(start=self._starts[found.start])
+        glance = ends.glance(found)
+        self._known = _KnownEnds(ends, glance, shown) if glance is not None and shown is not None else None
+        return shown
+
+    def log_start(self) -> int:
+        """Return the log start offset if no end is published. The files that have it are read again when one
+        of them was replaced.
+        """
+        seen = tuple(self._identity(os.path.join(self._root, place)) for place in LOG_START_FILES)
+        if seen not in self._unpublished:
+            self._unpublished = {seen: self._log_start(None)}
+        return self._unpublished[seen]
+
+    def ends_count(self) -> bool:
+        """Return whether the published ends count, or will once a writer that has the store has opened it."""
+        return self._ends.believed() is not None or self._ends.have_writer()
+
+    def exists(self) -> bool:
+        """Return whether the topic with this id still has the partition. Raises OSError,
+        CorruptCheckpointError.
+        """
+        found = self._topic_files.load()[0].get(self._info.name)
+        return found is not None and (self._info.topic_id, True) == (
+            found.topic_id,
+            self._number in found.partition_ids,
+        )
+
+    def has_directory(self) -> bool:
+        """Return whether the directory still belongs to this topic. The id in the directory is compared, and
+        if that differs, the id in the topic's settings. Topics of old brokers, without ids, can't be
+        distinguished.
+        """
+        found_id = self._topic_files.told_id(self._info.name, self._number)
+        if found_id == self._info.topic_id:
+            return True
+        mark = found_id, self._files.inode(self._directory)
+        if self._own_mark != mark:
+            if not self.exists():
+                return False
+            self._own_mark = mark
+        return True
+
+    def sealed(self) -> dict[int, int]:
+        """Return the end in bytes of each sealed segment that another process may still write to, by base
+        offset (rule A5 of shared stores).
+        """
+        ends = self._ends.found()
+        return {} if ends is None or ends.shared is None else ends.sealed(self._key)
+
+    def _log_start(self, published: Ends | None) -> int:
+        key = self._info.name, self._number
+        return read_log_start(self._files, self._root, key, self._ends.found(), published)
+
+    def _identity(self, path: str) -> tuple[int, ...] | None:
+        try:
+            return self._files.identity(path)
+        except FileNotFoundError:
+            return None

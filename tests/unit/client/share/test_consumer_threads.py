@@ -1,0 +1,110 @@
+"""A share consumer belongs to one thread, which a signal's handler or a wakeup may interrupt (rule Q9 of
+docs/queues.md).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from consumers import LONG_MS, append
+from share_consumers import offsets, opened, worker
+from share_consumers import store as store
+from waiting import PATIENCE, until
+
+import segstore
+from segstore import ShareConsumer
+from segstore.errors import ClientClosedError, ConcurrentModificationError, ReentrantCallError, WakeupError
+
+
+def test_q9_a_second_thread_is_refused(store_dir: Path) -> None:
+    with (
+        opened(store_dir, records=0) as store,
+        worker(store) as queue,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        waiting = thread.submit(queue.poll_flat, LONG_MS)
+        until(lambda: queue._wait._may_wait)
+        for call in (queue.poll, queue.commit_sync, queue.close, queue.subscription):
+            with pytest.raises(ConcurrentModificationError):
+                call()
+        append(store, 1)
+        assert offsets(waiting.result(PATIENCE)) == [0]
+
+
+@pytest.fixture
+def on_signal() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Sets what the handler of SIGUSR1 calls."""
+    before = signal.getsignal(signal.SIGUSR1)
+    yield lambda call: signal.signal(signal.SIGUSR1, lambda *_: call())
+    signal.signal(signal.SIGUSR1, before)
+
+
+def poll_with_a_signal(queue: ShareConsumer) -> Any:
+    """A poll within whose wait the signal comes."""
+
+    def ring() -> None:
+        until(lambda: queue._wait._may_wait)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    ringing = threading.Thread(target=ring)
+    ringing.start()
+    try:
+        return queue.poll(timeout_ms=LONG_MS)
+    finally:
+        ringing.join()
+
+
+def test_a_handler_wakes_a_poll(store_dir: Path, on_signal: Callable[..., None]) -> None:
+    with opened(store_dir, records=0) as store, worker(store) as queue:
+        on_signal(queue.wakeup)
+        with pytest.raises(WakeupError):
+            poll_with_a_signal(queue)
+
+
+def test_a_handler_within_a_wait_may_close(store_dir: Path, on_signal: Callable[..., None]) -> None:
+    with opened(store_dir, records=0) as store, worker(store) as queue:
+        on_signal(queue.close)
+        assert poll_with_a_signal(queue) == {}
+        with pytest.raises(ClientClosedError):
+            queue.poll()
+
+
+def test_a_handler_elsewhere_in_a_call_is_refused(
+    store: segstore.Store, on_signal: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+    with worker(store) as queue:
+
+        def commit() -> None:
+            try:
+                queue.commit_sync()
+            except ReentrantCallError as error:
+                refused.append(str(error))
+
+        on_signal(commit)
+        beat = queue._membership.poll
+
+        def interrupted() -> None:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            beat()
+
+        monkeypatch.setattr(queue._membership, "poll", interrupted)
+        assert len(queue.poll_flat()) == 10
+    (text,) = refused
+    assert "a consumer's method was refused" in text
+    assert "ShareConsumer.poll_flat()" in text
+
+
+def test_a_wakeup_before_a_poll_ends_the_next_one(store: segstore.Store) -> None:
+    with worker(store) as queue:
+        queue.wakeup()
+        with pytest.raises(WakeupError):
+            queue.poll(timeout_ms=LONG_MS)
+        assert len(queue.poll_flat()) == 10
