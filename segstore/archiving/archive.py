@@ -1,4 +1,4 @@
-"""`archive`: keeps the log of a store a second time, in any file system of pyarrow.fs, seconds old.
+"""`archive`: keeps a copy of a store's log in any file system of pyarrow.fs, some seconds behind the store.
 
 Nothing is on disk here; `archiver` writes the archive. Threads: any; an archive has one that ticks, and some
 for uploads.
@@ -52,12 +52,14 @@ _ENDING = 30.0
 _BACKOFF_MS, _BACKOFF_MAX_MS = 100, 10_000
 _ONCE_TRIES = 3
 _AIMED_AT = 0.75
-"""The part of the interval after which records are to be archived: the rest is for ticks that take longer."""
+"""The part of the interval after which records should be archived. The remaining quarter is for ticks that
+take longer.
+"""
 
 
 class Archive(Running):
-    """A running archive of a store. A context manager: at its end the threads end. What was appended since
-    the last tick is not carried any more: `wait_archived` before that makes sure of it.
+    """A running archive of a store. A context manager: its threads end with the block. Records that were
+    appended since the last tick are then not archived; call `wait_archived` before to make sure of them.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class Archive(Running):
         self._archiver: Archiver | None = None
         self._news: SimpleQueue[None] = SimpleQueue()
         self._lock, self._requests = Mutex(), count(1)
-        self._asked = self._archived = 0
+        self._requested = self._archived = 0
         self._error: Exception | None = None
         self._failed: Exception | None = None
         self._backoff = Backoff(_BACKOFF_MS, _BACKOFF_MAX_MS)
@@ -95,27 +97,29 @@ class Archive(Running):
 
     @property
     def error(self) -> Exception | None:
-        """Return what has ended the archive; else why the last tick failed, or has left out partitions; None
-        if it was whole.
+        """Return the error that has ended the archive, else the error of the last tick; None if that tick
+        archived all partitions.
         """
         return self._failed or self._error
 
     @property
     def problems(self) -> dict[str, str]:
-        """Return why partitions, as TOPIC-PARTITION, are not archived now."""
+        """Return the reasons why partitions are not archived now, by TOPIC-PARTITION."""
         archiver = self._archiver
         found = {} if archiver is None else archiver.problems.copy()
         return {str(key): why for key, why in found.items()}
 
     def wait_archived(self, timeout_ms: float | None = None) -> bool:
-        """Wait until all that was appended before the call is in the archive, up to the high watermarks of
-        this moment; False if `timeout_ms` have passed. Raises ArchiveFencedError, and what else has ended the
-        archive; StoreClosedError if it is closed.
+        """Wait until all records that were appended before the call are in the archive, up to the present
+        high watermarks. Return False after `timeout_ms`.
+
+        Raises ArchiveFencedError or the other error that has ended the archive; StoreClosedError if it is
+        closed.
         """
         deadline = deadline_in(timeout_ms)
         self._check_here()
         with self._lock:
-            asked = self._asked = next(self._requests)
+            asked = self._requested = next(self._requests)
         self._news.put(None)
         if self._until(lambda: self._archived >= asked, deadline):
             return True
@@ -124,26 +128,28 @@ class Archive(Running):
         return False
 
     def lag(self) -> dict[tuple[str, int], Lag]:
-        """Return how far the archive is behind each partition: in records by offsets, in bytes of logs, and
-        in ms since the moment up to which it has everything, 0 if it lacks nothing. -1: not known yet.
+        """Return each partition's lag: in records by offsets, in bytes of logs, and in ms since the moment up
+        to which the archive is complete, 0 without lag. -1: not known yet.
         """
         self._check_here()
         return lags(self._moments, self._archiver)
 
     def total_lag(self) -> Lag:
-        """Return records and bytes behind in all partitions, and the ms of the one that is most behind."""
+        """Return the lag of all partitions: the sums of records and bytes, and the largest ms."""
         return total_of(self.lag())
 
     def metrics(self) -> list[Family]:
         """Return the metrics of the archive: `segstore_archive_*`."""
         try:
             lag = self.total_lag()
-        except (SegstoreError, OSError):  # it is being closed, or its disk refuses
+        except (SegstoreError, OSError):  # the archive is being closed, or its disk fails
             lag = UNKNOWN
         return families(lag, self.counts, self.error is None, len(self.problems))
 
     def close(self) -> None:
-        """End the threads. What was not archived by now, is by the next run. A second call does nothing."""
+        """End the threads. Records that are not archived yet are archived by the next run. A second call does
+        nothing.
+        """
         check_apart("close()")
         if self._pid != os.getpid():
             return
@@ -170,8 +176,9 @@ class Archive(Running):
         self._thread.start()
 
     def run_once(self) -> None:
-        """Archive all that is there at the call, in the calling thread, which no other thread does beside it.
-        Raises ArchiveError if the archive is not reached after some tries, or partitions can't be archived.
+        """Archive in the calling thread all records of the store at the call. No other thread may archive at
+        the same time. Raises ArchiveError if the archive is not reached after some tries, or partitions can't
+        be archived.
         """
         tries = iter(range(_ONCE_TRIES))
 
@@ -200,14 +207,14 @@ class Archive(Running):
             self._drop()
 
     def _pause(self, took: float) -> float:
-        """Return the seconds until the next tick is due, which takes as long as the last one, and is to be
-        over when the interval is: what was appended right behind a moment is no older than that then.
-        """
+        """Return the seconds until the next tick begins."""
         interval = self._settings.interval
+        # A tick probably takes as long as the last one, and should end with the interval: a record that was
+        # appended just after a moment is then no older than the interval.
         return max(interval * _AIMED_AT - 2 * took, interval / 4)
 
     def _tried(self) -> float:
-        """Tick once; return after how many seconds to try again if that has failed, else 0."""
+        """Tick once. Return 0, or after a failure the seconds until the next try."""
         try:
             with os_errors():
                 self._turn(self._again)
@@ -224,16 +231,16 @@ class Archive(Running):
         return 0.0
 
     def _turn(self, again: Callable[[Exception], bool]) -> None:
-        asked = self._asked
+        asked = self._requested
         archiver = self._archiver
         try:
             if archiver is None:
-                self._archiver = archiver = self._taken(again)
+                self._archiver = archiver = self._taken_over(again)
             archiver.tick(look=asked > self._archived)
         except WentAnotherWayError as error:
             log.warning("%s: the archive is compared with the store anew", error)
             self._drop()
-            self._archiver = archiver = self._taken(again)
+            self._archiver = archiver = self._taken_over(again)
             archiver.tick(look=True)
         self._backoff.succeeded()
         if archiver.problems:
@@ -244,7 +251,7 @@ class Archive(Running):
         self._error = None
         self._archived = max(self._archived, asked)
 
-    def _taken(self, again: Callable[[Exception], bool]) -> Archiver:
+    def _taken_over(self, again: Callable[[Exception], bool]) -> Archiver:
         return Archiver(self._objects, self._moments, self._settings, self.counts, again)
 
     def _drop(self) -> None:
@@ -270,7 +277,7 @@ class Archive(Running):
         return self._failed
 
     def _wait(self, seconds: float) -> None:
-        """Wait until the next tick is due, or somebody waits for one."""
+        """Wait until the next tick is due, or `wait_archived` asks for one."""
         try:
             take(self._news, seconds)
             while True:
@@ -294,19 +301,19 @@ def archive(
 ) -> Archive:
     """Archive a store at `uri`, such as s3://bucket/log or a directory, until the result is closed.
 
-    `store` is an open store, or a directory, which is opened "r" beside its writer; also a broker's, or one
-    of the directories of a replicated store, whose replicas are archived up to their high watermarks.
-    `topics` are names, None for all; topics that the engine writes for itself are archived in any case.
-    `interval_ms` is how old a record may become before it is in the archive, if that keeps pace. An archive
-    that is there is gone on with; another archiver of it ends with ArchiveFencedError.
+    `store` is an open store, or a directory, which is opened "r" beside its writer. It may be a broker's
+    directory, or one directory of a replicated store, whose replicas are archived up to their high
+    watermarks. `topics` are names, None for all; the engine's internal topics are always archived.
+    `interval_ms` is the age that a record may reach before it is in the archive, if the archive keeps pace.
+    An existing archive is continued; another archiver of it ends with ArchiveFencedError.
 
-    The archive keeps what the store's retention deletes: for `retention_ms` by the records' timestamps, or
+    The archive keeps records that the store's retention deletes: for `retention_ms` by their timestamps, or
     until a partition has more than `retention_bytes`; -1: for ever. Deleted topics stay for `retention_ms`,
-    segments that compaction has replaced for `replaced_retention_ms`. What nothing needs any more is deleted
-    after `grace_ms`. `uploads` segments are uploaded at once. `filesystem`, of pyarrow.fs, takes the place of
-    that of the URI.
+    segments that compaction has replaced for `replaced_retention_ms`. Objects that are no longer needed are
+    deleted after `grace_ms`. `uploads` segments are uploaded at once. `filesystem`, of pyarrow.fs, is used
+    instead of the URI's file system.
 
-    Raises InvalidArgumentError, InvalidTypeError, StorageError; errors of the archive come later, as
+    Raises InvalidArgumentError, InvalidTypeError, StorageError. Later errors of the archive are in
     `Archive.error`.
     """
     settings = checked(
@@ -327,7 +334,7 @@ def opened(
     settings: ArchiveSettings,
     filesystem: FileSystem | None = None,
 ) -> Archive:
-    """Return an archive whose thread is not started: `run_once` may be called. Arguments and errors as
+    """Return an archive whose thread is not started, so `run_once` may be called. Arguments and errors as
     `archive`.
     """
     check_apart("archive()")
@@ -353,7 +360,7 @@ def opened(
 
 
 def _check_outside(objects: RemoteFiles, store: Store) -> None:
-    """Raise InvalidArgumentError for an archive in the directory of its store."""
+    """Raise InvalidArgumentError if the archive is in the directory of its store."""
     files, directory = store.context.files, objects.directory
     if directory is None:
         return

@@ -1,4 +1,4 @@
-"""What an endpoint of HTTP shows of an archive: its lag, its requests, and whether it is reached.
+"""The HTTP endpoint of a running archive: its lag, its requests, and its health.
 
 Nothing is on disk. Threads: the endpoint's.
 """
@@ -13,8 +13,8 @@ from segstore.operating.operated import Operated, Reasons
 
 
 def begin_http(address: str, running: Archive) -> str:
-    """Show an archive at an address, until it is closed; return "HOST:PORT". It is ready while its last tick
-    was whole. Raises as `HttpEndpoint`, and StoreClosedError.
+    """Serve an archive's state at an address until it is closed, and return "HOST:PORT". It is ready while
+    its last tick archived all partitions. Raises the errors of `HttpEndpoint`, and StoreClosedError.
     """
     store = running._store
     operated = Operated(

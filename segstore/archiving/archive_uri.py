@@ -1,7 +1,7 @@
-"""URIs of archives: what the environment adds to one, and how one is shown without its secrets.
+"""URIs of archives: completion from the environment, and their text without secrets.
 
-`s3://KEY:SECRET@bucket/log` has a secret, and others may have one in their query: neither is in an error, a
-message of the log, or a `repr`. Threads: any; functions without state.
+`s3://KEY:SECRET@bucket/log` has a secret, and others may have one in their query. No error, log message or
+`repr` shows a secret. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHOWN = frozenset(
         *("buffer_size", "default_block_size", "enable_tls", "project_id", "smart_defaults"),
     }
 )
-"""What is shown of a query; any other value may be a secret."""
+"""The values of a query that are shown; any other value may be a secret."""
 HIDDEN = "***"
 S3 = "s3"
 _USERS = ("abfs", "abfss", "hdfs", "viewfs")
@@ -27,7 +27,7 @@ _USERS = ("abfs", "abfss", "hdfs", "viewfs")
 
 
 class _UriParts(NamedTuple):
-    """Parts of a URI as they stand in it; `user` may have a password, `place` is host and path."""
+    """Parts of a URI, still quoted; `user` may have a password, `place` is host and path."""
 
     scheme: str
     user: str
@@ -36,13 +36,13 @@ class _UriParts(NamedTuple):
 
 
 def is_uri(text: str) -> bool:
-    """Return whether a text is a URI, and not a path of a directory."""
+    """Return whether a text is a URI, not the path of a directory."""
     scheme, found, _ = text.partition("://")
     return bool(found) and scheme.replace("+", "").replace("-", "").isalnum()
 
 
 def redacted(uri: str) -> str:
-    """Return a URI without passwords, keys, and values of a query that may be secret."""
+    """Return a URI without passwords, keys, and values of its query that may be secret."""
     if not is_uri(uri):
         return uri
     parts = _parts(uri)
@@ -53,7 +53,7 @@ def redacted(uri: str) -> str:
 
 
 def _parts(uri: str) -> _UriParts:
-    """Return the parts of a URI. A "/" or "?" in a password should be quoted, and may not be."""
+    """Return the parts of a URI, in which a "/" or "?" of a password may be unquoted."""
     scheme, _, rest = uri.partition("://")
     first = re.split("[/?]", rest, maxsplit=1)[0]
     user = ""
@@ -70,7 +70,7 @@ def _shown(name: str, value: str) -> str:
 
 
 def without_secrets(text: str, uri: str) -> str:
-    """Return a message in which neither the URI nor one of its secrets stands."""
+    """Return a message without the URI and without its secrets."""
     text = text.replace(uri, redacted(uri))
     for secret in sorted(_secrets(uri), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
@@ -78,7 +78,7 @@ def without_secrets(text: str, uri: str) -> str:
 
 
 def _secrets(uri: str) -> set[str]:
-    """Return the values that `redacted` leaves out, as they stand in the URI and as they are meant."""
+    """Return the values that `redacted` hides, both quoted and unquoted."""
     if not is_uri(uri):
         return set()
     parts = _parts(uri)
@@ -88,8 +88,8 @@ def _secrets(uri: str) -> set[str]:
 
 
 def completed(uri: str, environment: Mapping[str, str]) -> str:
-    """Return the URI of a bucket of S3 with endpoint and region from the environment, as Amazon's own tools
-    have them, if its query has none: pyarrow would ask Amazon for the region of the bucket.
+    """Return the URI of an S3 bucket with endpoint and region from the environment variables of Amazon's own
+    tools, unless its query has them. Without a region pyarrow would ask Amazon for the bucket's.
     """
     parts = urlsplit(uri)
     if parts.scheme != S3:

@@ -1,8 +1,8 @@
-"""`ArchivedLog`: reads a partition's log out of an archive, in place.
+"""`ArchivedLog`: reads a partition's log from an archive, in place.
 
 In the archive: only reads, of ranges of objects. Every batch's CRC is checked before its records are decoded.
-An object that was replaced since the state was read makes the reader take the newest state, and go on at the
-same offset. Threads: one.
+If an object was replaced since the state was read, the reader takes the newest state and goes on at the same
+offset. Threads: one.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PLAIN_TIMES, PLAIN_LEAST = 16, 64 << 20
-"""A read ends at this many times `max_bytes` of decompressed bytes, and not before the second number."""
+"""A read ends at PLAIN_TIMES * `max_bytes` of decompressed bytes, but not before PLAIN_LEAST."""
 TRIES = 10
-"""How often the newest state is read for one read."""
+"""How often one read may take the newest state."""
 SMALL_PIECE = 4 << 20
-"""Bytes of an extent that is read to find the edge of a batch in it."""
+"""Bytes of an extent that is read to find the base offset of a batch in it; a larger extent's index is read
+instead.
+"""
 
 
 class ArchivedLog(Closing):
-    """A partition's log in an archive. `newest` returns what the newest state has of it; it may raise
+    """A partition's log in an archive. `newest` returns its contents in the newest state; it may raise
     UnknownTopicOrPartitionError, ArchiveError. With `read_ahead` a thread reads the next bytes while the
     caller uses the last ones.
     """
@@ -69,22 +71,22 @@ class ArchivedLog(Closing):
 
     @property
     def start_offset(self) -> int:
-        """Return the first offset that the archive has, which may lie below the store's log start offset."""
+        """Return the first offset in the archive, which may be below the store's log start offset."""
         return self.contents.start
 
     @property
     def end_offset(self) -> int:
-        """Return the high watermark, up to which the log is archived."""
+        """Return the high watermark at the last archived moment: the archive ends there."""
         return self.contents.end
 
     @property
     def log_end_offset(self) -> int:
-        """Return `end_offset`: nothing above it is archived."""
+        """Return `end_offset`: no record above it is archived."""
         return self.contents.end
 
     @property
     def last_stable_offset(self) -> int:
-        """Return the offset below which every transaction is ended. Raises what `read` raises."""
+        """Return the offset below which every transaction is completed. Raises the errors of `read`."""
         if self.contents.stable >= 0:
             return self.contents.stable
         if self._stable is None:
@@ -95,15 +97,15 @@ class ArchivedLog(Closing):
 
     @property
     def epoch(self) -> int:
-        """See `LogContents.epoch`."""
+        """Return the latest leader epoch, as `LogContents.epoch`."""
         return self.contents.epoch
 
     def position(self, offset: int) -> OffsetAndEpoch:
-        """See `LogContents.position`."""
+        """Return an offset with its leader epoch, as `LogContents.position`."""
         return self.contents.position(offset)
 
     def agreed(self, position: OffsetAndEpoch) -> int:
-        """See `LogContents.agreed`."""
+        """Return the offset up to which this log agrees with a position, as `LogContents.agreed`."""
         return self.contents.agreed(position)
 
     # --- reading --------------------------------------------------------------------------
@@ -119,26 +121,27 @@ class ArchivedLog(Closing):
         below: int = MAX_OFFSET,
     ) -> Records:
         """Return the records from `offset` on, in whole batches up to `max_bytes` (as stored), and at least
-        one batch if there is any, as `PartitionLog.read` does; the result may end earlier, as with an object.
-        CRCs are checked always. Batches from offset `below` on are not wanted: an object is not read much
-        further.
+        one batch if there is any, as `PartitionLog.read`.
 
-        Raises OffsetOutOfRangeError; CorruptRecordError, CorruptArchiveError, which name the object;
-        DataLossError if the archive goes another way since its contents were looked up; ArchiveError.
+        The result may end earlier, for example at the end of an object. CRCs are always checked. `below` is
+        the offset at which the caller stops: an object is not read much further.
+
+        Raises OffsetOutOfRangeError; CorruptRecordError or CorruptArchiveError, which name the object;
+        DataLossError if the archive's log has diverged since its contents were looked up; ArchiveError.
         """
         level = arguments.one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
         committed = level != ISOLATION_LEVELS[0]
         return self._renewing(lambda: self._read(offset, max_bytes, committed, times, below))
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later; None if there
-        is none. Raises what `read` raises.
+        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later, or None.
+        Raises the errors of `read`.
         """
         return self._renewing(lambda: self._offset_for_time(max(timestamp_ms, -1)))
 
     def edge(self, offset: int) -> int:
-        """Return an offset at which a batch begins, near `offset` and not above it, for which little is read:
-        indexes, and small objects. Raises what `read` raises.
+        """Return the base offset of a batch at or shortly before `offset`. Only indexes and small objects are
+        read. Raises the errors of `read`.
         """
         return self._renewing(lambda: self._edge(offset))
 
@@ -153,7 +156,7 @@ class ArchivedLog(Closing):
         )
 
     def _renew(self, name: str) -> None:
-        """Take the newest contents, which must not have the object that is gone."""
+        """Take the newest contents, which must lack the object `name` and continue the old contents."""
         before, now = self.contents, self._newest()
         if now.has(name):
             raise CorruptArchiveError(name, "it is missing")
@@ -166,7 +169,7 @@ class ArchivedLog(Closing):
         self.renew(now)
 
     def renew(self, contents: LogContents) -> None:
-        """Read from other contents of the same partition from now on."""
+        """Read from newer contents of the same partition from now on."""
         self.contents, self._last, self._stable = contents, None, None
         self._transactions = TransactionsAhead(self._following)
 
@@ -192,8 +195,8 @@ class ArchivedLog(Closing):
         return empty_records(offset)
 
     def _span(self, window: BatchWindow, offset: int, limit: int, max_bytes: int) -> tuple[int, int]:
-        """Return from which batch of a window on, and up to which, a read takes batches: up to a gap that may
-        not be. Raises CorruptRecordError if such a gap, or damage, is at its offset.
+        """Return the range (first, last) of a window's batches for a read. It ends at a gap that compaction
+        can't have made. Raises CorruptRecordError if such a gap, or damage, is at `offset`.
         """
         batches = window.batches
         first = int(np.searchsorted(batches["last_offset"], offset))
@@ -253,7 +256,7 @@ class ArchivedLog(Closing):
     # --- windows --------------------------------------------------------------------------
 
     def _extent(self, offset: int) -> Extent:
-        """Return the extent to read an offset from. Raises CorruptArchiveError if there is none."""
+        """Return the extent that has an offset. Raises CorruptArchiveError if there is none."""
         found = self.contents.after(offset)
         if found is None and self.contents.is_part:
             raise ObjectGoneError("")  # the newest state has more
@@ -264,7 +267,7 @@ class ArchivedLog(Closing):
         return found
 
     def _window(self, extent: Extent, offset: int, limit: int) -> BatchWindow:
-        """Return the window of an extent that has an offset, or has the gap or the damage in its place."""
+        """Return the window of an extent that has an offset, or the gap or damage in its place."""
         window = self._last
         if window is None or window.extent != extent or not window.ask.begin <= offset <= window.end:
             window = self._first(extent, offset, limit)
@@ -274,7 +277,7 @@ class ArchivedLog(Closing):
         return window
 
     def _first(self, extent: Extent, offset: int, limit: int) -> BatchWindow:
-        """Return a window of an extent that does not begin behind an offset."""
+        """Return a window of an extent that begins at or before an offset."""
         ask = self._beginning(extent, limit)
         hint = self._hints.position(extent, offset)
         if hint is not None and hint.position < extent.length:
@@ -288,7 +291,7 @@ class ArchivedLog(Closing):
     def _beginning(self, extent: Extent, limit: int) -> Ask:
         size = self._last.ask.size if self._last is not None else 0
         ask = Ask(extent, 0, extent.first, self._hints.end_position(extent, limit))
-        # A log that is read on through its extents is read in large windows.
+        # A log that is read through its extents in order is read in large windows.
         goes_on = self._last is not None and self._last.end == extent.first and self._reads_ahead
         return ask._replace(size=max(ask.size, size)) if goes_on else ask
 
@@ -302,7 +305,7 @@ class ArchivedLog(Closing):
             self._windows.read_ahead(ask)
 
     def _following(self, window: BatchWindow) -> BatchWindow | None:
-        """Return the window behind another one, None at the end of the log."""
+        """Return the next window, or None at the end of the log."""
         ask = window.next()
         if ask is None:
             if window.extent.end >= self.contents.end:
@@ -368,7 +371,7 @@ class ArchivedLog(Closing):
 
 
 def _is_hinted(batch: np.void, last_offset: int) -> bool:
-    """Return whether a batch can be the one that an entry of an offset index points to."""
+    """Return whether an entry of an offset index, with `last_offset`, can point to a batch."""
     found = int(batch["last_offset"])
     return found == last_offset or (int(batch["magic"]) != MAGIC and found < last_offset)
 

@@ -1,6 +1,6 @@
-"""`ArchivedLogs`: the logs of an archive, by topic and partition, as its newest state has them.
+"""`ArchivedLogs`: the logs of an archive's newest state, by topic and partition.
 
-In the archive: only reads. Lists of segments are kept until a commit names others. Threads: one.
+In the archive: only reads. Lists of segments are kept until a commit replaces them. Threads: one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _KnownContents(NamedTuple):
-    """Contents, and the entries of the state that they were made of."""
+    """The contents of a log, and the state's entries from which they were made."""
 
     partition: ArchivedPartition
     settings: bytes
@@ -34,10 +34,10 @@ class _KnownContents(NamedTuple):
 
 
 class ArchivedLogs(Closing):
-    """The logs of the topics that an archive's newest state has, without those that were deleted."""
+    """The logs of the topics in an archive's newest state, without deleted topics."""
 
     def __init__(self, uri: str, filesystem: FileSystem | None = None) -> None:
-        """Read the newest state of the archive at `uri`, as `RemoteFiles` takes it. Raises
+        """Read the newest state of the archive at `uri`, which is as for `RemoteFiles`. Raises
         InvalidArgumentError, ArchiveError if there is no archive, CorruptArchiveError,
         UnsupportedFormatError.
         """
@@ -52,7 +52,7 @@ class ArchivedLogs(Closing):
             each.close()
 
     def refresh(self) -> None:
-        """Read the commits since. Errors as the constructor."""
+        """Read newer commits. Raises the errors of the constructor."""
         self._state = newer_state(self.objects, self._state)
 
     @property
@@ -62,11 +62,11 @@ class ArchivedLogs(Closing):
         return {name: it.partitions for name, it in found.items() if it is not None}
 
     def topic_id(self, topic: str) -> str:
-        """Return the id of a topic, "" for one of an old broker. Raises UnknownTopicOrPartitionError."""
+        """Return the id of a topic, or "" if an old broker made it. Raises UnknownTopicOrPartitionError."""
         return self._topic(topic).topic_id
 
     def contents(self, topic: str, partition: int) -> LogContents:
-        """Return what the archive has of a partition. Raises UnknownTopicOrPartitionError,
+        """Return the archived contents of a partition. Raises UnknownTopicOrPartitionError,
         CorruptArchiveError, ArchiveError.
         """
         found = self._topic(topic)
@@ -87,7 +87,7 @@ class ArchivedLogs(Closing):
         return known.contents
 
     def log(self, topic: str, partition: int) -> ArchivedLog:
-        """Return a log as the newest state that was read has it. Errors as `contents`."""
+        """Return a log with its contents in the last state that was read. Raises the errors of `contents`."""
         contents = self.contents(topic, partition)
         found = self._logs.get(contents.key)
         if found is None:
@@ -116,7 +116,7 @@ class ArchivedLogs(Closing):
 
 
 def _gaps_end(topic: ArchivedTopic, held: ArchivedPartition, settings: bytes) -> int:
-    """Return the offset below which compaction may have left gaps, -1: anywhere."""
+    """Return the offset below which compaction may have left gaps; -1: gaps may be anywhere."""
     try:
         info = parse_settings(topic.name, settings, "settings in the archive")[0].info if settings else None
     except CorruptCheckpointError:
@@ -127,8 +127,8 @@ def _gaps_end(topic: ArchivedTopic, held: ArchivedPartition, settings: bytes) ->
 def open_log(
     uri: str, contents: LogContents, filesystem: FileSystem | None = None, *, read_ahead: bool = True
 ) -> ArchivedLog:
-    """Return a log whose contents were looked up elsewhere; the archive's state is read only if these are not
-    there any more. Raises InvalidArgumentError, ArchiveError.
+    """Return a log whose contents were looked up before. The archive's state is read only if an object of
+    these contents is gone. Raises InvalidArgumentError, ArchiveError.
     """
     topic, _, partition = contents.key
 

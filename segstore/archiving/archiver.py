@@ -1,9 +1,9 @@
-"""`Archiver`: carries a store into an archive, tick by tick, under one claim.
+"""`Archiver`: copies a store into an archive, tick by tick, under one claim.
 
-A tick takes a moment of the store, uploads sealed segments that the archive needs before it, and writes one
-commit with pieces of all logs that have grown; then it looks whether its claim is still the highest. What a
-tick carries is in the archive once `tick` returns. In the archive: segments, lists, commits and states. On
-disk files are only read. Threads: one, and those of `Uploads`.
+A tick reads the ends of all logs at one moment, uploads the sealed segments that the archive needs before it,
+and writes one commit with pieces of all logs that have grown; then it checks that its claim is still the
+highest. A tick's records are in the archive when `tick` returns. In the archive: segments, lists, commits and
+states. On disk files are only read. Threads: one, and those of `Uploads`.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ COMMITS_A_STATE = 64
 AT_ONCE = 1 << 30
 """Bytes of segments that are uploaded before a commit; if there are more, several commits carry them."""
 _LOOK = 10.0
-"""Seconds between two looks at the claims while nothing changes."""
+"""Seconds between two checks of the claims while nothing changes."""
 _TRIES = 100
 _STARTS = 1000
 
 
 class WentAnotherWayError(ArchiveError):
-    """The store's log is not the one that was archived: the archive is to be taken over anew."""
+    """The store's log differs from the archived log: the archive must be taken over again."""
 
 
 class Archiver:
-    """Takes an archive over as it is made. Raises as `take_over`."""
+    """Writes an archive. The constructor takes the archive over, and raises the errors of `take_over`."""
 
     def __init__(
         self,
@@ -103,11 +103,11 @@ class Archiver:
         if not self.state.ways:
             self._trash.keep(())
         self.is_uncertain = False
-        """Whether a commit may be there or not: then the archive is to be taken over anew."""
+        """Whether a failed write may have made a commit: the archive must then be taken over again."""
         self.carried: Moment | None = None
-        """The moment up to which everything is in the archive; None before the first tick."""
+        """The last moment that is completely archived; None before the first tick."""
         self.problems: dict[TopicIdPartition, str] = {}
-        """Why partitions are not archived, since the last tick."""
+        """The reasons why partitions are not archived, since the last tick."""
         self._unreadable = set[TopicIdPartition]()
 
     def close(self) -> None:
@@ -118,8 +118,8 @@ class Archiver:
     # --- a tick -----------------------------------------------------------------------------------
 
     def tick(self, look: bool = False) -> None:
-        """Carry what the store has at a moment behind the call; with `look` the claims are looked at in any
-        case. Raises ArchiveFencedError, ArchiveError, WentAnotherWayError, OSError.
+        """Archive the store at a moment after the call. With `look` the claims are always checked. Raises
+        ArchiveFencedError, ArchiveError, WentAnotherWayError, OSError.
         """
         self.flights.land(self.partitions)
         for left in reversed(range(_TRIES)):
@@ -137,7 +137,7 @@ class Archiver:
         while True:
             moment, plans = self._planned()
             first = [each for plan in plans for each in plan.first]
-            chosen = self._some(first)
+            chosen = self._first_of_a_commit(first)
             self._upload(chosen, moment.time)
             whole = len(chosen) == len(first)
             if not whole:
@@ -147,7 +147,7 @@ class Archiver:
                 break
         if not written and (look or monotonic() - self._looked >= _LOOK):
             self._check()
-        self._fly(plans, moment.time)
+        self._begin_later_uploads(plans, moment.time)
         return moment
 
     def _check(self) -> None:
@@ -155,9 +155,7 @@ class Archiver:
         self._looked = monotonic()
 
     def _planned(self) -> tuple[Moment, list[PartitionPlan]]:
-        """Return a moment, and the plans of the partitions that have changed, whose segments are of this
-        moment too.
-        """
+        """Return a moment, and the plans of the changed partitions with their segments at this moment."""
         for _ in range(_TRIES):
             moment = self._moments.take()
             changed = self._changed(moment)
@@ -186,15 +184,15 @@ class Archiver:
             view = self._moments.view(key)
             self._look_at_epochs(each, ends, had)
         except (StoreClosedError, UnknownTopicOrPartitionError):
-            return None  # it was deleted just now: the next moment tells
+            return None  # it was deleted just now: the next moment shows the deletion
         pieces = had.pieces if had is not None else ()
         plan = plan_partition(key, view, ends, each.listed, pieces, each.inodes, each.ready)
         later = (one for one in plan.later if (one.local.base_offset, one.source) not in each.flying)
         return plan._replace(later=tuple(later))
 
     def _look_at_epochs(self, each: PartitionArchive, ends: Ends, had: ArchivedPartition | None) -> None:
-        """Read the leader epochs of a log if there is a new one. Raises WentAnotherWayError if the log is not
-        the one that was archived: it ends before that, or has other epochs there.
+        """Read the leader epochs of a log if there is a new one. Raises WentAnotherWayError if the log
+        differs from the archived log: it ends earlier, or has other epochs below the archive's end.
         """
         shorter = had is not None and ends.end < had.end
         if each.epoch == ends.epoch and ends.epoch >= 0 and not shorter:
@@ -211,8 +209,8 @@ class Archiver:
 
     # --- segments ---------------------------------------------------------------------------------
 
-    def _some(self, first: list[SealedSegment]) -> list[SealedSegment]:
-        """Return as many segments as one commit waits for: of each partition the first ones."""
+    def _first_of_a_commit(self, first: list[SealedSegment]) -> list[SealedSegment]:
+        """Return the first segments of all partitions, up to the size for which one commit waits."""
         size = 0
         found: list[SealedSegment] = []
         for each in first:
@@ -236,7 +234,7 @@ class Archiver:
         self.partitions[each.key].ready[made.base, made.source] = made
         self._counts.segments += 1
 
-    def _fly(self, plans: Iterable[PartitionPlan], time: int) -> None:
+    def _begin_later_uploads(self, plans: Iterable[PartitionPlan], time: int) -> None:
         """Begin the uploads that run beside the ticks."""
         for plan in plans:
             for each in plan.later:
@@ -247,7 +245,7 @@ class Archiver:
     # --- a commit ---------------------------------------------------------------------------------
 
     def _commit(self, moment: Moment, plans: list[PartitionPlan], whole: bool) -> bool:
-        """Write a commit of what has changed, or a state; return whether there was anything to write."""
+        """Write a commit of the changes, or a state. Return whether there were changes."""
         time = max(moment.time, self.state.time)
         due = self._retention.is_due(time)
         topics = changed_topics(self.state, moment, time, self._before())
@@ -280,7 +278,7 @@ class Archiver:
         return True
 
     def _before(self) -> int:
-        """Return the time (ms) of the last moment whose topics are known, 0 if the archive begins."""
+        """Return the time (ms) of the last moment with known topics, or 0 if the archive begins."""
         if self.carried is not None:
             return self.carried.time
         return self.state.time if self.state.topics else 0
@@ -288,7 +286,7 @@ class Archiver:
     def _new_lists(
         self, plans: Iterable[PartitionPlan], dropped: Mapping[TopicIdPartition, frozenset[str]], time: int
     ) -> dict[TopicIdPartition, NewList]:
-        """Write the lists of segments that change, and return them."""
+        """Write the changed lists of segments, and return them."""
         found: dict[TopicIdPartition, SegmentList] = {}
         for plan in plans:
             listed = self._next_list(plan, dropped.get(plan.key, frozenset()), time)
@@ -307,7 +305,7 @@ class Archiver:
         return made
 
     def _next_list(self, plan: PartitionPlan, dropped: frozenset[str], time: int) -> SegmentList | None:
-        """Return the list of a partition from now on, None if it stays as it is."""
+        """Return the new list of a partition, or None if it does not change."""
         listed, had = self.partitions[plan.key].listed, self.state.partitions.get(plan.key)
         current = current_segments(plan, listed, self.partitions[plan.key].ready)
         segments = retired(listed, current, plan, time)
@@ -323,12 +321,12 @@ class Archiver:
         return made if changed else None
 
     def _write(self, commit: CommitWriter, draft: CommitDraft, is_state: bool) -> None:
-        """Write a commit, look whether the claim still holds, and note what the archive has now."""
+        """Write a commit, check the claim, and note the archive's new content."""
         body, name = commit.body(), str(commit.name)
         self.is_uncertain = True
         while True:
             try:
-                self._objects.write(name, body)  # again, after a lost answer: the same bytes
+                self._objects.write(name, body)  # repeated after a lost answer: the bytes are the same
                 self._check()
                 break
             except ArchiveFencedError:
@@ -350,12 +348,12 @@ class Archiver:
         self.is_uncertain = False
         if is_state:
             self._last_state = commit.name
-            self._throw_old_commits(commit.time)
+            self._trash_old_commits(commit.time)
 
     def _note(
         self, draft: CommitDraft, before: Mapping[TopicIdPartition, ArchivedPartition], commit: CommitWriter
     ) -> None:
-        """Take what a commit has brought into memory, and what it has replaced into the trash."""
+        """Take the commit's new lists into memory, and move the replaced objects into the trash."""
         for key, new in draft.lists.items():
             each, had = self.partitions[key], before.get(key)
             kept = {one.upload for one in new.listed.segments}
@@ -368,20 +366,20 @@ class Archiver:
             each.ready = {mark: one for mark, one in each.ready.items() if one.upload not in kept}
         self._note_carried(draft)
         for key in before.keys() - self.state.partitions.keys():
-            self._throw_partition(key, before[key], commit.time)
+            self._trash_partition(key, before[key], commit.time)
 
     def _note_carried(self, draft: CommitDraft) -> None:
         for key, carried in draft.carried.items():
             each = self.partitions[key]
             each.ends = carried.ends
             each.inodes = {base: inode for base, inode in carried.inodes.items() if base >= carried.least}
-            self._throw_stale(each, carried)
+            self._trash_stale(each, carried)
             self.problems.pop(key, None)
             if carried.problem is not None:
                 self.problems[key] = carried.problem
 
     def _note_unreadable(self, moment: Moment) -> None:
-        """Note topics whose settings can't be read: they are not archived."""
+        """Note topics whose settings can't be read as problems: they are not archived."""
         now = {
             TopicIdPartition(info.name, info.topic_id, 0): f"{info.name}: {info.error}"
             for info in moment.topics.values()
@@ -392,13 +390,13 @@ class Archiver:
         self.problems |= now
         self._unreadable = set(now)
 
-    def _throw_stale(self, each: PartitionArchive, carried: Carried) -> None:
-        """Throw away uploads of segments that the log has no more."""
+    def _trash_stale(self, each: PartitionArchive, carried: Carried) -> None:
+        """Move uploads of segments that have left the log into the trash."""
         stale = [mark for mark in each.ready if mark not in carried.marks]
         for mark in stale:
             self._trash.add(segment_objects(each.key, each.ready.pop(mark)), self.state.time)
 
-    def _throw_partition(self, key: TopicIdPartition, had: ArchivedPartition, time: int) -> None:
+    def _trash_partition(self, key: TopicIdPartition, had: ArchivedPartition, time: int) -> None:
         each = self.partitions.pop(key)
         for one in (*each.listed.segments, *each.ready.values()):
             self._trash.add(segment_objects(key, one), time)
@@ -408,8 +406,8 @@ class Archiver:
 
     # --- what is needed no more -------------------------------------------------------------------
 
-    def _throw_old_commits(self, time: int) -> None:
-        """Throw commits and states away that the newest state does not need."""
+    def _trash_old_commits(self, time: int) -> None:
+        """Move old commits and states into the trash, except those that the newest state needs."""
         needed = {piece.object for each in self.state.partitions.values() for piece in each.pieces}
         needed.add(str(self._last_state))
         old = self._commit_names - needed
@@ -417,7 +415,7 @@ class Archiver:
         self._commit_names -= old
 
     def _clean(self, moment: Moment) -> None:
-        """Delete what nothing needs any more; all objects are listed beside the ticks."""
+        """Delete objects that are no longer needed; the listing of all objects runs beside the ticks."""
         if self._trash.wants_list:
             call = partial(list_all, self._objects, self.state.ways)
             self._beside.begin(0, call, self._listed)
@@ -439,7 +437,7 @@ class Archiver:
         )
 
     def _live(self) -> set[str]:
-        """Return the uploads that are under way, or will be listed soon."""
+        """Return the uploads that are running or are not in a list yet."""
         ready = {one.upload for each in self.partitions.values() for one in each.ready.values()}
         return ready | self.flights.names
 
@@ -447,7 +445,7 @@ class Archiver:
 def _starts(
     listed: SegmentList, had: ArchivedPartition | None, start: int, time: int
 ) -> tuple[tuple[int, int], ...]:
-    """Return the log start offsets of a partition, with the one that it has at a time."""
+    """Return the log start offsets of a partition, with `start` added at `time` if it is new."""
     starts = listed.starts
     if not starts and had is not None:
         starts = ((had.moment, had.start),)
@@ -457,7 +455,7 @@ def _starts(
 
 
 def _is_live(name: str, claim: ArchiverClaim, uploads: set[str]) -> bool:
-    """Return whether an object is of one of these uploads, or of a claim that is not below this one."""
+    """Return whether an object belongs to one of these uploads, or to this claim or a higher one."""
     claimed = parse_claim_object(name)
     if claimed is not None:
         return claimed >= claim
@@ -466,9 +464,8 @@ def _is_live(name: str, claim: ArchiverClaim, uploads: set[str]) -> bool:
 
 
 def _is_advanced(plan: PartitionPlan, uploaded: list[SealedSegment]) -> bool:
-    """Return whether the segments that were uploaded bring a partition on. One whose pieces go waits for all,
-    so that its end in the archive never goes back.
-    """
+    """Return whether the uploaded segments move a partition forward."""
     if plan.lost:
+        # With a part of them, the partition's end in the archive would move back.
         return all(each in uploaded for each in plan.first)
     return bool(plan.first) and plan.first[0] in uploaded

@@ -1,8 +1,9 @@
-"""`read_state`: finds the newest state of an archive, or that at a time, by its claims, states and commits.
+"""`read_state`: finds the newest state of an archive, or its state at a time, from claims, states and
+commits.
 
-What counts is the highest claim that has a state: its newest state, and the commits behind that, one by one.
-A commit that is not listed yet is found by its name, which follows from the one before. If the archive went
-another way since a time, what it had before that is in the commits of another claim (`Way`).
+The highest claim with a state counts: its newest state, and the commits after it, one by one. A commit that
+is not listed yet is found by its name, which has the next sequence number. If the archive's log has diverged
+after a time, its content before that time is in the commits of another claim (`Way`).
 
 In the archive: only reads. Threads: any; functions without state.
 """
@@ -27,11 +28,11 @@ from segstore.archiving.state import ArchiveState, state_of
 from segstore.errors import ArchiveError, CorruptArchiveError
 
 FIRST_LOOK = 1 << 16
-"""Bytes: most headers are shorter, and need one request."""
+"""Bytes of the first read of a header. Most headers are shorter, and need one request."""
 
 
 class Objects(Protocol):
-    """The objects of an archive, as they are read here; see `remote.RemoteFiles`."""
+    """The objects of an archive, as a reader uses them: a part of `remote.RemoteFiles`."""
 
     uri: str
 
@@ -49,8 +50,8 @@ def claims(objects: Objects) -> list[ArchiverClaim]:
 
 
 def read_header(objects: Objects, name: CommitName) -> tuple[dict[str, Any], int]:
-    """Return the header of a commit or a state, and at which byte its pieces begin. Raises
-    CorruptArchiveError, FileNotFoundError.
+    """Return the header of a commit or a state, and the position of its pieces. Raises CorruptArchiveError,
+    FileNotFoundError.
     """
     where = str(name)
     data = objects.read_range(where, 0, FIRST_LOOK)
@@ -61,8 +62,9 @@ def read_header(objects: Objects, name: CommitName) -> tuple[dict[str, Any], int
 
 
 def read_state(objects: Objects, time: int | None = None) -> ArchiveState:
-    """Return the newest state of an archive; with a `time` (ms) the newest state of the way that the archive
-    went then. Raises ArchiveError if there is no archive, CorruptArchiveError, UnsupportedFormatError.
+    """Return the newest state of an archive. With a `time` (ms), and if the archive has diverged since,
+    return the newest state of the claim that was valid at that time. Raises ArchiveError if there is no
+    archive, CorruptArchiveError, UnsupportedFormatError.
     """
     state = newest_state(objects)
     if state is None:
@@ -71,7 +73,9 @@ def read_state(objects: Objects, time: int | None = None) -> ArchiveState:
 
 
 def newest_state(objects: Objects) -> ArchiveState | None:
-    """Return the newest state of an archive, None if there is no archive. Errors as `read_state`."""
+    """Return the newest state of an archive, or None if there is no archive. Raises the errors of
+    `read_state`.
+    """
     for claim in claims(objects):
         state = newest_of(objects, claim)
         if state is not None:
@@ -80,8 +84,8 @@ def newest_state(objects: Objects) -> ArchiveState | None:
 
 
 def newer_state(objects: Objects, state: ArchiveState) -> ArchiveState:
-    """Return the newest state of an archive: `state` itself, with the commits behind it applied, as long as
-    its claim is the highest and its next commits are there. Errors as `read_state`.
+    """Return the newest state of an archive. It is `state` itself, with later commits applied, if its claim
+    is the highest and its next commits exist. Raises the errors of `read_state`.
     """
     highest = claims(objects)
     if not highest or highest[0] != state.name.claim:
@@ -96,7 +100,7 @@ def newer_state(objects: Objects, state: ArchiveState) -> ArchiveState:
 
 
 def newest_of(objects: Objects, claim: ArchiverClaim) -> ArchiveState | None:
-    """Return the newest state of a claim, None if it has none yet."""
+    """Return the newest state of a claim, or None if it has no state yet."""
     listed = objects.list(commits_of(claim))
     found = [name for name in map(parse_commit, listed) if name is not None]
     states = sorted(name for name in found if name.suffix == STATE)
@@ -109,7 +113,7 @@ def newest_of(objects: Objects, claim: ArchiverClaim) -> ArchiveState | None:
 
 
 def _followed(objects: Objects, name: CommitName, last: int) -> ArchiveState:
-    """Return a state with all commits behind it; those up to the sequence number `last` must be there."""
+    """Return a state with all later commits applied; commits up to the sequence number `last` must exist."""
     header, pieces_at = read_header(objects, name)
     return _applied(objects, state_of(header, name, pieces_at), last)
 
@@ -133,7 +137,7 @@ def _names_after(name: CommitName) -> Iterator[CommitName]:
 
 
 def _way_at(objects: Objects, state: ArchiveState, time: int | None) -> ArchiveState:
-    """Return the state of the way that the archive went at a time."""
+    """Return the state of the history (`Way`) that was valid at a time."""
     if time is not None:
         for way in state.ways:
             if time < way.until:

@@ -1,4 +1,4 @@
-"""`changed_topics`, `changed_files`: what a commit says of topics and of small files, beside the logs.
+"""`changed_topics`, `changed_files`: the entries of a commit for topics and small files.
 
 Nothing is on disk. Threads: any; functions without state.
 """
@@ -12,11 +12,11 @@ from segstore.archiving.state import ArchivedTopic, ArchiveState, Versions, with
 from segstore.storage.meta.topic_info import TopicInfo, format_settings
 
 MOST_VERSIONS = 64
-"""Of a small file, and of the settings of a topic."""
+"""The versions that are kept of a small file, and of a topic's settings."""
 
 
 def changed_topics(state: ArchiveState, moment: Moment, time: int, before: int) -> list[ArchivedTopic]:
-    """Return the topics that are new since the time `before`, or have other partitions or settings, or were
+    """Return the topics that are new since the time `before`, have other partitions or settings, or were
     deleted.
     """
     found = []
@@ -41,7 +41,7 @@ def _topic(info: TopicInfo, had: ArchivedTopic | None, time: int, before: int) -
 
 
 def changed_files(state: ArchiveState, small: Mapping[str, bytes], time: int) -> dict[str, Versions]:
-    """Return the versions of the small files that have changed."""
+    """Return the versions of the changed small files."""
     found = {}
     for name, data in small.items():
         had = state.files.get(name, ())

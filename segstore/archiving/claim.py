@@ -1,4 +1,4 @@
-"""`take_claim`: an archiver takes an archive over; `check_claim`: whether it has it still.
+"""`take_claim` makes an archiver the writer of an archive; `check_claim` checks that it still is.
 
 In the archive: an object below `claims/`, which is never changed. Threads: any; functions without state.
 """
@@ -17,7 +17,7 @@ from segstore.errors import ArchiveFencedError
 
 
 class WritableObjects(Objects, Protocol):
-    """The objects of an archive, as an archiver writes them; see `remote.RemoteFiles`."""
+    """The objects of an archive, as an archiver writes them: a part of `remote.RemoteFiles`."""
 
     def write(self, name: str, parts: Iterable[Buffer]) -> int: ...
 
@@ -27,7 +27,7 @@ class WritableObjects(Objects, Protocol):
 
 
 def take_claim(objects: WritableObjects) -> ArchiverClaim:
-    """Write a claim above all others, and return it. Raises ArchiveError."""
+    """Write a claim that is higher than all others, and return it. Raises ArchiveError."""
     found = claims(objects)
     claim = ArchiverClaim(found[0].epoch + 1 if found else 1, secrets.token_hex(8))
     objects.write(claim_object(claim), [b"{}"])
@@ -35,8 +35,8 @@ def take_claim(objects: WritableObjects) -> ArchiverClaim:
 
 
 def check_claim(objects: Objects, claim: ArchiverClaim) -> list[ArchiverClaim]:
-    """Return all claims, of which this one is the highest. Raises ArchiveFencedError if it is not,
-    ArchiveError.
+    """Return all claims; this one must be the first, the highest. Raises ArchiveFencedError if another claim
+    is higher, ArchiveError.
     """
     found = claims(objects)
     if found and found[0] > claim:

@@ -1,4 +1,4 @@
-"""The bytes of a commit or a state: a header, and the pieces of logs that it brings.
+"""The bytes of a commit or a state: a header, and its pieces of logs.
 
 | at | field | type |
 |---|---|---|
@@ -6,10 +6,10 @@
 | 8 | length of the header | uint32, big-endian |
 | 12 | CRC-32C of the header | uint32, big-endian |
 | 16 | header | JSON, UTF-8 |
-| behind it | pieces, in the order in which the header lists them | Kafka's bytes, as they are in the log |
+| after the header | pieces, in the order of the header's list | Kafka's bytes, as they are in the log |
 
-The header says how long each piece is, so a short object is found by its length, and each piece has a CRC of
-its own. Threads: any; functions without state.
+The header has each piece's length, so a truncated object is found by its length. Each piece has a CRC of its
+own. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pack_header(held: Mapping[str, Any]) -> bytes:
 
 
 def header_length(prefix: bytes, where: str) -> int:
-    """Return how long the header behind a prefix is. Raises CorruptArchiveError, which names `where`."""
+    """Return the length of the header after a prefix. Raises CorruptArchiveError, which names `where`."""
     if len(prefix) < PREFIX:
         raise CorruptArchiveError(where, f"{len(prefix)} bytes are too few for a commit")
     magic, length, _ = _PREFIX.unpack_from(prefix)

@@ -1,4 +1,4 @@
-"""`CommitWriter`: a commit or a state of an archive that is being made: its header, and the bytes behind it.
+"""`CommitWriter`: makes a commit or a state of an archive: its header, and the bytes of its pieces.
 
 In the archive: one object. Threads: one at a time.
 """
@@ -18,7 +18,7 @@ from segstore.archiving.stretches import LogStretch
 
 
 class ObjectBody:
-    """The bytes of an object, as often as they are asked for."""
+    """The bytes of an object; they can be iterated several times."""
 
     def __init__(self, header: bytes, stretches: Iterable[LogStretch]) -> None:
         self._header, self._stretches = header, tuple(stretches)
@@ -30,12 +30,12 @@ class ObjectBody:
 
     @property
     def pieces_at(self) -> int:
-        """Return at which byte the pieces begin."""
+        """Return the position at which the pieces begin."""
         return len(self._header)
 
 
 class CommitWriter:
-    """Takes what has changed; `name` says whether it is a commit or a state."""
+    """Collects the changes of a commit or a state; the suffix of `name` is that of its kind."""
 
     def __init__(self, name: CommitName, time: int) -> None:
         self.name, self.time = name, time
@@ -59,11 +59,11 @@ class CommitWriter:
         )  # fmt: skip
 
     def partition(self, entry: ArchivedPartition, pieces: Iterable[ArchivedPiece], drop_before: int) -> None:
-        """Take the entry of a partition; see `ArchivedPartition.to_json`."""
+        """Add the entry of a partition. `pieces` and `drop_before` are as in `ArchivedPartition.to_json`."""
         self._entries[entry.key] = entry.to_json(pieces, drop_before)
 
     def body(self) -> ObjectBody:
-        """Return the object's bytes; nothing is added after that."""
+        """Return the object's bytes. Nothing may be added after this call."""
         self.header = header_of(
             self.name, self.time, self.topics, self._entries.values(), self.files, self.forgotten, self.ways
         )

@@ -1,8 +1,8 @@
-"""`compare`: whether a store's log is the one that was archived, and up to which offset.
+"""`compare`: finds the offset up to which a store's log agrees with the archived log.
 
-Leader epochs tell of a log that went another way, since each opening begins one; then files are compared: a
-segment by its source, else by its CRC, a piece by its CRC. On disk files are only read.
-Threads: any; functions without state.
+Leader epochs show a log that has diverged, because each opening begins one. Then files are compared: a
+segment by its source, else by its CRC, a piece by its CRC. On disk files are only read. Threads: any;
+functions without state.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ Epochs = Sequence[tuple[int, int]]
 
 
 class Compared(NamedTuple):
-    """`common` is the offset up to which archive and log are the same; `listed` and `partition` are cut there
-    if that is below the archive's end, and `is_cut` says so. `inodes` has the files that pieces are in.
+    """The result of a comparison. Archive and log agree below the offset `common`. If that is below the
+    archive's end, `listed` and `partition` are cut there, and `is_cut` is True. `inodes` has the files of the
+    pieces.
     """
 
     partition: ArchivedPartition
@@ -44,8 +45,8 @@ def compare(
     epochs: Epochs,
     compacted: bool,
 ) -> Compared:
-    """Compare an archived partition with the store's log, which ends where `view` does. In a log that is
-    `compacted`, other segments may hold the same records. Raises OSError.
+    """Compare an archived partition with the store's log, which ends at the end of `view`. In a log that is
+    `compacted`, other segments may have the same records. Raises OSError.
     """
     common = min(same_epochs_end(partition, epochs, view), partition.end)
     local = {each.base_offset: each for each in view.segments}
@@ -66,8 +67,8 @@ def compare(
 
 
 def lost(partition: ArchivedPartition, view: LogView) -> Compared:
-    """Return a partition of which the list of segments is lost, cut to nothing. The list that comes gets a
-    version above that one's, so that its name is another one.
+    """Return a partition whose list of segments is lost, cut to nothing. Its next list gets a higher version
+    than the lost one, so that it has a new name.
     """
     named = parse_partition_object(partition.segments or "")
     listed = SegmentList(partition.key, 0 if named is None else named.number)
@@ -77,7 +78,9 @@ def lost(partition: ArchivedPartition, view: LogView) -> Compared:
 
 
 def same_epochs_end(partition: ArchivedPartition, epochs: Epochs, view: LogView) -> int:
-    """Return up to which offset archive and log have the same leader epochs; the end of either at most."""
+    """Return the offset up to which archive and log have the same leader epochs, at most the end of
+    either.
+    """
     end = min(partition.end, view.end_offset)
     start = max(partition.start, view.start_offset)
     if not epochs or not partition.epochs:
@@ -116,7 +119,7 @@ def _compared_segments(
 
 
 def _same_segment(files: Files, segment: ArchivedSegment, there: LocalSegment) -> ArchivedSegment | None:
-    """Return the entry of a segment whose log the store has, with the source that it has by now."""
+    """Return a segment's entry with the present source of the store's log, or None if the log differs."""
     source = source_of(there.identity)
     if there.final_size != segment.size:
         return None
@@ -136,14 +139,15 @@ def _compared_pieces(
     common: int,
     compacted: bool,
 ) -> tuple[tuple[ArchivedPiece, ...], dict[int, int], int]:
-    """Return the pieces up to the first one that the log has not, by which files it has them, and the common
-    offset. Pieces of a segment that retention or compaction has removed stay, and have no file.
+    """Return (pieces up to the first one that the log does not have, inodes of their files, common
+    offset).
     """
     inodes: dict[int, int] = {}
     for number, each in enumerate(pieces):
         there = local.get(each.base)
         if there is not None and each.end <= common and _has(files, there, each):
             inodes[each.base] = there.identity[0]
+        # A piece whose segment was removed by retention or compaction stays, without a file.
         elif each.end > view.bases[0] and not (compacted and (there is None or there.sealed)):
             return pieces[:number], inodes, min(common, each.first)
     return pieces, inodes, common
@@ -159,9 +163,7 @@ def _has(files: Files, there: LocalSegment, piece: ArchivedPiece) -> bool:
 def _cut(
     segments: tuple[ArchivedSegment, ...], pieces: tuple[ArchivedPiece, ...], common: int
 ) -> tuple[tuple[ArchivedSegment, ...], int]:
-    """Return the segments without those that reach over an offset, and the end of what is kept: a whole
-    segment, or a piece.
-    """
+    """Return the segments that end at or below an offset, and the end of the last whole segment or piece."""
     kept = tuple(each for each in segments if each.until is not None or each.end <= common)
     ends = [each.end for each in kept if each.until is None]
     ends += [each.end for each in pieces if each.end <= common]

@@ -1,4 +1,5 @@
-"""`named_objects`: every object that an archive's newest state, and those of its earlier ways, name.
+"""`named_objects`: every object that an archive's newest state names, and the states of its earlier ways
+(`Way`).
 
 Nothing is on disk; in the archive states, commits and lists of segments are read. Threads: any; functions
 without state.
@@ -29,14 +30,14 @@ class LogBounds(NamedTuple):
 
 
 class NamedRange(NamedTuple):
-    """A range of an object, and the bounds of the log in it, None if it has none."""
+    """A range of an object. `log` is the bounds of the log in it, or None if the range is not a log's."""
 
     range: ObjectRange
     log: LogBounds | None
 
 
 class NamedObject(NamedTuple):
-    """An object and what is known of its content. `size` in bytes, -1 if it is not known."""
+    """An object and the known ranges of its content. `size` is in bytes, or -1 if it is not known."""
 
     object: str
     ranges: tuple[NamedRange, ...]
@@ -44,8 +45,8 @@ class NamedObject(NamedTuple):
 
 
 class ArchiveContents(NamedTuple):
-    """The objects that are named, by name, those that were read to find them among them; and what is wrong
-    with the latter.
+    """The named objects, by name, with the objects that were read to find them. `findings` has the errors in
+    these read objects.
     """
 
     objects: dict[str, NamedObject]
@@ -53,7 +54,9 @@ class ArchiveContents(NamedTuple):
 
 
 def named_objects(objects: Objects) -> ArchiveContents:
-    """Return all objects that count. Raises ArchiveError if there is no archive, or it can't be reached."""
+    """Return all objects that a state names. Raises ArchiveError if there is no archive, or it can't be
+    reached.
+    """
     found = ArchiveContents({}, [])
     try:
         newest = read_state(objects)
@@ -91,7 +94,7 @@ def _add(objects: Objects, state: ArchiveState, found: ArchiveContents) -> None:
 
 
 def _chain(objects: Objects, state: ArchiveState) -> Iterator[CommitName]:
-    """Yield the names of the `.state` object that a state was read from, and of the commits behind it."""
+    """Yield the names of the `.state` object that begins a state, and of the commits after it."""
     claim, last = state.name.claim, state.name.sequence
     listed = filter(None, map(parse_commit, objects.list(commits_of(claim))))
     states = [each.sequence for each in listed if each.suffix == STATE and each.sequence <= last]
@@ -109,7 +112,7 @@ def _add_segments(listed: SegmentList, found: ArchiveContents) -> None:
 
 
 def _check_joined(state: ArchiveState, archived: ArchivedPartition, listed: SegmentList) -> None:
-    """Check that a log that compaction has not thinned out has all of its offsets."""
+    """Check that a log without compaction has all of its offsets."""
     key, start, end = archived.key, archived.start, archived.end
     logs = restored_logs(key, listed.current, archived.pieces, start, end)
     topic = state.topics.get(key[:2])

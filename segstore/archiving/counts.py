@@ -1,6 +1,7 @@
 """`CountedObjects`: the objects of an archive, with counts of requests, bytes and errors.
 
-Nothing is on disk. Threads: any; a count that two threads raise at once may miss one.
+Nothing is on disk. Threads: any. Requests, writes and errors are counted under a lock; of the other counts an
+increment may be lost if two threads make it at once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ T = TypeVar("T")
 
 
 class ArchiverCounts:
-    """What archivers of one `Archive` have done. `requests` are by kind: list, read, write, delete."""
+    """The counts of the archivers of one `Archive`. `requests` are by kind: list, read, write, delete."""
 
     def __init__(self) -> None:
         self._lock = Mutex()
@@ -42,37 +43,37 @@ class ArchiverCounts:
 
 
 class CountedObjects:
-    """Makes the calls on other objects, and counts them."""
+    """Calls the methods of other objects, and counts the calls."""
 
     def __init__(self, objects: WritableObjects, counts: ArchiverCounts) -> None:
         self._objects, self._counts, self.uri = objects, counts, objects.uri
 
     def list(self, prefix: str) -> dict[str, int]:
-        """See `RemoteFiles.list`."""
+        """List objects as `RemoteFiles.list`, and count the request."""
         return self._call("list", lambda: self._objects.list(prefix))
 
     def read(self, name: str) -> bytes:
-        """See `RemoteFiles.read`."""
+        """Read an object as `RemoteFiles.read`, and count the request."""
         return self._call("read", lambda: self._objects.read(name))
 
     def read_range(self, name: str, at: int, length: int) -> bytes:
-        """See `RemoteFiles.read_range`."""
+        """Read a range as `RemoteFiles.read_range`, and count the request."""
         return self._call("read", lambda: self._objects.read_range(name, at, length))
 
     def write(self, name: str, parts: Iterable[Buffer]) -> int:
-        """See `RemoteFiles.write`."""
+        """Write an object as `RemoteFiles.write`, and count request and bytes."""
         size = self._call("write", lambda: self._objects.write(name, parts))
         self._counts.wrote(size)
         return size
 
     def delete(self, names: Iterable[str]) -> None:
-        """See `RemoteFiles.delete`."""
+        """Delete objects as `RemoteFiles.delete`; each name counts as a request."""
         each = list(names)
         self._counts.asked("delete", max(len(each) - 1, 0))
         self._call("delete", lambda: self._objects.delete(each))
 
     def delete_unfinished(self) -> int:
-        """See `RemoteFiles.delete_unfinished`."""
+        """Delete unfinished uploads as `RemoteFiles.delete_unfinished`, without counting."""
         return self._objects.delete_unfinished()
 
     def _call(self, kind: str, call: Callable[[], T]) -> T:

@@ -1,8 +1,8 @@
 """`cut_log`: ends a segment's log at a time or at an offset, within a batch too.
 
-On disk the file is cut, and the batch that the cut splits is written anew at its end, with the records before
-the cut: base offset, base timestamp, codec, producer, sequence and leader epoch stay. The file is synced.
-Threads: one for each file.
+On disk the file is truncated. A batch that the cut splits is written again at its end, with the records
+before the cut; its base offset, base timestamp, codec, producer, sequence and leader epoch stay. The file is
+synced. Threads: one for each file.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _LEVELS = dict.fromkeys(range(CODEC_MASK + 1))
 
 
 class Limit(NamedTuple):
-    """What a log keeps: the records before the first one that is stamped later than `time` (ms; None: no
-    time bounds it), or whose offset is not below `end`.
+    """The limit of a log: it keeps the records before the first record that is stamped later than `time` (ms;
+    None: any time), or has an offset of `end` or above.
     """
 
     time: int | None
     end: int
 
     def passed(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Return for each batch whether it may have a record that does not stay."""
+        """Return for each batch whether one of its records may be beyond the limit."""
         found: NDArray[np.bool_] = batches["last_offset"] >= self.end
         if self.time is not None:
             found |= batches["max_timestamp"] > self.time
         return found
 
     def kept(self, records: Records) -> int:
-        """Return how many records come before the first one that does not stay."""
+        """Return the number of records before the first record beyond the limit."""
         late: NDArray[np.bool_] = records.offsets >= self.end
         if self.time is not None:
             late |= records.timestamps > self.time
@@ -53,9 +53,9 @@ class Limit(NamedTuple):
 
 
 def cut_log(files: Files, path: str, base_offset: int, limit: Limit) -> int | None:
-    """End the log of a segment at the limit; return the offset behind its last record, or its base offset
-    if none is left. None if all of its records stay: then nothing is changed. Raises CorruptRecordError,
-    OSError.
+    """End the log of a segment at the limit. Return the offset after its last record, or its base offset if
+    no record remains. Return None, and change nothing, if all of its records are within the limit. Raises
+    CorruptRecordError, OSError.
     """
     with files.open(path, write=True) as handle:
         found = _find(files, handle, base_offset, limit)
@@ -69,8 +69,8 @@ def cut_log(files: Files, path: str, base_offset: int, limit: Limit) -> int | No
 
 
 def drop_below(files: Files, path: str, base_offset: int, first: int) -> None:
-    """Remove the batches with offsets below `first` from the beginning of a segment's log; none of them has
-    records from `first` on. Raises CorruptRecordError, OSError.
+    """Remove the batches with offsets below `first` from the beginning of a segment's log. No batch may have
+    records on both sides of `first`. Raises CorruptRecordError, OSError.
     """
     with files.open(path) as handle:
         size = files.size(handle)
@@ -82,7 +82,7 @@ def drop_below(files: Files, path: str, base_offset: int, first: int) -> None:
 
 
 def _position_of(files: Files, handle: Handle, base_offset: int, first: int) -> int:
-    """Return the byte at which the first batch begins that has offsets from `first` on."""
+    """Return the position of the first batch with offsets from `first` on."""
     size, at = files.size(handle), 0
     for step in walk(files, handle, 0, size, check_crcs=False, least=base_offset):
         behind = np.flatnonzero(step.batches["last_offset"] >= first)
@@ -95,7 +95,7 @@ def _position_of(files: Files, handle: Handle, base_offset: int, first: int) -> 
 
 
 class _Cut(NamedTuple):
-    """Where a log is cut: the bytes `rest` come at byte `position`, and the log ends at offset `end` then."""
+    """The cut of a log: the bytes `rest` are written at `position`, and the log then ends at offset `end`."""
 
     position: int
     rest: bytes
@@ -125,8 +125,8 @@ def _find(files: Files, handle: Handle, base_offset: int, limit: Limit) -> _Cut 
 def _first_of(
     data: bytes, batch: NDArray[np.void], where: str, least: int, limit: Limit
 ) -> tuple[bytes, int] | None:
-    """Return a batch with its first records, those that stay, as its bytes and the offset behind it; None if
-    all stay.
+    """Return (a batch's bytes with its first records, offset after them), or None if all its records are
+    within the limit.
     """
     at, codec = int(batch["position"][0]), int(batch["attributes"][0]) & CODEC_MASK
     if batch["magic"][0] != MAGIC:
@@ -145,7 +145,7 @@ def _encoded(data: bytes, at: int, batch: NDArray[np.void], records: Records, ke
     """Return the bytes of batches with the first `kept` of their records."""
     n, before = len(batch), batch["attributes"].copy()
     source = batch.copy()
-    # Else the batch of a tombstone would begin its delete horizon, as the cleaner lets it.
+    # Without this flag the batch of a tombstone would get a delete horizon, as from the log cleaner.
     source["attributes"] |= DELETE_HORIZON_FLAG
     keep: NDArray[np.uint8] = np.full(max(len(records), 1), lib.SEG_DROP, np.uint8)
     keep[:kept] = lib.SEG_KEEP

@@ -1,7 +1,7 @@
-"""`download`: brings objects of an archive into files, several at a time, and checks their CRCs.
+"""`download`: copies objects of an archive into files, several at a time, and checks their CRCs.
 
-On disk: writes new files, each synced when its download is over. Memory: one buffer of BUFFER bytes for each
-thread. Threads: one calls `download`; it has threads of its own, none of which is left when it returns.
+On disk: writes new files, each synced after its download. Memory: one buffer of BUFFER bytes for each thread.
+Threads: one calls `download`; it has threads of its own, which have ended when it returns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class ReadableObjects(Protocol):
-    """Where objects are read from; see `remote.RemoteFiles`."""
+    """The objects of an archive, as downloads read them: a part of `remote.RemoteFiles`."""
 
     def read_into(self, name: str, at: int, buffer: Buffer) -> int: ...
 
@@ -41,8 +41,8 @@ class ObjectRange(NamedTuple):
 
 
 class Download(NamedTuple):
-    """A file to be made of ranges of objects, one behind the other; `counted` says whether `progress` is
-    told of its bytes, `is_sealed` whether it is of a sealed segment.
+    """A file made of ranges of objects, one after the other. With `counted`, its bytes are reported to
+    `progress`; `is_sealed` is True for a file of a sealed segment.
     """
 
     path: str
@@ -54,9 +54,10 @@ class Download(NamedTuple):
 def read_range(
     source: ReadableObjects, wanted: ObjectRange, buffer: bytearray, take: Callable[[memoryview], object]
 ) -> None:
-    """Read a range through a buffer, and give its bytes to `take`, from the first to the last. Raises
-    CorruptArchiveError if the object is missing or too short, or the CRC is wrong: `take` has had all bytes
-    then.
+    """Read a range through a buffer, and pass its bytes to `take` in order.
+
+    Raises CorruptArchiveError if the object is missing or too short, or if the CRC is wrong. In the last case
+    `take` has already had all bytes.
     """
     crc = done = 0
     while done < wanted.length:
@@ -79,13 +80,13 @@ def read_range(
 
 
 def download(source: ReadableObjects, files: Files, tasks: Iterable[Download], progress: Progress) -> None:
-    """Make the files of all tasks. `progress` is called by this thread, with bytes that were written. Raises
-    the first error of a task: ArchiveError, CorruptArchiveError, OSError; files may be incomplete then.
+    """Make the files of all tasks. This thread calls `progress` with numbers of written bytes. Raises the
+    first error of a task: ArchiveError, CorruptArchiveError, OSError; files may then be incomplete.
     """
 
-    def make(task: Download, buffer: bytearray, tell: Progress) -> None:
+    def make(task: Download, buffer: bytearray, report: Progress) -> None:
         with files.open_anew(task.path) as out:
-            writing = _Writing(files, out, tell, task.counted)
+            writing = _Writing(files, out, report, task.counted)
             for wanted in task.ranges:
                 read_range(source, wanted, buffer, writing.take)
             files.sync(out)
@@ -96,26 +97,26 @@ def download(source: ReadableObjects, files: Files, tasks: Iterable[Download], p
 class _Writing:
     """A file that is written from its first to its last byte."""
 
-    def __init__(self, files: Files, out: Handle, tell: Progress, counted: bool) -> None:
-        self._files, self._out, self._tell, self._counted, self._at = files, out, tell, counted, 0
+    def __init__(self, files: Files, out: Handle, report: Progress, counted: bool) -> None:
+        self._files, self._out, self._report, self._counted, self._at = files, out, report, counted, 0
 
     def take(self, data: memoryview) -> None:
         self._files.pwrite(self._out, data, self._at)
         self._at += len(data)
-        self._tell(len(data) if self._counted else 0)
+        self._report(len(data) if self._counted else 0)
 
 
 # --- threads -----------------------------------------------------------------------------------
 
 Work = Callable[[T, bytearray, Progress], object]
-"""Is called with a task, a buffer of the thread, and what it calls with bytes that are done, now and then:
-that raises an exception, which is for nobody, once another task has failed.
+"""A task's work, called with (task, buffer of the thread, progress). It reports written bytes to `progress`,
+also 0 bytes. After another task has failed, `progress` raises an exception, which stops the work.
 """
 
 
 def spread(tasks: Iterable[T], work: Work[T], progress: Progress) -> None:
-    """Do the work of all tasks, several at a time. `progress` is called by this thread. Raises the first
-    error of a task.
+    """Do the work of all tasks, several at a time. This thread calls `progress`. Raises the first error of a
+    task.
     """
     taken = _Tasks(iter(tasks), work)
     workers = [Worker(f"segstore-restore-{number}") for number in range(THREADS)]
@@ -139,44 +140,44 @@ class _Tasks(Generic[T]):
     def __init__(self, tasks: Iterator[T], work: Work[T]) -> None:
         self._tasks, self._work = tasks, work
         self._taking, self._stopped = Mutex(), False
-        self._told: SimpleQueue[int] = SimpleQueue()
+        self._written: SimpleQueue[int] = SimpleQueue()
 
     def stop(self) -> None:
-        """Let no thread go on behind the bytes that it has under way."""
+        """Stop each thread at its next report of progress."""
         self._stopped = True
 
     def progress(self) -> Iterator[int]:
-        """Yield bytes that are done, until each thread has ended its work."""
+        """Yield numbers of written bytes, until each thread has ended its work."""
         left = THREADS
         while left:
-            size = self._told.get()
+            size = self._written.get()
             if size:
                 yield size
             else:
                 left -= 1
 
     def run(self) -> None:
-        """Do tasks until there are no more, or one has failed."""
+        """Do tasks until all are done, or one has failed."""
         buffer = bytearray(BUFFER)
         try:
             with contextlib.suppress(_StoppedError):
                 while (found := self._next()) is not None:
-                    self._work(found[0], buffer, self._tell)
+                    self._work(found[0], buffer, self._report)
         except BaseException:
             self.stop()
             raise
         finally:
-            self._told.put(0)
+            self._written.put(0)
 
     def _next(self) -> tuple[T] | None:
         with self._taking:
             return None if self._stopped else next(((each,) for each in self._tasks), None)
 
-    def _tell(self, size: int) -> None:
+    def _report(self, size: int) -> None:
         if self._stopped:
             raise _StoppedError
         if size:
-            self._told.put(size)
+            self._written.put(size)
 
 
 class _StoppedError(Exception):

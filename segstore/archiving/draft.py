@@ -1,5 +1,4 @@
-"""`CommitDraft`: what becomes of each partition in a commit that is being made: its entry, and its new
-pieces.
+"""`CommitDraft`: collects the entries of a commit's partitions, and makes their new pieces.
 
 On disk files are only read, of the logs that have grown. Threads: one at a time.
 """
@@ -26,7 +25,7 @@ from segstore.storage.meta.published_ends import Ends
 from segstore.storage.segment.log_view import LogView
 
 BUFFERED = 64 << 20
-"""Bytes of pieces that a commit has in memory; more are read from the files as they are uploaded."""
+"""Bytes of pieces that a commit keeps in memory. Further pieces are read from the files during the upload."""
 
 
 class NewList(NamedTuple):
@@ -37,9 +36,9 @@ class NewList(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """What an archiver notes of a partition once the commit is there. `ends`: those that the archive has now,
-    None if it has less than that; `least` is the first segment that has pieces; `marks` are base offsets and
-    sources of the sealed segments in the log.
+    """An archiver's notes on a partition, valid once the commit is written. `ends` are the archived ends, or
+    None if the archive lacks a part. `least` is the base offset of the first segment with pieces. `marks` are
+    (base offset, source) of the log's sealed segments.
     """
 
     ends: Ends | None
@@ -50,7 +49,7 @@ class Carried(NamedTuple):
 
 
 class CommitDraft:
-    """Adds partitions to a commit. `lists` has those lists of segments that have changed."""
+    """Adds partitions to a commit. `lists` has the changed lists of segments."""
 
     def __init__(
         self,
@@ -71,8 +70,8 @@ class CommitDraft:
         self._buffered = 0
 
     def take(self, plan: PartitionPlan, whole: bool) -> None:
-        """Take the entry of a partition that has changed; unless `whole`, only what is in segments. Raises
-        OSError, FileNotFoundError if a segment was removed.
+        """Add the entry of a changed partition. Unless `whole`, it gets no new pieces. Raises OSError;
+        FileNotFoundError if a segment was removed.
         """
         key, each = plan.key, self._partitions[plan.key]
         had, new = self._state.partitions.get(key), self.lists.get(key)
@@ -80,7 +79,8 @@ class CommitDraft:
         current = listed.current
         reached = current[-1].end if current else plan.view.bases[0]
         if plan.lost and reached < plan.lost[-1].end:
-            # Compaction was faster than the uploads: pieces go only once segments have what is left of them.
+            # Compaction was faster than the uploads. Pieces are dropped only when uploaded segments cover
+            # them.
             raise FileNotFoundError(ENOENT, "no segment takes the place of lost pieces", str(key))
         least = max(current[-1].end if current else 0, plan.lost[-1].base + 1 if plan.lost else 0)
         kept = tuple(piece for piece in (had.pieces if had is not None else ()) if piece.base >= least)
@@ -109,7 +109,9 @@ class CommitDraft:
         self.carried[key] = Carried(plan.ends if done else None, inodes, least, marks, problem)
 
     def _empty_tail(self, plan: PartitionPlan, counts: bool) -> int:
-        """Return the base offset of the active segment, which may have no records yet."""
+        """Return the base offset of the active segment, which may have no records yet; 0 unless `counts`, or
+        if it is above the high watermark.
+        """
         base = plan.view.bases[-1]
         return base if counts and base <= plan.ends.high_watermark else 0
 
@@ -137,25 +139,25 @@ class CommitDraft:
 
     @property
     def has_entries(self) -> bool:
-        """Return whether any partition has changed."""
+        """Return whether a partition has changed."""
         return bool(self._pieces)
 
     def keep(self, key: TopicIdPartition) -> None:
-        """Take the entry of a partition of which only the list of segments has changed."""
+        """Add the entry of a partition with a new list of segments and no other change."""
         had = self._state.partitions[key]
         entry = replace(had, segments=self.lists[key].name)
         self._pieces[key] = entry, had.pieces, (), 0
 
     def finish(self) -> None:
-        """Put the partitions into a commit."""
+        """Write the partitions' entries into a commit."""
         for entry, _, added, least in self._pieces.values():
             self._commit.partition(entry, added, least)
 
     def finish_state(
         self, files: Mapping[str, bytes] | None, ways: tuple[Way, ...], forgotten: Iterable[tuple[str, str]]
     ) -> None:
-        """Put all partitions, topics and files into a state; `files` has the small files that there are, None
-        for all that are archived.
+        """Write all partitions, topics and files into a state. `files` has the present small files; with None
+        all archived files are kept.
         """
         commit, gone = self._commit, set(forgotten)
         for key, each in self._state.partitions.items():
@@ -175,7 +177,7 @@ class CommitDraft:
     # --- merged pieces ----------------------------------------------------------------------------
 
     def _merged(self, key: TopicIdPartition, pieces: tuple[ArchivedPiece, ...]) -> Iterable[ArchivedPiece]:
-        """Return pieces, of which those that are small and many are merged, as far as the log has them."""
+        """Return pieces, with runs of small ones merged if the log still has their bytes."""
         runs = merges(pieces)
         if not runs:
             return pieces

@@ -1,6 +1,6 @@
 """File systems of pyarrow for the URIs of archives.
 
-Nothing on disk. Threads: any; functions without state.
+Nothing is on disk. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ S3 = "s3"
 OBJECT_STORES = frozenset({S3, "gcs", "abfs"})
 """Kinds of file systems that show an object once its upload is complete."""
 CONNECT_TIMEOUT, REQUEST_TIMEOUT = 5.0, 20.0
-"""Seconds without an answer of S3 after which a request has failed; by default they are 1 and 3, too few for
-a large upload to be completed."""
+"""Seconds without an answer of S3 after which a request fails. The defaults, 1 and 3, are too few for
+completing a large upload.
+"""
 
 
 class ArchiveLocation(NamedTuple):
-    """Where an archive is: its URI without secrets and with them, the path within the file system."""
+    """The place of an archive: its URI without and with secrets, and its path within the file system."""
 
     uri: str
     secret_uri: str
@@ -33,8 +34,8 @@ class ArchiveLocation(NamedTuple):
 
 
 def opened(uri: str | os.PathLike[str], filesystem: FileSystem | None) -> ArchiveLocation:
-    """Open the file system of a URI, or of the path of a directory; or take the path within another file
-    system. Raises InvalidArgumentError, ArchiveError.
+    """Open the file system of a URI or of a directory's path. With `filesystem`, `uri` is a path in it.
+    Raises InvalidArgumentError, ArchiveError.
     """
     if isinstance(uri, os.PathLike):
         uri = arguments.path("uri", uri)
@@ -63,7 +64,7 @@ def reopened(filesystem: FileSystem) -> FileSystem:
 
 
 def _unwrapped(place: ArchiveLocation) -> ArchiveLocation:
-    """Return the place in the file system below a SubTreeFileSystem."""
+    """Return the place in the file system under a SubTreeFileSystem."""
     from pyarrow import fs
 
     while isinstance(place.filesystem, fs.SubTreeFileSystem):
@@ -73,8 +74,8 @@ def _unwrapped(place: ArchiveLocation) -> ArchiveLocation:
 
 
 def _tuned(filesystem: FileSystem) -> FileSystem:
-    """Return a file system of S3 that puts a small object in one request in place of three, and tries a
-    request three times; one of a URI tries it 31 times, without growing waits.
+    """Return the file system with better settings if it is S3: a small object takes one request instead of
+    three, and a request is tried three times instead of 31 times without growing waits.
     """
     if filesystem.type_name != S3:
         return filesystem

@@ -1,7 +1,7 @@
 """`UploadsUnderWay`: uploads of segments that run beside the ticks of an archiver.
 
-In the archive: segments, which no list names before they have landed. Threads: the archiver's, and those of
-`Uploads`.
+In the archive: segments. No list names a segment before its upload has ended. Threads: the archiver's, and
+those of `Uploads`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from segstore.files import Files
 
 
 class UploadsUnderWay:
-    """`names` has the uploads that are under way."""
+    """The running uploads of segments, and their results until `land` takes them."""
 
     def __init__(
         self, objects: WritableObjects, files: Files, uploads: Uploads, counts: ArchiverCounts
@@ -32,26 +32,26 @@ class UploadsUnderWay:
 
     @property
     def names(self) -> set[str]:
-        """Return the uploads, as they are in names of objects."""
+        """Return the ids of the running uploads, as in names of objects."""
         return {name for _, name in self._under_way.values()}
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether an upload is still under way, and not all that were begun have ended."""
+        """Return whether an upload is still running."""
         return self._ended.qsize() < len(self._under_way)
 
     def begin(
         self, number: int, name: str, each: SealedSegment, partition: PartitionArchive, time: int
     ) -> None:
-        """Begin an upload with a number that no other one has."""
+        """Begin an upload. Its number must be unique."""
         self._under_way[number] = each, name
         partition.flying.add((each.local.base_offset, each.source))
         call = partial(upload_segment, self._objects, self._files, each, name, time)
         self._uploads.begin(number, call, self._ended)
 
     def land(self, partitions: Mapping[TopicIdPartition, PartitionArchive]) -> None:
-        """Take the uploads that have ended into their partitions; one that has failed begins anew at a later
-        tick. Raises what is no error of the archive or the disk.
+        """Add the ended uploads to their partitions. A failed upload begins again at a later tick. Raises an
+        upload's error if it is neither a SegstoreError nor an OSError.
         """
         while True:
             try:
@@ -68,6 +68,6 @@ class UploadsUnderWay:
             each.ready[done.result.base, done.result.source] = done.result
             self._counts.segments += 1
             return
-        each.ends = None  # the next tick looks at the partition again
+        each.ends = None  # the next tick then plans the partition again
         if done.error is not None and not isinstance(done.error, SegstoreError | OSError):
             raise copy_of(done.error)

@@ -1,4 +1,4 @@
-"""`lags`: how far an archive is behind its store. Nothing is on disk. Threads: any."""
+"""`lags`: an archive's lag behind its store. Nothing is on disk. Threads: any."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lags(moments: Moments, archiver: Archiver | None) -> dict[tuple[str, int], L
         there = had.get(key)
         end = ends.start if there is None else there.end
         records = max(ends.high_watermark - end, 0)
-        behind = _bytes_behind(moments, key, ends, there) if records else 0
+        behind = _lag_bytes(moments, key, ends, there) if records else 0
         found[key.topic, key.partition] = Lag(records, behind, ms if records else 0)
     return found
 
@@ -43,8 +43,8 @@ def total_of(found: Mapping[tuple[str, int], Lag]) -> Lag:
     )
 
 
-def _bytes_behind(moments: Moments, key: TopicIdPartition, ends: Ends, had: ArchivedPartition | None) -> int:
-    """Return how many bytes the log has behind what is archived of it."""
+def _lag_bytes(moments: Moments, key: TopicIdPartition, ends: Ends, had: ArchivedPartition | None) -> int:
+    """Return the number of the log's bytes after the archived ones."""
     try:
         view = moments.view(key)
     except (StoreClosedError, UnknownTopicOrPartitionError, OSError):

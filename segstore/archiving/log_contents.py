@@ -1,4 +1,4 @@
-"""`LogContents`: what an archive has of one partition's log, as extents of objects in the order of offsets.
+"""`LogContents`: the archived contents of one partition's log, as extents of objects in the order of offsets.
 
 Nothing is on disk: it is made of the archive's state and of the list of segments that the state names. Spark
 pickles it, or a part of it, and sends it to tasks. Threads: any; values that do not change.
@@ -21,12 +21,12 @@ from segstore.leader_epochs import LeaderEpochCache
 from segstore.replication.observed_log import OffsetAndEpoch, agreed_in, position_in
 
 AHEAD = 2
-"""Extents behind a part of a log: markers of the part's last transactions lie there, mostly."""
+"""Extents after a part of a log. Mostly they have the markers of the part's last transactions."""
 
 
 class Extent(NamedTuple):
-    """Whole batches in `object`, `length` bytes from byte `at` on, of offsets from `first` on, below `end`.
-    `segment` is set if they are all of a sealed segment, which may have indexes.
+    """Whole batches in `object`: `length` bytes from byte `at` on, with offsets from `first` on, below `end`.
+    `segment` is set if they are a whole sealed segment, which may have indexes.
     """
 
     object: str
@@ -41,8 +41,8 @@ class Extent(NamedTuple):
 @dataclass(frozen=True)
 class LogContents:
     """The log of the partition `key` in an archive. Offsets from `start` on, below `end`, the high watermark,
-    can be read; `stable` is the last stable offset, -1 if it is not known. Below `gaps_end` compaction may
-    have left gaps, -1: anywhere. `is_part`: there are extents that are not named here.
+    can be read. `stable` is the last stable offset, -1 if it is not known. Below `gaps_end` compaction may
+    have left gaps; -1: gaps may be anywhere. `is_part` is True if some extents of the log are left out.
     """
 
     key: TopicIdPartition
@@ -63,16 +63,16 @@ class LogContents:
         return LeaderEpochCache(self.epochs)
 
     def after(self, offset: int) -> Extent | None:
-        """Return the extent with an offset, or the first one behind it."""
+        """Return the extent with an offset, or the next extent, or None."""
         slot = bisect_right(self._ends, offset)
         return self.extents[slot] if slot < len(self.extents) else None
 
     def has(self, name: str) -> bool:
-        """Return whether an object is named here."""
+        """Return whether an extent is in the object `name`."""
         return any(each.object == name for each in self.extents)
 
     def part(self, start: int, end: int) -> LogContents:
-        """Return what a reader of the offsets from `start` on, below `end`, needs."""
+        """Return the part that a reader of the offsets from `start` on, below `end`, needs."""
         first, last = bisect_right(self._ends, start), bisect_right(self._ends, max(end - 1, start))
         found = self.extents[first : last + 1 + AHEAD]
         is_part = self.is_part or len(found) < len(self.extents)
@@ -82,22 +82,26 @@ class LogContents:
 
     @property
     def epoch(self) -> int:
-        """Return the latest leader epoch that the log has taken part in, -1 for none."""
+        """Return the latest leader epoch of the log, -1 without one."""
         return self._epochs.current
 
     def position(self, offset: int) -> OffsetAndEpoch:
-        """Return an offset with the leader epoch of the record before it, -1 if that is not known."""
+        """Return an offset with the leader epoch of the record before it, or -1 as the epoch if it is not
+        known.
+        """
         return position_in(self._epochs, self.end, offset)
 
     def agreed(self, position: OffsetAndEpoch) -> int:
-        """Return the offset up to which this log surely has the records of the log that a position was taken
-        from: that of the position if it has them all.
+        """Return the offset up to which this log certainly agrees with the log that a position was taken
+        from: the position's offset if they agree on all records below it.
         """
         return agreed_in(self._epochs, self.end, position)
 
 
 def contents_of(partition: ArchivedPartition, listed: SegmentList, gaps_end: int) -> LogContents:
-    """Return the contents of a partition of an archive's state; `listed` is the list that it names."""
+    """Return the contents of a partition of an archive's state; `listed` is the list that the partition
+    names.
+    """
     found = list(_extents(partition, listed))
     retired = any(each.until is not None for each in listed.readable)
     first = found[0].first if found else partition.end

@@ -1,5 +1,5 @@
-"""`LogWindows`: reads extents of an archived log in windows of whole batches, the next one while the caller
-decodes the last one.
+"""`LogWindows`: reads extents of an archived log in windows of whole batches. The next window is read while
+the caller decodes the last one.
 
 In the archive: only reads, of ranges of objects. Threads: one calls; one thread of its own reads ahead. A
 window does not change.
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FIRST_BYTES, MOST_BYTES, GROWTH = 1 << 20, 1 << 24, 4
-"""Reads begin small, so that a small read does not cost a large one, and grow while they go on."""
+"""Reads begin small, so that a small read does not cost a large one, and grow with each window."""
 MOST_SEARCHED = 64 << 20
-"""Bytes that are searched for a whole batch behind damage."""
+"""Bytes that are searched for a whole batch after damage."""
 KEPT = 4
-"""Windows that are kept: who looks for the end of a transaction comes back to the ones before."""
+"""Windows that are kept: the search for the end of a transaction returns to earlier windows."""
 
 
 class ObjectGoneError(Exception):
-    """An object is not there: it was replaced since the state was read, or it was lost."""
+    """An object is missing: it was replaced since the state was read, or it was lost."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -40,8 +40,8 @@ class ObjectGoneError(Exception):
 
 
 class ObjectDamage(NamedTuple):
-    """Bytes that are no batch, at byte `position` of an object; a whole batch begins at offset `next_offset`
-    again.
+    """Bytes that are not a batch, at byte `position` of an object. The next whole batch begins at offset
+    `next_offset`.
     """
 
     position: int
@@ -50,8 +50,8 @@ class ObjectDamage(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A window to read: it begins at byte `position` of an extent, has offsets from `begin` on, `size` bytes,
-    and nothing from byte `until` on unless a batch reaches over it.
+    """A request for a window. It begins at byte `position` of an extent, at offset `begin`, and has `size`
+    bytes. It ends at byte `until` at most, unless a batch reaches over it.
     """
 
     extent: Extent
@@ -66,9 +66,9 @@ class Ask(NamedTuple):
 
 
 class BatchWindow(NamedTuple):
-    """Whole batches of offsets from `begin` on, below `end`: `data` begins at byte `at` of the object, its
-    headers are in `batches`, and in `headers` as C has them. `after` is the byte of the extent at which the
-    next window begins. Damage lies behind the batches.
+    """Whole batches of offsets from `begin` on, below `end`. `data` begins at byte `at` of the object.
+    `batches` are their headers, and `headers` the same as C structs. The next window begins at byte `after`
+    of the extent. Damage is after the batches.
     """
 
     ask: Ask
@@ -91,13 +91,13 @@ class BatchWindow(NamedTuple):
         return np.frombuffer(self.headers, batch_type())
 
     def damaged(self, offset: int) -> CorruptRecordError:
-        """Return the error of a read of an offset that the damage hides."""
+        """Return the error for a read of an offset within the damage."""
         assert self.damage is not None
         position, reason, back = self.damage
         return CorruptRecordError(self.extent.object, position, offset, reason, back)
 
     def next(self) -> Ask | None:
-        """Return what to ask for next in the same extent, None at its end."""
+        """Return the request for the next window of the extent, or None at its end."""
         extent, until = self.extent, self.ask.until
         if self.after >= extent.length:
             return None
@@ -116,13 +116,13 @@ class LogWindows(Closing):
         self._read: BatchWindow | None = None
 
     def close(self) -> None:
-        """End the thread that reads ahead; it is not waited for."""
+        """End the thread that reads ahead, without waiting for it."""
         if self._worker is not None:
             self._worker.leave()
         self._worker, self._ahead = None, None
 
     def get(self, ask: Ask) -> BatchWindow:
-        """Return a window. Raises ObjectGoneError, CorruptArchiveError for an object that is cut off,
+        """Return a window. Raises ObjectGoneError, CorruptArchiveError for a truncated object,
         ArchiveError.
         """
         found = self._kept.pop(ask.key, None) or self._arrived(ask) or self._fetched(ask)
@@ -132,7 +132,7 @@ class LogWindows(Closing):
         return found
 
     def read_ahead(self, ask: Ask) -> None:
-        """Begin to read a window that will be asked for."""
+        """Begin to read a window that the caller will need."""
         if self._ahead is not None or ask.key in self._kept:
             return
         if self._worker is None:
@@ -145,7 +145,7 @@ class LogWindows(Closing):
         self._read = self._fetched(ask)
 
     def _arrived(self, ask: Ask) -> BatchWindow | None:
-        """Return the window that was read ahead, None if that is another one, or failed: it is read anew."""
+        """Return the window that was read ahead, or None if another one was, or if the read failed."""
         if self._ahead is None or self._worker is None:
             return None
         wanted = self._ahead.key == ask.key
@@ -182,15 +182,15 @@ class LogWindows(Closing):
 
 
 def _larger(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> Ask | None:
-    """Return what to ask for in place of a window without a batch: more bytes, because its first batch is
-    larger, or is damaged and another one has to be found behind it.
+    """Return a larger request if a window has no batch, because its first batch is larger or damaged, else
+    None.
     """
     left = ask.extent.length - ask.position
     if headers or len(data) >= left:
         return None
     if stop.status == lib.SEG_SHORT and stop.need <= left:
         return ask._replace(size=max(stop.need, LEAST_ENTRY, 2 * len(data)), until=ask.extent.length)
-    if len(data) >= MOST_SEARCHED or _whole_behind(ask, data, 0, ask.begin) is not None:
+    if len(data) >= MOST_SEARCHED or _next_whole_batch(ask, data, 0, ask.begin) is not None:
         return None
     return ask._replace(size=MOST_SEARCHED, until=ask.extent.length)
 
@@ -200,7 +200,7 @@ def _window(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> BatchWi
     after, end = ask.position + used, stop.last_offset + 1 if headers else ask.begin
     if stop.status in (lib.SEG_END, lib.SEG_FULL) or (stop.status == lib.SEG_SHORT and headers):
         return BatchWindow(ask, data, headers, after, extent.end if after >= extent.length else end, None)
-    found = _whole_behind(ask, data, used, end)
+    found = _next_whole_batch(ask, data, used, end)
     if found is None and headers:  # the next window begins with the damage
         return BatchWindow(ask, data, headers, after, end, None)
     after, end = (extent.length, extent.end) if found is None else found
@@ -208,10 +208,8 @@ def _window(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> BatchWi
     return BatchWindow(ask, data, headers, after, end, damage)
 
 
-def _whole_behind(ask: Ask, data: bytes, bad: int, least: int) -> tuple[int, int] | None:
-    """Return the byte of the extent at which the first whole batch behind damage lies, and its base
-    offset.
-    """
+def _next_whole_batch(ask: Ask, data: bytes, bad: int, least: int) -> tuple[int, int] | None:
+    """Return (byte of the extent, base offset) of the first whole batch after damage."""
     found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), bad + 1, least, MAX_OFFSET)
     if found < 0:
         return None

@@ -1,7 +1,8 @@
-"""`merges`: which pieces of a partition become one piece in the next state, so that a state stays short.
+"""`merges`: chooses the pieces of a partition that become one piece in the next state, so that a state stays
+short.
 
-Neighbours that are all smaller than a size are merged, sixteen or more at once, the smallest first. Nothing
-is on disk. Threads: any; functions without state.
+Neighbours that are all smaller than a size are merged, sixteen or more at once, the smallest size first.
+Nothing is on disk. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from segstore.archiving.pieces import ArchivedPiece
 
 FEWEST = 16
 SIZES = (1 << 16, 1 << 20, 16 << 20)
-"""Bytes: a piece that has the last of these, or more, is not merged any more."""
+"""Bytes: a piece of the largest size or more is not merged any more."""
 
 
 def merges(pieces: tuple[ArchivedPiece, ...]) -> list[tuple[ArchivedPiece, ...]]:
-    """Return the runs of pieces, each of one segment, that are to become one piece each."""
+    """Return the runs of pieces to merge; each run is of one segment, and becomes one piece."""
     for size in SIZES:
         runs = [
             tuple(run)

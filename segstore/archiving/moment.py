@@ -1,4 +1,5 @@
-"""`Moments`: what a store has at one moment: topics, ends of all logs of one publication, small files.
+"""`Moments`: the state of a store at one moment: topics, the ends of all logs from one publication, small
+files.
 
 On disk files are only read. Threads: the archiver's; `ends_now` any.
 """
@@ -24,17 +25,17 @@ from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
 
 NEWEST_ONLY = frozenset({names.ADOPTED, names.ADOPTED_COPY, names.PRODUCER_IDS})
-"""Small files of which only the newest content is of use, at any time: they only grow."""
+"""Small files that only grow: their newest content serves for a restore to any time."""
 _NOT_ARCHIVED = frozenset({names.LAGS, names.LET_GO})
-"""What other processes are told for the moment."""
+"""Small files with only momentary information for other processes."""
 _TICK_NS = 2_000_000_000  # coarser than the clock of any file system
 
 Slots = dict[TopicIdPartition, int]
 
 
 class Moment(NamedTuple):
-    """`time` (ms) is when it was taken; what was appended before is in `ends`. `all_topics` has names and
-    ids, also of topics that are not archived.
+    """The state of a store at `time` (ms): records that were appended before it are below `ends`.
+    `all_topics` has (name, id) of all topics, also of topics that are not archived.
     """
 
     time: int
@@ -44,7 +45,7 @@ class Moment(NamedTuple):
 
 
 class Moments:
-    """Takes moments of a store that is open "r"."""
+    """Reads the state of a store, which is open "r", at one moment after the other."""
 
     def __init__(self, store: Store, settings: ArchiveSettings) -> None:
         assert isinstance(store.engine, StoreReader)
@@ -61,7 +62,7 @@ class Moments:
         self._cleaned_seen: tuple[int, ...] | None = None
 
     def take(self) -> Moment:
-        """Return this moment. Raises OSError, CorruptCheckpointError."""
+        """Return the present moment. Raises OSError, CorruptCheckpointError."""
         self._look_at_topics()
         now = self.store.context.clock()
         return Moment(now, self._topics, self._all, self.ends_now(self._slots))
@@ -82,11 +83,13 @@ class Moments:
         self._found, self._topics, self._all, self._slots = found, chosen, everything, slots
 
     def info(self, key: TopicIdPartition) -> TopicInfo:
-        """Return the topic of a partition that the last moment has."""
+        """Return the topic of a partition of the last moment."""
         return self._topics[key.topic]
 
     def ends_now(self, slots: Slots) -> dict[TopicIdPartition, Ends]:
-        """Return the ends of these logs, those that are published all at one moment."""
+        """Return the ends of these logs. Published ends are all of one moment; an unpublished log's end is
+        read from its files.
+        """
         published = self.side.ends_of(list(slots.values()))
         if len(published) == len(slots):
             return {key: published[slot] for key, slot in slots.items()}
@@ -99,11 +102,11 @@ class Moments:
 
     @property
     def slots(self) -> Slots:
-        """Return the keys of the partitions that are archived."""
+        """Return the slot keys of the archived partitions."""
         return self._slots
 
     def _unpublished(self, key: TopicIdPartition) -> Ends | None:
-        """Return where an unpublished log ends, None if it is only being made, or was deleted."""
+        """Return the ends of an unpublished log, or None if it is still being created, or was deleted."""
         try:
             view = self.follower(key).view
         except (StoreClosedError, UnknownTopicOrPartitionError):
@@ -113,7 +116,7 @@ class Moments:
         return Ends(0, view.start_offset, end, end, view.stable_offset, 0, layout, -1)
 
     def follower(self, key: TopicIdPartition) -> ReadOnlyPartition:
-        """Return the reading side of a partition. Raises UnknownTopicOrPartitionError."""
+        """Return the read-only partition. Raises UnknownTopicOrPartitionError."""
         known = self._followers.get(key)
         if known is not None:
             return known
@@ -123,11 +126,13 @@ class Moments:
         return made
 
     def view(self, key: TopicIdPartition) -> LogView:
-        """Return a log as it is now. Raises UnknownTopicOrPartitionError, StoreClosedError, OSError."""
+        """Return the present view of a log. Raises UnknownTopicOrPartitionError, StoreClosedError,
+        OSError.
+        """
         return self.follower(key).view
 
     def epochs(self, key: TopicIdPartition) -> tuple[tuple[int, int], ...]:
-        """Return the leader epochs of a log by its checkpoint; none if that is damaged. Raises OSError."""
+        """Return the leader epochs in a log's checkpoint, or none if it is damaged. Raises OSError."""
         path = os.path.join(self.follower(key).directory, names.LEADER_EPOCHS)
         try:
             loaded: LeaderEpochs = LeaderEpochs.load(self.files, path)
@@ -136,7 +141,7 @@ class Moments:
         return loaded.entries
 
     def cleaned(self) -> dict[tuple[str, int], int]:
-        """Return cleaner-offset-checkpoint. Raises OSError."""
+        """Return the offsets of cleaner-offset-checkpoint. Raises OSError."""
         path = os.path.join(self.store.path, names.CLEANER_OFFSETS)
         try:
             seen = self.files.identity(path)
@@ -148,8 +153,8 @@ class Moments:
         return self._cleaned
 
     def small(self) -> dict[str, bytes]:
-        """Return the content of the small files of `.segstore`, by name; the same object if no file has
-        changed. Raises OSError.
+        """Return the content of the small files of `.segstore`, by name. It is the same dict object if no
+        file has changed. Raises OSError.
         """
         ours = os.path.join(self.store.path, names.OURS)
         now, modified = time.time_ns(), self.files.modified(ours)

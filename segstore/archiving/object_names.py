@@ -2,16 +2,16 @@
 
 ```
 claims/<epoch, 10 digits>-<nonce, 16 hex digits>        an archiver took the archive over
-commits/<claim>/<sequence, 20 digits>.commit            what a tick has changed, with pieces of tails
+commits/<claim>/<sequence, 20 digits>.commit            a tick's changes, with pieces of tails
 commits/<claim>/<sequence, 20 digits>.state             the whole state of the archive
 topics/<topic>/<topic id>/<partition>/
     <base offset, 20 digits>.<upload>.log               a sealed segment; its other files alike
     <version, 20 digits>.<upload>.segments              the list of the partition's segments
 ```
 
-A claim is `<epoch>-<nonce>`; an upload is `<claim>-<number>`, so that no name is ever written twice, and none
-by two archivers. The highest claim counts, first by its epoch, then by its nonce: their order as text.
-Parsing accepts exactly what formatting makes: for any other name it returns None.
+A claim is `<epoch>-<nonce>`; an upload is `<claim>-<number>`, so that no name is ever written twice, and no
+two archivers write the same name. The highest claim counts, first by its epoch, then by its nonce: their
+order as text. Parsing accepts exactly the names that formatting makes, and returns None for any other name.
 
 Threads: any; functions without state.
 """
@@ -32,7 +32,7 @@ STATE = ".state"
 SEGMENTS = ".segments"
 SEGMENT_SUFFIXES = (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPSHOT)
 NO_TOPIC_ID = "-"
-"""Stands for the id of a topic of an old broker, which has none."""
+"""The topic id in the names of a topic of an old broker, which has no id."""
 
 _CLAIM = r"([0-9]{10})-([0-9a-f]{16})"
 _CLAIM_NAME = re.compile(_CLAIM)
@@ -46,7 +46,7 @@ _OF_PARTITION = re.compile(
 
 
 class ArchiverClaim(NamedTuple):
-    """An archiver's claim to an archive. The highest counts."""
+    """An archiver's claim to an archive. The highest claim counts."""
 
     epoch: int
     nonce: str
@@ -56,7 +56,7 @@ class ArchiverClaim(NamedTuple):
 
 
 class CommitName(NamedTuple):
-    """The name of a commit or a state; `suffix` says which."""
+    """The name of a commit or a state; `suffix` is ".commit" or ".state"."""
 
     claim: ArchiverClaim
     sequence: int
@@ -67,7 +67,7 @@ class CommitName(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition of a topic by its id: a topic that was deleted and made again is another one."""
+    """A partition of a topic by its id. A topic that was deleted and created again has another id."""
 
     topic: str
     topic_id: str
@@ -104,30 +104,30 @@ def commits_of(claim: ArchiverClaim) -> str:
 
 
 def upload(claim: ArchiverClaim, number: int) -> str:
-    """Return the part of a name that says which upload the object comes from."""
+    """Return the id of an upload, which is a part of its objects' names."""
     return f"{claim}-{number}"
 
 
 def claim_of_upload(text: str) -> ArchiverClaim | None:
-    """Return the claim in a name that `upload` made."""
+    """Return the claim in a result of `upload`, or None."""
     match = _UPLOAD.fullmatch(text)
     return None if match is None else ArchiverClaim(int(match[2]), match[3])
 
 
 def parse_claim(text: str) -> ArchiverClaim | None:
-    """Return the claim whose `str` this is."""
+    """Return the claim in a text that `str` made, or None."""
     match = _CLAIM_NAME.fullmatch(text)
     return None if match is None else ArchiverClaim(int(match[1]), match[2])
 
 
 def parse_claim_object(name: str) -> ArchiverClaim | None:
-    """Return the claim that an object stands for."""
+    """Return the claim of a claim object, or None."""
     match = _CLAIM_OBJECT.fullmatch(name)
     return None if match is None else ArchiverClaim(int(match[2]), match[3])
 
 
 def parse_commit(name: str) -> CommitName | None:
-    """Return the parts of the name of a commit or a state."""
+    """Return the parts of the name of a commit or a state, or None."""
     match = _COMMIT.fullmatch(name)
     if match is None or int(match[4]) > INT64_MAX:
         return None
@@ -135,7 +135,7 @@ def parse_commit(name: str) -> CommitName | None:
 
 
 def parse_partition_object(name: str) -> PartitionObject | None:
-    """Return the parts of the name of an object of a partition."""
+    """Return the parts of the name of an object of a partition, or None."""
     match = _OF_PARTITION.fullmatch(name)
     if match is None or int(match[4]) > INT64_MAX or int(match[3]) > INT32_MAX:
         return None

@@ -1,8 +1,9 @@
-"""`TransactionsAhead`: which batches of a window belong to aborted transactions, by the markers behind them.
+"""`TransactionsAhead`: finds the batches of a window that belong to aborted transactions, by the markers
+after them.
 
-A reader that begins anywhere needs no more than the log from there on: it reads ahead until every transaction
-of the batches has ended, which is within the next window mostly. The control batches are the authority, as in
-a store. Threads: one, that of the reader.
+A reader that begins anywhere needs only the log from there on. It reads ahead until every transaction of the
+batches has ended, mostly within the next window. The control batches are the authority, as in a store.
+Threads: one, that of the reader.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class TransactionsAhead:
-    """What is known of transactions from the window `_first` on, up to `_last`; `following` returns the
-    window behind another one, None at the end of the log.
+    """The transactions of consecutive windows up to `_last`. `following` returns the window after another
+    one, or None at the end of the log.
     """
 
     def __init__(self, following: Callable[[BatchWindow], BatchWindow | None]) -> None:
@@ -35,16 +36,16 @@ class TransactionsAhead:
         self._last: BatchWindow | None = None
 
     def begun(self, window: BatchWindow) -> ProducerState:
-        """Forget all, and begin with a window; the state changes with each window that is taken."""
+        """Forget all transactions, begin with a window, and return the state, which changes with each
+        `take`.
+        """
         self._state, self._aborted = ProducerState(), []
         self._begin = window.ask.begin
         self.take(window)
         return self._state
 
     def take(self, window: BatchWindow) -> None:
-        """Take in the batches of the next window. Raises CorruptRecordError for a marker that can't be
-        read.
-        """
+        """Add the batches of the next window. Raises CorruptRecordError for a marker that can't be read."""
 
         def read_control(slot: int) -> tuple[int, int]:
             one, file = window.batches[slot : slot + 1], window.extent.object
@@ -56,9 +57,9 @@ class TransactionsAhead:
         self._last = window
 
     def judged(self, window: BatchWindow, first: int, last: int) -> tuple[NDArray[np.bool_], int]:
-        """Return which batches of a window, from `first` on, below `last`, belong to an aborted transaction;
-        and how many come before the first one whose transaction's end is not in the log. Raises
-        CorruptRecordError if that is the very first one.
+        """Return (mask of the window's batches from `first` on, below `last`, that belong to an aborted
+        transaction; number of batches before the first one whose transaction has no end in the log). Raises
+        CorruptRecordError if that number is 0.
         """
         batches = window.batches[first:last]
         bad = np.zeros(len(batches), bool)
@@ -79,9 +80,7 @@ class TransactionsAhead:
         return bad, known
 
     def _reach(self, window: BatchWindow, offset: int) -> None:
-        """Take in windows until the transactions of an offset and those before it have ended, or the log
-        ends.
-        """
+        """Take windows until the transactions up to an offset have ended, or the log ends."""
         if self._last is None or not self._begin <= window.ask.begin < self._last.end:
             self.begun(window)
         while self._last is not None and (

@@ -1,4 +1,4 @@
-"""`PartitionArchive`: what an archiver has in memory of a partition beside the archive's state.
+"""`PartitionArchive`: an archiver's state of a partition in memory, beside the archive's own state.
 
 Nothing is on disk. Threads: the archiver's; others read.
 """
@@ -15,9 +15,10 @@ from segstore.storage.meta.published_ends import Ends
 
 @dataclass
 class PartitionArchive:
-    """`listed` is the newest list; `inodes` has the file of each segment that pieces were read from, `ready`
-    the segments that were uploaded and are in no list, `flying` those that are being uploaded; both by base
-    offset and source. `ends` are what the archive has, None if the next tick is to look.
+    """An archiver's state of a partition. `listed` is the newest list; `inodes` has the file of each segment
+    from which pieces were read. `ready` has the uploaded segments that are in no list yet, `flying` the
+    segments whose upload runs, both by base offset and source. `ends` are the archived ends, or None if the
+    next tick must plan the partition again.
     """
 
     key: TopicIdPartition

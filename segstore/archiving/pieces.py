@@ -1,4 +1,5 @@
-"""What an archive has of a log: sealed segments, and pieces of segments that are not there whole yet.
+"""The parts of a log in an archive: sealed segments, and pieces of segments that are not archived as a whole
+yet.
 
 Nothing is on disk: these are entries of the lists of segments and of commits, in the archive. Threads: any;
 values that do not change.
@@ -13,13 +14,14 @@ from segstore import names
 from segstore.archiving.object_names import PartitionObject, TopicIdPartition
 
 Source = tuple[int, int, int]
-"""What tells a file of the store from another one under its name: inode, size, and time of change (ns). The
-log cleaner keeps the time, and file systems give inodes again.
+"""The identity of a file of the store: inode, size, and time of change (ns). It distinguishes the file from a
+later one with its name. Inode or time alone does not: the log cleaner keeps the time, and file systems reuse
+inodes.
 """
 
 
 def source_of(identity: Iterable[int]) -> Source:
-    """Return the source with the numbers of `Files.identity`. Raises TypeError, ValueError."""
+    """Return the source from a result of `Files.identity`. Raises TypeError, ValueError."""
     inode, size, changed = identity
     return int(inode), int(size), int(changed)
 
@@ -28,10 +30,10 @@ class ArchivedSegment(NamedTuple):
     """A sealed segment. Offsets from `base` on, below `end`; `files` has size in bytes and CRC-32C of each of
     its files, by suffix; `max_timestamp` is the largest of its records (ms), -1 for none.
 
-    `since` is when the archiver first saw the segment in the log (ms), `until` when it was not in the log any
-    more, None while it is; `retired` says why: "retention" if the log starts behind it now, "replaced" if
-    compaction or an unclean recovery put other segments in its place. `source` tells the archiver whether the
-    file in the store is still the one that it read.
+    `since` is the time (ms) at which the archiver first saw the segment in the log, `until` the time at which
+    it had left the log, or None. `retired` is the reason: "retention" if the log now starts after it,
+    "replaced" if compaction or an unclean recovery put other segments in its place. `source` is the identity
+    of the store's file when it was read.
     """
 
     base: int
@@ -50,11 +52,11 @@ class ArchivedSegment(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return how many bytes the segment's log has."""
+        """Return the size of the segment's log in bytes."""
         return self.files[names.LOG][0]
 
     def retire(self, until: int, why: str) -> ArchivedSegment:
-        """Return the entry of the segment once it is in the log no more."""
+        """Return the entry of the segment after it has left the log."""
         return self._replace(until=until, retired=why)
 
     def in_log_at(self, time: int) -> bool:
@@ -62,7 +64,7 @@ class ArchivedSegment(NamedTuple):
         return self.since <= time and (self.until is None or time < self.until)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `segment_of` reads."""
+        """Return the entry as JSON values, for `segment_of`."""
         held: dict[str, Any] = {
             "base": self.base,
             "end": self.end,
@@ -97,9 +99,9 @@ def segment_of(held: Mapping[str, Any]) -> ArchivedSegment:
 
 
 class ArchivedPiece(NamedTuple):
-    """A stretch of a segment's log within a commit or a state: `length` bytes from byte `at` of `object` on,
-    which lie at byte `position` of the segment with base offset `base`. They are whole batches, of offsets
-    from `first` on, below `end`.
+    """A stretch of a segment's log within a commit or a state. It is `length` bytes from byte `at` of
+    `object` on; in the segment with base offset `base` they begin at byte `position`. They are whole batches,
+    of offsets from `first` on, below `end`.
     """
 
     object: str
@@ -113,7 +115,7 @@ class ArchivedPiece(NamedTuple):
     max_timestamp: int
 
     def to_json(self) -> list[Any]:
-        """Return what `piece_of` reads."""
+        """Return the entry as JSON values, for `piece_of`."""
         return list(self)
 
 

@@ -1,6 +1,6 @@
-"""`plan_partition`: what a tick has to carry of a partition into the archive, by its segments alone.
+"""`plan_partition`: plans a tick's work for a partition, from its segments alone.
 
-Nothing is read yet, and nothing is on disk. Threads: any; values and functions without state.
+No log is read, and nothing is on disk. Threads: any; values and functions without state.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment as LocalSegment
 
 MOST_IN_PIECES = 64 << 20
-"""Bytes of a partition; if there are more, sealed segments are uploaded before the commit."""
+"""Bytes of a partition's pieces. Above it, sealed segments are uploaded before the commit."""
 
 Ready = Mapping[tuple[int, Source], ArchivedSegment]
-"""Segments that are in the archive whole, by base offset and source."""
+"""Segments that are archived as a whole, by base offset and source."""
 
 
 class SegmentRead(NamedTuple):
@@ -32,8 +32,8 @@ class SegmentRead(NamedTuple):
 
 
 class PartitionPlan(NamedTuple):
-    """`lost`: pieces whose file is in the log no more. `first` are the segments to be uploaded before the
-    commit, `later` those that are uploaded beside it.
+    """A tick's work for a partition. `lost` are pieces whose file has left the log. `first` are the segments
+    to upload before the commit, `later` the segments to upload beside it.
     """
 
     key: TopicIdPartition
@@ -47,7 +47,7 @@ class PartitionPlan(NamedTuple):
 
 
 def sealed_of(key: TopicIdPartition, view: LogView, high_watermark: int) -> tuple[SealedSegment, ...]:
-    """Return the sealed segments of a log that lie below its high watermark."""
+    """Return the sealed segments of a log that are below its high watermark."""
     return tuple(
         SealedSegment(key, local, end, local.final_size)
         for local, end in zip(view.segments, view.bases[1:], strict=False)
@@ -64,15 +64,15 @@ def plan_partition(
     inodes: Mapping[int, int],
     ready: Ready,
 ) -> PartitionPlan:
-    """Return what is to be done for a partition. `inodes` has, by base offset, the file that pieces were read
-    from; `ready` what was uploaded and is not in the list yet.
+    """Return the plan of a partition. `inodes` has, by base offset, the file from which pieces were read;
+    `ready` has the uploaded segments that are not in the list yet.
     """
     sealed = sealed_of(key, view, ends.high_watermark)
     lost = _lost(view, pieces, inodes)
     have = ready.keys() | {(each.base, each.source) for each in listed.current}
     missing = [each for each in sealed if (each.local.base_offset, each.source) not in have]
     tail = _tail(view, listed, pieces[len(lost) :])
-    at_once = bool(lost) or not pieces or _size_behind(view, tail) > MOST_IN_PIECES
+    at_once = bool(lost) or not pieces or _tail_bytes(view, tail) > MOST_IN_PIECES
     begin = pieces[0].base if pieces and not lost else _listed_end(listed)
     first = [each for each in missing if at_once and each.end > begin]
     later = [each for each in missing if each not in first]
@@ -83,7 +83,7 @@ def plan_partition(
 def readings(
     plan: PartitionPlan, listed: SegmentList, pieces: tuple[ArchivedPiece, ...]
 ) -> list[SegmentRead]:
-    """Return what goes into pieces, behind the segments of `listed` and the pieces that are kept."""
+    """Return the bytes to read into new pieces: those after the segments of `listed` and the kept pieces."""
     base, position = _tail(plan.view, listed, pieces)
     found = []
     for slot, local in enumerate(plan.view.segments):
@@ -96,9 +96,11 @@ def readings(
 
 
 def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> list[ArchivedSegment]:
-    """Return the segments that are the archive's log from now on: those of the store's that are uploaded, and
-    between them what was there before, so that each offset is there once. A segment of the store's waits for
-    those before it, and for its neighbours if it would take the place of a part of an earlier one only.
+    """Return the segments that are the archive's log from now on, without a doubled offset: the store's
+    uploaded segments, and older archived ones between them.
+
+    A segment of the store's waits for the segments before it. It also waits for its neighbours if it would
+    replace only a part of an older segment.
     """
     old = [each for each in listed.current if each.end > plan.view.bases[0]]
     known = {(each.base, each.source): each for each in old} | dict(ready)
@@ -118,7 +120,7 @@ def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> 
 def _joined(
     segments: list[ArchivedSegment], kept: Collection[ArchivedSegment], begin: int
 ) -> list[ArchivedSegment]:
-    """Return the segments without new ones behind a gap: what lies there is in pieces until then."""
+    """Return the segments without new ones after a gap, because the gap's offsets are still in pieces."""
     found, old = list[ArchivedSegment](), {_offsets(each) for each in kept}
     for each in segments:
         if each.base <= begin or _offsets(each) in old:
@@ -128,7 +130,7 @@ def _joined(
 
 
 def _halved(old: Collection[ArchivedSegment], new: Collection[ArchivedSegment]) -> list[ArchivedSegment]:
-    """Return the old segments of which new ones have a part of the offsets only."""
+    """Return the old segments of which the new segments cover only a part."""
     before, after = {_offsets(each) for each in old}, {_offsets(each) for each in new}
     others = [each for each in new if _offsets(each) not in before]
     return [
@@ -147,14 +149,14 @@ def _overlap(one: ArchivedSegment, other: ArchivedSegment) -> int:
 
 
 def _covered(segment: ArchivedSegment, others: Collection[ArchivedSegment]) -> int:
-    """Return how many of a segment's offsets others have, of which no two have the same one."""
+    """Return the number of a segment's offsets in `others`, which must not overlap."""
     return sum(_overlap(segment, each) for each in others)
 
 
 def retired(
     listed: SegmentList, current: Collection[ArchivedSegment], plan: PartitionPlan, time: int
 ) -> list[ArchivedSegment]:
-    """Return all segments of the list: the current ones, and those that are in the log no more."""
+    """Return all segments of the list: the current ones, and those that have left the log."""
     kept = {(each.base, each.source, each.upload) for each in current}
     gone = []
     for each in listed.segments:
@@ -172,7 +174,7 @@ def _listed_end(listed: SegmentList) -> int:
 
 
 def _tail(view: LogView, listed: SegmentList, pieces: tuple[ArchivedPiece, ...]) -> tuple[int, int]:
-    """Return the segment, by its base offset, and the byte in it from which on the archive lacks the log."""
+    """Return the first byte that the archive lacks, as (base offset of its segment, position)."""
     end = _listed_end(listed)
     if pieces and pieces[-1].base >= end:
         return pieces[-1].base, pieces[-1].position + pieces[-1].length
@@ -182,13 +184,13 @@ def _tail(view: LogView, listed: SegmentList, pieces: tuple[ArchivedPiece, ...])
 def _lost(
     view: LogView, pieces: tuple[ArchivedPiece, ...], inodes: Mapping[int, int]
 ) -> tuple[ArchivedPiece, ...]:
-    """Return the pieces up to the last one whose file is in the log no more."""
+    """Return the pieces up to the last one whose file has left the log."""
     there = {each.base_offset: each.identity[0] for each in view.segments if each.identity}
     gone = [n for n, each in enumerate(pieces) if there.get(each.base, -1) != inodes.get(each.base, -2)]
     return pieces[: gone[-1] + 1] if gone else ()
 
 
-def _size_behind(view: LogView, tail: tuple[int, int]) -> int:
+def _tail_bytes(view: LogView, tail: tuple[int, int]) -> int:
     base, position = tail
     sizes = (view.end_of(slot) for slot, each in enumerate(view.bases) if each >= base)
     return sum(sizes) - position

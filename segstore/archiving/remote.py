@@ -1,12 +1,12 @@
 """`RemoteFiles`: the objects of an archive, in a file system of pyarrow.fs, below a base.
 
-An object is there whole, under its name, or not at all. Object stores show one once its upload is complete;
-elsewhere it is written under another name, which ends with `PART`, and gets its own name last: on a local
-file system it is synced before that, and its name after. A process that is killed leaves a file with `PART`
-there (`delete_unfinished`), or an upload that was begun, which a bucket's rules for its life cycle remove.
+An object is complete, or does not exist. Object stores show an object once its upload is complete. In other
+file systems it is written under a name that ends with `PART`, and renamed last; on a local file system the
+file is synced before the rename, and its directory after it. A process that is killed leaves a file with
+`PART` (`delete_unfinished` removes it), or an unfinished upload, which a bucket's life-cycle rules remove.
 
-pyarrow can't take an upload back: an error midway ends with a short object, which is deleted. So what fits
-into `HELD` bytes is held in memory before the upload begins, and then an error of the network leaves none.
+pyarrow can't cancel an upload: an error in its middle completes a short object, which is then deleted. So up
+to `HELD` bytes are read into memory before the upload begins; an error in reading them leaves no object.
 
 Threads: any. A fork's child opens connections of its own.
 """
@@ -35,21 +35,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PART = ".part"
-"""Ends the name under which an object is written where it would be seen before it is complete."""
+"""The suffix of an object's temporary name, in file systems that would show it before it is complete."""
 HELD = 64 << 20
-"""Bytes of an object that are held in memory before its upload begins; of a larger one this is its first
-part."""
+"""Bytes of an object that are read into memory before its upload begins; for a larger object, its first
+part.
+"""
 PATIENCE = 10.0
-"""Seconds in which a request that fails is made again."""
+"""Seconds in which a failed request is repeated."""
 DAY_MS = 24 * 60 * 60 * 1000
 _REQUEST = re.compile(r" \(Request ID: [^)]*\)")
-"""What differs in each answer of a server that refuses: without it, a message is logged once."""
+"""A server's error text has a different id in each answer. Without the id, a repeated message is logged
+once.
+"""
 
 
 class RemoteFiles:
-    """Objects by names below `uri`, which has no secrets: it is for messages. Each method raises
-    ArchiveError, which names object and URI, if the file system refuses, or is not reached after `patience`
-    seconds of tries; the error of pyarrow is its cause.
+    """Objects by names below a base. `uri` is the base's URI without secrets, for messages. Each method
+    raises ArchiveError, which names object and URI, if the file system refuses, or can't be reached within
+    `patience` seconds; pyarrow's error is its cause.
     """
 
     def __init__(
@@ -59,9 +62,8 @@ class RemoteFiles:
         files: Files | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        """Open the file system of a URI, such as `s3://bucket/log` or a path of a directory; `filesystem` is
-        used in place of that of the URI, which is a path within it then. Raises InvalidArgumentError,
-        ArchiveError.
+        """Open the file system of a URI, such as `s3://bucket/log` or the path of a directory. With
+        `filesystem`, `uri` is a path in it. Raises InvalidArgumentError, ArchiveError.
         """
         with Needing("pyarrow", "an archive"):
             from pyarrow import fs
@@ -71,7 +73,7 @@ class RemoteFiles:
         return f"{type(self).__name__}({self.uri!r})"
 
     def __getstate__(self) -> tuple[object, ...]:
-        # Tasks elsewhere need the secrets, too.
+        # A task on another machine needs the secrets, too.
         return self.uri, self._secret_uri, self._base, self.filesystem, self._patience
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -88,7 +90,7 @@ class RemoteFiles:
 
     @property
     def filesystem(self) -> FileSystem:
-        """Return the file system; in the child of a fork it is opened anew, as the parent uses its
+        """Return the file system. In the child of a fork it is reopened, because the parent uses its
         connections.
         """
         if self._process != os.getpid():
@@ -97,23 +99,23 @@ class RemoteFiles:
 
     @property
     def directory(self) -> str | None:
-        """Return the directory on this machine that the objects are in, None if they are elsewhere."""
+        """Return the local directory that has the objects, or None if they are in another file system."""
         return self._base if self._is_local else None
 
     def end_retries(self) -> None:
-        """Let requests that fail be made no more: those that wait, and later ones, raise their error at
-        once.
+        """End the repetition of failed requests: requests that wait for it, and later ones, raise their error
+        at once.
         """
         self._retries.end()
 
     def list(self, prefix: str) -> dict[str, int]:
-        """Return the names that begin with a prefix, which ends with "/", or is empty, with the sizes of
-        their objects in bytes.
+        """Return the sizes in bytes of the objects whose names begin with a prefix, by name. The prefix ends
+        with "/", or is empty.
         """
         return {name: each.size for name, each in self._listed(prefix) if not name.endswith(PART)}
 
     def read(self, name: str) -> bytes:
-        """Return an object's content. Raises FileNotFoundError if there is none."""
+        """Return an object's content. Raises FileNotFoundError if it does not exist."""
 
         def whole(opened: Any) -> bytes:
             size, data = opened.size(), bytes(opened.read())
@@ -124,8 +126,8 @@ class RemoteFiles:
         return self._read(name, whole)
 
     def read_range(self, name: str, at: int, length: int) -> bytes:
-        """Return up to `length` bytes of an object from byte `at` on, less at its end only. Raises
-        FileNotFoundError if there is none.
+        """Return up to `length` bytes of an object from byte `at` on, fewer only at its end. Raises
+        FileNotFoundError if it does not exist.
         """
 
         def part(opened: Any) -> bytes:
@@ -138,8 +140,8 @@ class RemoteFiles:
         return self._read(name, part)
 
     def read_into(self, name: str, at: int, buffer: Buffer) -> int:
-        """Fill a buffer with bytes of an object from byte `at` on; return how many were read, less at the end
-        of the object only. Raises FileNotFoundError if there is none.
+        """Fill a buffer with bytes of an object from byte `at` on. Return their number, which is smaller than
+        the buffer only at the object's end. Raises FileNotFoundError if the object does not exist.
         """
         view = memoryview(buffer).cast("B")
 
@@ -157,31 +159,31 @@ class RemoteFiles:
         return self._read(name, fill)
 
     def write(self, name: str, parts: Iterable[Buffer]) -> int:
-        """Make an object of the parts, in place of one that is there; return its size in bytes. An error of
-        `parts` is raised as it is, and leaves no object.
+        """Write an object of the parts, or replace it, and return its size in bytes. An error of `parts` is
+        raised unchanged, and leaves no object.
 
-        A failed upload is made again from its beginning, unless `parts` is an iterator of more than `HELD`
-        bytes, which can't be begun again.
+        A failed upload is repeated from its beginning, unless `parts` is an iterator of more than `HELD`
+        bytes, which can't be read twice.
         """
         source = _PartsSource(parts)
         if not self._is_local:
             source.hold(HELD)
         put = self._put_local if self._is_local else self._upload if self._shows_whole else self._put_renamed
         retries = self._retries if source.can_begin_again else Retries(0)
-        with self._told(name, source):
+        with self._errors_named(name, source):
             return retries.run(lambda: put(self._path(name), source))
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; those that are not there count as deleted. pyarrow deletes single objects, so each
-        is a few requests.
+        """Delete objects; a missing object counts as deleted. pyarrow deletes single objects, so each takes a
+        few requests.
         """
         for name in names:
-            with self._told(name):
+            with self._errors_named(name):
                 self._retries.run(partial(self._drop, self._path(name)))
 
     def delete_unfinished(self, older_ms: int = DAY_MS) -> int:
-        """Delete files under the names of objects that were not complete `older_ms` ago: a process that was
-        killed has left them. Return how many; object stores have none that can be seen.
+        """Delete objects that a killed process left unfinished more than `older_ms` ago, and return their
+        number. Object stores show no unfinished objects.
         """
         if self._shows_whole:
             return 0
@@ -197,7 +199,7 @@ class RemoteFiles:
     def _listed(self, prefix: str) -> Iterator[tuple[str, Any]]:
         where = self._path(prefix).rstrip("/")
         selector = self._fs_module.FileSelector(where, allow_not_found=True, recursive=True)
-        with self._told(prefix or "/"):
+        with self._errors_named(prefix or "/"):
             found = self._retries.run(lambda: self.filesystem.get_file_info(selector))
         skip, is_file = len(self._base) + 1, self._fs_module.FileType.File
         return ((each.path[skip:], each) for each in found if each.type == is_file)
@@ -207,22 +209,22 @@ class RemoteFiles:
             with self.filesystem.open_input_file(self._path(name)) as found:
                 return call(found)
 
-        with self._told(name):
+        with self._errors_named(name):
             try:
                 return self._retries.run(request)
             except FileNotFoundError:
                 raise FileNotFoundError(f"{self.uri}: {name}: there is no such object") from None
 
     def _upload(self, path: str, source: _PartsSource) -> int:
-        """Write to an object store. A failed request makes `close` fail, too, as parts are sent in the
-        background; only an error of the parts completes the upload.
+        """Write to an object store. Parts are sent in the background, so after a failed request `close` fails
+        too; only an error of `source` lets `close` complete the upload.
         """
         stream = self.filesystem.open_output_stream(path, compression=None)
         try:
             size = sum(int(stream.write(part)) for part in source)
         except BaseException:
             with suppress(OSError):
-                stream.close()  # a stream that is never closed keeps the interpreter from its end
+                stream.close()  # a stream that is never closed prevents the interpreter from ending
             with suppress(OSError):
                 self._drop(path)
             raise
@@ -232,7 +234,7 @@ class RemoteFiles:
     def _put_renamed(self, path: str, source: _PartsSource) -> int:
         self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
         size = self._upload(path + PART, source)
-        self._drop(path)  # HDFS moves over nothing that is there
+        self._drop(path)  # HDFS does not replace an existing file in a move
         self.filesystem.move(path + PART, path)
         return size
 
@@ -253,7 +255,7 @@ class RemoteFiles:
         return size
 
     def _ensure(self, directory: str) -> None:
-        """Make a directory, and those above it, durably."""
+        """Make a directory and its parents durably."""
         if not self._files.exists(directory):
             self._ensure(os.path.dirname(directory))
             self._files.ensure_directory(directory)
@@ -269,9 +271,9 @@ class RemoteFiles:
         return f"{self._base}/{name}"
 
     @contextmanager
-    def _told(self, name: str, source: _PartsSource | None = None) -> Iterator[None]:
-        """Run a block; an error of the file system tells of which object it is. One of the source of a write
-        stays as it is.
+    def _errors_named(self, name: str, source: _PartsSource | None = None) -> Iterator[None]:
+        """Run a block, and raise its error, unless it is that of `source`, as ArchiveError with the object's
+        name.
         """
         try:
             yield
@@ -286,8 +288,8 @@ class RemoteFiles:
 
 
 class _PartsSource:
-    """The parts of an object that is written, each time from the first one on; `error` is what they have
-    raised.
+    """The parts of an object to write. Each iteration begins with the first part; `error` is the last
+    exception of an iteration.
     """
 
     def __init__(self, parts: Iterable[Buffer]) -> None:
@@ -296,8 +298,8 @@ class _PartsSource:
         self.can_begin_again = iter(parts) is not parts
 
     def hold(self, most: int) -> None:
-        """Read the parts into a list, so that they can be begun again; if they have more than `most` bytes,
-        those that were read come first.
+        """Read the parts into memory, so that they can be iterated again. If they have more than `most`
+        bytes, the parts that were read are iterated before the remaining ones.
         """
         if isinstance(self._parts, (list, tuple)):
             return

@@ -1,8 +1,8 @@
-"""`restore`: makes a store of an archive, as it was at its newest moment, or earlier.
+"""`restore`: makes a store from an archive, in its newest state or an earlier one.
 
 On disk: a new store under the name `<path>.restoring`, which gets its own name last; see `storage.new_store`.
 It is opened once before that: each partition begins a leader epoch, and transactions that are decided in some
-partitions and open in others are ended. In the archive: only reads. Threads and processes: any.
+partitions and open in others are completed. In the archive: only reads. Threads and processes: any.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _ALWAYS_NEWEST = frozenset({names.PRODUCER_IDS})
-"""Small files of which an earlier content is never restored: an id of a producer must not be given twice."""
+"""Small files that are always restored in their newest content: a producer id must not be given twice."""
 
 
-_TRIES = 3  # how often a restore is tried from which an archiver removes objects
+_TRIES = 3  # tries of a restore while an archiver removes objects
 
 
 class Restored(NamedTuple):
-    """What `restore` made; `bytes` counts those of logs. `time` is the moment (ms) of the state that the
-    store has: that of the archive's newest commit, or the one that was asked for, if that is earlier.
+    """The result of `restore`; `bytes` counts bytes of logs. `time` is the moment (ms) of the restored state:
+    that of the archive's newest commit, or the requested time if it is earlier.
     """
 
     partitions: int
@@ -63,7 +63,7 @@ class Restored(NamedTuple):
 
 
 class _Archive(Objects, ReadableObjects, Protocol):
-    """The objects of an archive; see `remote.RemoteFiles`."""
+    """The objects of an archive, as a restore reads them: a part of `remote.RemoteFiles`."""
 
 
 def restore(
@@ -76,27 +76,28 @@ def restore(
     filesystem: FileSystem | None = None,
     files: Files | None = None,
 ) -> Restored:
-    """Make a store at `path`, which must be missing or an empty directory, of the archive at `uri`, a URI
+    """Make a store at `path`, which must be missing or an empty directory, from the archive at `uri`, a URI
     such as `s3://bucket/log` or a directory.
 
-    Without `at` it is the newest state. With a time, in ms since the epoch or as a datetime with a zone, each
-    partition has its longest prefix of records that are stamped up to that time; log start offsets, topics
-    and their settings are those of that time. With a mapping of end offsets by TopicPartition, these
-    partitions end there, and the others are whole. `topics` are names: these and the internal topics, which
-    have transactions and committed offsets, are restored; by default all.
+    Without `at` the newest state is restored. With a time, in ms since the epoch or as a datetime with a
+    zone, each partition gets its longest prefix of records that are stamped up to that time; log start
+    offsets, topics and their settings are those of that time. With a mapping of end offsets by
+    TopicPartition, these partitions end there, and all other partitions are whole. `topics` are names: they
+    and the internal topics, which have transactions and committed offsets, are restored; by default all.
 
-    Topics keep their ids, and each partition begins a new leader epoch, so that what follows the store
-    notices that it lies behind. A transaction that was decided is whole in all restored partitions; one that
-    was not is aborted. It is cut off in a partition if the end offset of that is within it or before it, or
-    if a record before it there is stamped later than the time that was asked for, and it was committed by
-    then: so only a clock that runs ahead, or a timestamp in the future, can tear it.
+    Topics keep their ids, and each partition begins a new leader epoch, so that followers of the store notice
+    that it lacks records. A decided transaction is whole in all restored partitions; an undecided one is
+    aborted. A partition loses its part of a transaction in two cases: its end offset is within or before the
+    part, or an earlier record of the partition is stamped later than the requested time, and the transaction
+    was committed by then. So only a clock that runs ahead, or a timestamp in the future, can tear a
+    transaction.
 
-    `progress` is called with the bytes of logs as they are written. `filesystem` is used in place of that of
-    the URI.
+    `progress` is called with the bytes of logs as they are written. `filesystem` is used instead of the URI's
+    file system.
 
-    Raises ArchiveError: the archive is not there or can't be reached, or lacks what is asked for;
+    Raises ArchiveError if the archive does not exist, can't be reached, or lacks a requested topic or offset;
     CorruptArchiveError, which names an object that is damaged or missing; StorageError, with EBUSY if another
-    restore is under way at `path`; InvalidArgumentError, InvalidTypeError. After an error nothing is left.
+    restore runs at `path`; InvalidArgumentError, InvalidTypeError. After an error no file is left.
     """
     cut, wanted, target = parse_at(at), _topic_names(topics), arguments.path("path", path)
     files = files or Files()
@@ -119,14 +120,14 @@ def restore(
 
 
 def _was_removed(remote: RemoteFiles, error: BaseException) -> bool:
-    """Return whether an error is of an object that nothing names any more: an archiver has removed it since
-    the state was read.
+    """Return whether an error is that of an object which the archive does not name any more: an archiver has
+    removed it since the state was read.
     """
     return isinstance(error, CorruptArchiveError) and error.object not in named_objects(remote).objects
 
 
 def _topic_names(topics: object) -> frozenset[str] | None:
-    """Return the names of topics to be restored, None for all."""
+    """Return the names of the topics to restore, or None for all."""
     if topics is None:
         return None
     given = (topics,) if isinstance(topics, str) else topics
@@ -146,8 +147,8 @@ def _checked(topic: str, state: ArchiveState) -> str:
 
 
 def _open_once(files: Files, path: str) -> None:
-    """Open the store and close it, which raises an error if the store is not sound, begins leader epochs, and
-    ends transactions.
+    """Open and close the store: this begins leader epochs, completes transactions, and raises an error if the
+    store is not sound.
     """
     with open_store(path, files=files) as store:
         build_indexes(store)
@@ -161,11 +162,11 @@ class _Restoring:
         state = newest if self._is_newest or not newest.ways else read_state(remote, cut.time)
         self._newest, self._state = newest, state
         self._time = None if self._is_newest else cut.time
-        """The time of topics and settings, None: the newest."""
+        """The time of topics and settings; None: the newest."""
         self._checkpoints = NewCheckpoints()
 
     def run(self, wanted: frozenset[str] | None, progress: Progress) -> Restored:
-        """Make all files of the store, and make them durable."""
+        """Make all files of the store durably."""
         chosen = self._chosen(wanted)
         self._check_ends({topic.name: topic for topic in chosen})
         settings = TopicFiles(self._files, self._target)
@@ -184,8 +185,8 @@ class _Restoring:
     # --- topics ---------------------------------------------------------------------------
 
     def _chosen(self, wanted: frozenset[str] | None) -> list[ArchivedTopic]:
-        """Return the topics to be restored. Raises ArchiveError, which says what there is, if one is not
-        there.
+        """Return the topics to restore. Raises ArchiveError, which lists the archive's topics, if one is
+        missing.
         """
         there = [name for name in self._state.topic_names(self._time) if name != CLUSTER_METADATA]
         missing = sorted((wanted or frozenset()) - set(there))
@@ -249,16 +250,16 @@ class _Restoring:
     # --- files ----------------------------------------------------------------------------
 
     def _fetch(self, partitions: list[RestoredPartition], progress: Progress) -> None:
-        """Bring the logs of all partitions, each up to where it is cut."""
+        """Download the logs of all partitions, each up to its end."""
         left = partitions
         while left:
-            # Pieces first: an archiver removes them once their segment is there.
+            # Pieces first, because an archiver removes pieces once their segment is archived.
             tasks = sorted((task for each in left for task in each.downloads()), key=lambda it: it.is_sealed)
             download(self._remote, self._files, tasks, progress)
             left = [each for each in left if not each.cut()]
 
     def _rest(self) -> None:
-        """Write the small files last: what they say must be true of the logs."""
+        """Write the small files last, because their content must be true of the logs."""
         for name, versions in self._state.files.items():
             if name in _ALWAYS_NEWEST:
                 data = version_at(self._newest.files.get(name, versions), None)

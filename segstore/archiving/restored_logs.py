@@ -1,4 +1,4 @@
-"""`RestoredLog`: where an archive has the log of each segment that a partition gets when it is restored.
+"""`RestoredLog`: the archived bytes of a segment's log that a restored partition gets.
 
 Nothing is on disk. Threads: any; values and functions without state.
 """
@@ -17,8 +17,8 @@ from segstore.errors import CorruptArchiveError
 
 
 class RestoredLog(NamedTuple):
-    """A segment's log as the archive has it: of a sealed segment, or in pieces. Its offsets are from `base`
-    on, below `end`; those below `first` are in the log before it already, and are left out.
+    """An archived log of a segment: a sealed segment, or pieces. Its offsets are from `base` on, below `end`.
+    Offsets below `first` are also in the log before it, and are left out.
     """
 
     base: int
@@ -35,7 +35,7 @@ class RestoredLog(NamedTuple):
 
 
 def of_segments(key: TopicIdPartition, segments: Iterable[ArchivedSegment]) -> Iterator[RestoredLog]:
-    """Yield the logs of sealed segments, which are in order."""
+    """Yield the logs of sealed segments, which must be in order."""
     first = 0
     for each in segments:
         log = file_of(key, each, names.LOG)
@@ -44,13 +44,13 @@ def of_segments(key: TopicIdPartition, segments: Iterable[ArchivedSegment]) -> I
 
 
 def file_of(key: TopicIdPartition, segment: ArchivedSegment, suffix: str) -> ObjectRange:
-    """Return the object of one of a segment's files, from its first to its last byte."""
+    """Return the range of the whole object that has a segment's file."""
     size, crc = segment.files[suffix]
     return ObjectRange(segment.object(key, suffix), 0, size, crc)
 
 
 def of_pieces(pieces: Iterable[ArchivedPiece]) -> Iterator[RestoredLog]:
-    """Yield the logs that pieces make up. Raises CorruptArchiveError if the beginning of one is missing."""
+    """Yield the logs that pieces make up. Raises CorruptArchiveError if the beginning of a log is missing."""
     for base, group in groupby(pieces, key=lambda it: it.base):
         some = list(group)
         if some[0].position:
@@ -67,8 +67,8 @@ def restored_logs(
     start: int,
     end: int,
 ) -> list[RestoredLog]:
-    """Return the logs that have offsets from `start` on, below `end`: of segments in order, and of pieces
-    behind them. Raises CorruptArchiveError.
+    """Return the logs with offsets from `start` on, below `end`: those of segments in order, then those of
+    pieces. Raises CorruptArchiveError.
     """
     logs = list(of_segments(key, segments))
     sealed = max((each.end for each in logs), default=-1)

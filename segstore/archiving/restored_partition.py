@@ -1,8 +1,8 @@
-"""`RestoredPartition`: the files of one partition, made of the segments and pieces of an archive.
+"""`RestoredPartition`: makes the files of one partition from the segments and pieces of an archive.
 
-On disk: the partition's directory in a new store. Segments come with their indexes; the last one, whose log
-is made of pieces or is cut, gets its indexes when the store is opened. Threads: one, beside the threads that
-download what `downloads` lists.
+On disk: the partition's directory in a new store. Segments come with their indexes; the last segment, if its
+log is made of pieces or is cut, gets its indexes when the store is opened. Threads: one, beside the threads
+of the downloads.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _HANDLES = 16
 
 
 class RestoredPartition:
-    """One partition. `downloads` lists what is to be brought, and `cut` ends the log then: if it returns
-    False, both are called again. `finish` comes last; `start` and `end` are the log's offsets from then on,
-    `segments` and `size` (bytes) what it has.
+    """A partition that is being restored. Make the files of `downloads`, then call `cut`, and repeat both
+    while `cut` returns False; call `finish` last. Then `start` and `end` are the log's offsets, `segments`
+    the number of segments, and `size` their bytes.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class RestoredPartition:
         *,
         gapped: bool,
     ) -> None:
-        """The log as it was at a `time` (ms), None: in the newest state. `gapped`: compaction may have left
-        gaps in it. Raises ArchiveError, CorruptArchiveError.
+        """Take the log as it was at a `time` (ms), or in the newest state with None. `gapped`: compaction may
+        have left gaps. Raises ArchiveError, CorruptArchiveError.
         """
         self.key = archived.key
         self._files, self._directory, self._archived = files, directory, archived
         end = cut.ends.get(self.key[::2])
         self._limit = Limit(cut.time, archived.end if end is None else end)
-        """Its `end` bounds the log also if that is the archive's."""
+        """The log's end: the requested end offset, or the archive's end, and the time."""
         self.start = archived.start if time is None or not listed.starts else listed.start_at(time)
         chosen = listed.current if time is None else listed.at(time)
         if end is not None:
@@ -70,18 +70,17 @@ class RestoredPartition:
         self._waiting = logs[::-1]
         self._made: list[RestoredLog] = []
         self._owed: list[Download] = []
-        """Files of the last log, which need not be cut."""
+        """Indexes of the last log, which is kept whole."""
         self._looked_at, self._is_doubtful = 0, False
         self._reaches: int | None = None
-        """The offset behind the last record of a log that was cut."""
+        """The offset after the last record of the log that was cut."""
         self.segments = self.size = 0
 
     def _reaching(self, listed: SegmentList, end: int) -> tuple[ArchivedSegment, ...]:
-        """Return the segments of a log that ends at an offset: also those that only retention took out of the
-        log, if it ends before the log begins.
-        """
+        """Return the segments of a log that ends at an offset."""
         chosen, first = listed.current, self._archived.start
         if end < first:
+            # The log ends before it begins: segments that only retention removed are needed too.
             chosen = listed.readable
             first = chosen[0].base if chosen else first
             self.start = first
@@ -93,7 +92,7 @@ class RestoredPartition:
     # --- downloads ------------------------------------------------------------------------
 
     def downloads(self) -> list[Download]:
-        """Return the files to be made, up to the first log that may have to be cut."""
+        """Return the files to make, up to the first log that may have to be cut."""
         found, self._owed = self._owed, []
         while self._waiting:
             log = self._waiting.pop()
@@ -113,8 +112,8 @@ class RestoredPartition:
         return log.end > end or (time is not None and log.max_timestamp > time)
 
     def _indexes(self, log: RestoredLog) -> list[Download]:
-        """Return the indexes that fit the log: of one without its first records the other ones are made
-        anew.
+        """Return the indexes that fit the log; without its first records it gets new offset and time
+        indexes.
         """
         return self._others(log, *_INDEXES) if log.name == log.base else self._others(log, names.TXN_INDEX)
 
@@ -131,8 +130,8 @@ class RestoredPartition:
     # --- the log's end --------------------------------------------------------------------
 
     def cut(self) -> bool:
-        """Cut the logs that were downloaded, if they reach into the log before them, or beyond the limit;
-        return whether all is there. Raises CorruptRecordError, OSError.
+        """Cut the downloaded logs, if they overlap with the log before them, or go beyond the limit. Return
+        whether no download is missing. Raises CorruptRecordError, OSError.
         """
         for log in self._made[self._looked_at :]:
             if log.name > log.base:
@@ -148,8 +147,8 @@ class RestoredPartition:
         return not self._waiting and not self._owed
 
     def finish(self, topic_id: str, newest_epoch: int) -> None:
-        """Make the files beside the segments, and the directory durable. The log begins an epoch above
-        `newest_epoch`, the largest that the archive knows, when it is opened. Raises OSError.
+        """Write the files beside the segments, and sync the directory. When the log is opened, it begins an
+        epoch above `newest_epoch`, the largest in the archive. Raises OSError.
         """
         self._find_end()
         if self.end <= self.start:
@@ -166,13 +165,12 @@ class RestoredPartition:
         self._files.sync_dir(self._directory)
 
     def _find_end(self) -> None:
-        """Set the log end offset. Behind a time there may be no record for a while: the log ends as early as
-        it can.
-        """
+        """Set the log end offset."""
         if self._limit.time is None or self._reaches is None:
             self.end = self._limit.end
         else:
             self.end = self._reaches
+            # After a cut by time the log ends as early as it can: segments without records are removed.
             while len(self._made) > 1 and not self._files.size(self._path(self._made[-1], names.LOG)):
                 self._remove(self._made.pop())
                 self.end = min(self.end, self._made[-1].end)
@@ -181,12 +179,11 @@ class RestoredPartition:
             self._begin_empty()
 
     def _ends_in_record(self) -> bool:
-        """Return whether the last record is known to be just before the log end offset: compaction may have
-        removed the last ones of a segment.
-        """
+        """Return whether the last record is known to end at the log end offset."""
         last = self._made[-1]
         if self._reaches is not None:
             return self._reaches == self.end
+        # Compaction may have removed the last records of a segment.
         return last.segment is None and last.end == self.end
 
     def _begin_empty(self) -> None:
@@ -203,7 +200,7 @@ class RestoredPartition:
                 self._files.unlink(path)
 
     def _drop_first_aborts(self, log: RestoredLog) -> None:
-        """Leave out the aborted transactions of a segment whose first records are left out."""
+        """Remove aborted transactions from the index of a segment whose first records are left out."""
         path = self._path(log, names.TXN_INDEX)
         if log.name > log.base and self._files.exists(path):
             entries = txn_index.parse(self._files.read_file(path), log.base)
@@ -211,7 +208,7 @@ class RestoredPartition:
 
     @property
     def cleaned(self) -> int | None:
-        """Return the cleaner's offset; None if the segments are those from before a compaction."""
+        """Return the log cleaner's offset, or None if the segments are from before a compaction."""
         return self._archived.cleaned if self._are_newest else None
 
     def _begin_anew(self) -> None:
@@ -221,7 +218,7 @@ class RestoredPartition:
         self._made, self.end = [], self.start
 
     def _epochs(self, newest: int) -> tuple[tuple[int, int], ...]:
-        """Return the leader epochs of the log, and behind them one at its end, without records."""
+        """Return the leader epochs of the log, and a new one at its end, without records."""
         cache = LeaderEpochCache(self._archived.epochs)
         cache.truncate_from_end(self.end)
         if self._made and (not cache.entries or cache.entries[0][1] > self.start):

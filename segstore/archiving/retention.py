@@ -1,7 +1,7 @@
-"""`ArchiveRetention`: which segments and topics go out of an archive. Only segments that the store's log has
-no more go by age and size; those that compaction replaced have a retention of their own.
+"""`ArchiveRetention`: chooses the segments and topics to delete from an archive.
 
-Nothing is on disk. Threads: the archiver's.
+By age and size only segments are deleted that have left the store's log. Segments that compaction replaced
+have a retention of their own. Nothing is on disk. Threads: the archiver's.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from segstore.archiving.settings import ArchiveSettings
 from segstore.archiving.state import ArchiveState, Way
 
 EVERY = 60_000
-"""Ms between two looks."""
+"""Ms between two checks."""
 
 
 class ArchiveRetention:
-    """Looks from time to time."""
+    """The retention of an archive, checked at intervals."""
 
     def __init__(self, settings: ArchiveSettings) -> None:
         self._settings, self._due = settings, 0
@@ -28,14 +28,14 @@ class ArchiveRetention:
         )
 
     def is_due(self, time: int) -> bool:
-        """Return whether it is time to look; then the next look is due later."""
+        """Return whether a check is due, and if so plan the next one."""
         if time < self._due:
             return False
         self._due = time + self._every
         return True
 
     def forgotten(self, state: ArchiveState, time: int) -> list[tuple[str, str]]:
-        """Return the deleted topics that go out of the archive."""
+        """Return the deleted topics whose retention in the archive has ended."""
         if self._settings.retention_ms < 0:
             return []
         limit = time - self._settings.retention_ms
@@ -44,7 +44,7 @@ class ArchiveRetention:
         ]
 
     def kept_ways(self, ways: Iterable[Way], time: int) -> tuple[Way, ...]:
-        """Return the earlier ways of the archive that did not end before the retention."""
+        """Return the earlier ways of the archive that are within the retention."""
         return tuple(each for each in ways if not 0 <= self._settings.retention_ms < time - each.until)
 
     def dropped(
@@ -54,8 +54,8 @@ class ArchiveRetention:
         time: int,
         forgotten: Collection[tuple[str, str]],
     ) -> dict[TopicIdPartition, frozenset[str]]:
-        """Return the uploads of segments that go out of the archive, by partition; those of topics that are
-        `forgotten` go with these.
+        """Return the uploads of segments to delete, by partition. Topics that are `forgotten` are skipped:
+        they are deleted as a whole.
         """
         found = {}
         for key, each in partitions.items():
@@ -68,7 +68,9 @@ class ArchiveRetention:
         return found
 
     def dropped_of(self, listed: SegmentList, behind: int, time: int) -> frozenset[str]:
-        """Return the uploads of a partition's segments that go; `behind` are the bytes of its pieces."""
+        """Return the uploads of a partition's segments to delete; `behind` is the number of bytes of its
+        pieces.
+        """
         settings, gone = self._settings, set()
         left = behind + sum(each.size for each in listed.segments if each.retired != "replaced")
         for each in listed.segments:

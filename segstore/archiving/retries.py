@@ -1,6 +1,6 @@
-"""`Retries`: a request to a file system that is made again while its error may pass, for a bounded time.
+"""`Retries`: repeats a request to a file system while its error may pass, for a bounded time.
 
-Nothing on disk. Threads: any; `end` ends the waits of all.
+Nothing is on disk. Threads: any; `end` ends the waits of all threads.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ LASTING = (
     *("HTTP status 401", "HTTP status 403", "AuthenticationFailed", "AuthorizationFailure"),
     *("PERMISSION_DENIED", "UNAUTHENTICATED"),
 )
-"""What errors of pyarrow say of which a second try at once has the same: pyarrow gives neither class nor
-number for these."""
+"""Texts of pyarrow errors after which an immediate second try fails, too. pyarrow gives these errors no class
+and no number.
+"""
 _LASTING_TYPES = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
 class Retries:
-    """Makes requests again after errors that may pass (a server that is busy, or not reached) until
-    `patience` seconds have gone by since the first try.
+    """Repeats requests after errors that may pass (a server is busy, or can't be reached) until `patience`
+    seconds after the first try.
     """
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,11 +37,11 @@ class Retries:
         self._ended = Latch()
 
     def end(self) -> None:
-        """Wait no more: from now on, the first error of a request is its last."""
+        """End all waits: from now on, the first error of a request is its last."""
         self._ended.open()
 
     def run(self, request: Callable[[], T]) -> T:
-        """Return what a request returns. Raises its last error."""
+        """Return the request's result. Raises its last error."""
         until, backoff = self._clock() + self.patience, Backoff(LEAST_MS, MOST_MS)
         while True:
             try:
@@ -52,7 +53,7 @@ class Retries:
 
 
 def may_pass(error: OSError) -> bool:
-    """Return whether a request that has failed may succeed a moment later."""
+    """Return whether a failed request may succeed a moment later."""
     if isinstance(error, _LASTING_TYPES):
         return False
     text = str(error)

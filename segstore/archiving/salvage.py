@@ -1,7 +1,8 @@
-"""`salvage`: makes segments of pieces whose segment is in the store's log no more, so that they are kept.
+"""`salvage`: makes archived segments from pieces whose segment has left the store's log, so that their
+records are kept.
 
-In the archive: a `.log` of each such segment, without indexes, from bytes that the archive has. Threads: any;
-functions without state.
+In the archive: a `.log` of each such segment, without indexes, from archived bytes. Threads: any; functions
+without state.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def salvage(
     since: int,
     time: int,
 ) -> list[ArchivedSegment]:
-    """Upload the segments that pieces are of, as far as they go; the store's log begins at offset `begins`
-    now. Raises ArchiveError, CorruptArchiveError.
+    """Upload a segment for each segment of the pieces, with the pieces' records. The store's log now begins
+    at offset `begins`. Raises ArchiveError, CorruptArchiveError.
     """
     made = []
     for base, run in groupby(pieces, key=lambda each: each.base):

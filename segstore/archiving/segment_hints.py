@@ -1,6 +1,6 @@
 """`SegmentHints`: the indexes of an archived segment, read once, by which a reader finds its first byte.
 
-An index is a hint here as in a store: if its object is missing or damaged, one warning names the object, and
+An index is only a hint, as in a store: if its object is missing or damaged, one warning names the object, and
 the segment is read from its beginning. In the archive: only reads. Threads: one.
 """
 
@@ -19,13 +19,13 @@ from segstore.logger import Logger
 log = Logger("segstore")
 
 SMALL = 1 << 20
-"""Bytes of a segment that is read from its beginning: an index would cost a request of its own."""
+"""Bytes of a segment that is read from its beginning, because its index would cost one more request."""
 KEPT = 64
 """Segments whose indexes are kept."""
 
 
 class Hint(NamedTuple):
-    """A byte at which a batch begins, and the last offset of this batch."""
+    """The position of a batch's first byte, and the last offset of this batch."""
 
     position: int
     last_offset: int
@@ -40,21 +40,21 @@ class SegmentHints:
         self._times: dict[str, SealedTimeIndex] = {}
 
     def position(self, extent: Extent, offset: int) -> Hint | None:
-        """Return the last batch known that ends at an offset or before it; None: begin at byte 0."""
+        """Return the last indexed batch that ends at or before an offset; None: begin at byte 0."""
         if extent.segment is None or extent.length <= SMALL or offset <= extent.first:
             return None
         found = self._offset_index(extent).lookup(offset - extent.segment.base)
         return None if found is None else Hint(found[1], extent.segment.base + found[0])
 
     def position_for_time(self, extent: Extent, timestamp: int) -> Hint | None:
-        """Return a batch before which no batch has a timestamp of at least `timestamp` (ms)."""
+        """Return a batch before which no batch has a timestamp of `timestamp` (ms) or later."""
         if extent.segment is None or extent.length <= SMALL:
             return None
         found = self._time_index(extent).lookup(timestamp - 1)
         return None if found is None else self.position(extent, extent.segment.base + found[1])
 
     def end_position(self, extent: Extent, below: int) -> int:
-        """Return a byte behind all batches that begin below an offset."""
+        """Return a position after all batches that begin below an offset."""
         if below >= extent.end or extent.segment is None or extent.length <= SMALL:
             return extent.length
         index = self._offset_index(extent)
@@ -65,16 +65,16 @@ class SegmentHints:
                 slot = middle + 1
             else:
                 last = middle
-        # That entry's batch may begin below; the batch of the entry after it does not.
+        # That entry's batch may begin below the offset. The batch of the next entry does not.
         return index.entry(slot + 1)[1] if slot + 1 < index.entries else extent.length
 
     def edge(self, extent: Extent, offset: int) -> int:
-        """Return an offset at which a batch begins, the last one known that is not above `offset`."""
+        """Return the last indexed base offset that is not above `offset`."""
         found = self.position(extent, offset - 1)
         return extent.first if found is None else found.last_offset + 1
 
     def distrust(self, extent: Extent) -> None:
-        """Use the offset index of a segment no more, because an entry points to no batch."""
+        """Stop using the offset index of a segment, because an entry points to no batch."""
         assert extent.segment is not None
         log.warning(
             "%s: an entry points to no batch: the log is read from its beginning",
@@ -97,7 +97,7 @@ class SegmentHints:
         return found
 
     def _entries(self, extent: Extent, suffix: str) -> bytes:
-        """Return the content of an index, b"" for one that is missing or damaged."""
+        """Return the content of an index, or b"" if it is missing or damaged."""
         assert extent.segment is not None
         listed = extent.segment.files.get(suffix)
         if listed is None:

@@ -1,7 +1,7 @@
-"""`SegmentList`: all segments that an archive has of a partition, also those that are in its log no more.
+"""`SegmentList`: all archived segments of a partition, also segments that have left its log.
 
-It is an object of its own, written anew under the next version when a segment is added or retired: one line
-with a CRC. Threads: any; a list does not change.
+It is an object of its own, written with the next version when a segment is added or retired: one line with a
+CRC. Threads: any; a list does not change.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class SegmentList:
-    """The segments of a partition, by base offset and then by `since`. `starts` says from when on (ms) the
-    log had which log start offset, in the order of time.
+    """The segments of a partition, by base offset and then by `since`. `starts` has (time in ms, log start
+    offset from then on), in the order of time.
     """
 
     key: TopicIdPartition
@@ -34,7 +34,7 @@ class SegmentList:
     starts: tuple[tuple[int, int], ...] = ()
 
     def object(self, upload: str) -> str:
-        """Return the name of the object that has this version."""
+        """Return the name of this version's object."""
         return str(PartitionObject(self.key, self.version, upload, SEGMENTS))
 
     @property
@@ -44,8 +44,8 @@ class SegmentList:
 
     @property
     def readable(self) -> tuple[ArchivedSegment, ...]:
-        """Return the segments that are in the log, and before them those that only retention took out of it,
-        as far as they join: all that can be read as one log.
+        """Return all segments that can be read as one log: the segments in the log, and before them the
+        segments that only retention removed.
         """
         kept = list(self.current)
         first = kept[0].base if kept else None
@@ -57,15 +57,17 @@ class SegmentList:
         return tuple(kept)
 
     def at(self, time: int) -> tuple[ArchivedSegment, ...]:
-        """Return the segments that hold the log as it was at a time (ms), and what was appended to it since:
-        of records that compaction has removed since those that were there then, if the archive has them. A
-        segment may begin before the end of the one before it: only its records from there on count.
+        """Return the segments that have the log as it was at a time (ms), and the records that were appended
+        later.
+
+        If compaction has removed records of that time, they are returned only if the archive still has them.
+        A segment may begin before the end of the one before it: only its records from that end on count.
         """
         then = [each for each in self.segments if each.in_log_at(time)]
         end = max((each.end for each in then), default=0)
         while later := [each for each in self.segments if each.since > time and each.end > end]:
             joining = [each for each in later if each.base <= end]
-            # The earliest one that joins has the most records.
+            # The earliest segment that joins has the most records.
             found = min(
                 joining or later, key=lambda it: (it.since, -it.base) if joining else (it.base, it.since)
             )
@@ -74,16 +76,14 @@ class SegmentList:
         return tuple(then)
 
     def start_at(self, time: int) -> int:
-        """Return the log start offset at a time (ms): the first one that is known, if the time is before
-        that.
-        """
+        """Return the log start offset at a time (ms), or the first known one if the time is before it."""
         known = [start for since, start in self.starts if since <= time]
         return known[-1] if known else (self.starts[0][1] if self.starts else 0)
 
     def next_version(
         self, segments: Iterable[ArchivedSegment], starts: Iterable[tuple[int, int]]
     ) -> SegmentList:
-        """Return the list with other segments and log start offsets."""
+        """Return the next version of the list, with these segments and log start offsets."""
         found = tuple(sorted(segments, key=lambda each: (each.base, each.since)))
         return replace(self, version=self.version + 1, segments=found, starts=tuple(starts))
 
@@ -117,7 +117,7 @@ def parse_segment_list(data: bytes, name: str) -> SegmentList:
 
 
 def read_segments(objects: Objects, archived: ArchivedPartition) -> SegmentList:
-    """Return the list of a partition's segments, an empty one if none is sealed. Raises
+    """Return the list of a partition's segments, an empty list if no segment is sealed. Raises
     CorruptArchiveError.
     """
     name = archived.segments

@@ -20,7 +20,9 @@ MOST_UPLOADS = 64
 
 @dataclass(frozen=True)
 class ArchiveSettings:
-    """`topics`: names, None for all. Times in ms; -1 for `retention_ms` and `retention_bytes`: no limit."""
+    """The arguments of an archiver. `topics`: names, None for all. Times in ms; -1 for `retention_ms` and
+    `retention_bytes`: no limit.
+    """
 
     topics: frozenset[str] | None
     interval_ms: int
@@ -36,7 +38,7 @@ class ArchiveSettings:
         return self.interval_ms / 1000
 
     def has(self, topic: str) -> bool:
-        """Return whether a topic is archived. Internal topics always are, but for a cluster's metadata."""
+        """Return whether a topic is archived. Internal topics always are, except a cluster's metadata."""
         if topic == CLUSTER_METADATA:
             return False
         return self.topics is None or topic in self.topics or topic in INTERNAL

@@ -1,4 +1,4 @@
-"""`log_bytes`: how much an archive has, which is what a progress of `restore` is measured by.
+"""`log_bytes`: the size of an archive, for the progress of a `restore`.
 
 In the archive: only reads. Threads: any; functions without state.
 """
@@ -14,8 +14,8 @@ from segstore.archiving.state import ArchivedPartition
 
 
 def log_bytes(uri: str, topics: Collection[str] | None = None) -> int:
-    """Return the bytes of the logs of an archive's newest state, of some topics or of all. Raises as
-    `read_state`.
+    """Return the bytes of the logs in an archive's newest state, of some topics or of all. Raises the errors
+    of `read_state`.
     """
     objects = RemoteFiles(uri)
     wanted = [

@@ -1,7 +1,7 @@
-"""`ArchiveState`: what an archive has, after a commit: topics, partitions, and small files of the store.
+"""`ArchiveState`: the content of an archive after a commit: topics, partitions, and small files of the store.
 
-A commit says what has changed since the one before it, a state says all: both are headers of the same form,
-and `apply` takes either. Threads: one at a time; a state is changed by `apply` alone.
+A commit has the changes since the commit before it, a state has the whole content. Both are headers of the
+same form, and `apply` takes either. Threads: one at a time; only `apply` changes a state.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from segstore.errors import CorruptArchiveError, UnsupportedFormatError
 FORMAT = 1
 
 Versions = tuple[tuple[int, bytes], ...]
-"""Contents of a small file and since when (ms) each was there, in the order of time."""
+"""(time in ms from which the content was there, content) of a small file, in the order of time."""
 
 
 class ArchivedTopic(NamedTuple):
-    """A topic. `settings` are contents of its settings file, as `storage.meta.topic_info` formats them; a
-    broker's topic, which has none, has b"". `created` is when the archiver last saw that it was not there
-    (ms), 0 if the archive began with it; `deleted` when it was there no more, None while it is.
+    """A topic. `settings` are contents of its settings file, as `storage.meta.topic_info` formats them, or
+    b"" for a broker's topic without such a file. `created` is the last time (ms) at which the archiver did
+    not see the topic, or 0 if the archive began with it. `deleted` is the time of its deletion, or None.
     """
 
     name: str
@@ -36,7 +36,7 @@ class ArchivedTopic(NamedTuple):
     deleted: int | None = None
 
     def there_at(self, time: int | None) -> bool:
-        """Return whether the topic was there at a time (ms), None: in the newest state."""
+        """Return whether the topic existed at a time (ms); None: in the newest state."""
         if time is None:
             return self.deleted is None
         return self.created <= time and (self.deleted is None or time < self.deleted)
@@ -44,12 +44,12 @@ class ArchivedTopic(NamedTuple):
 
 @dataclass(frozen=True)
 class ArchivedPartition:
-    """A partition as it was at the moment of the newest commit that tells of it.
+    """A partition at the moment of the newest commit with an entry for it.
 
     `segments` is the name of the object with its `SegmentList`, None if no segment is sealed. `pieces` are
-    what lies behind the sealed segments, in the order of the log, without gaps. `start`, `end` and `stable`
-    are log start offset, high watermark and last stable offset (-1: not known), `epochs` the entries of
-    leader-epoch-checkpoint, `cleaned` that of cleaner-offset-checkpoint, `moment` the time (ms).
+    the log after the sealed segments, in its order, without gaps. `start`, `end` and `stable` are log start
+    offset, high watermark and last stable offset (-1: not known), `epochs` the entries of
+    leader-epoch-checkpoint, `cleaned` the entry of cleaner-offset-checkpoint, `moment` the time (ms).
     """
 
     key: TopicIdPartition
@@ -63,9 +63,11 @@ class ArchivedPartition:
     moment: int
 
     def to_json(self, pieces: Iterable[ArchivedPiece], drop_before: int) -> dict[str, Any]:
-        """Return the entry of a commit: `pieces` are added to those there are, without those of segments with
-        a base offset below `drop_before`. The entry of a state has all pieces. The header is in front of the
-        pieces that its commit brings, so `at` of these counts from the end of the header.
+        """Return the entry of the partition in a commit or a state.
+
+        In a commit, `pieces` are added to the known ones, and pieces of segments with a base offset below
+        `drop_before` are dropped. A state has all pieces. In a commit's own pieces `at` counts from the end
+        of its header.
         """
         return {
             "topic": self.key.topic,
@@ -84,8 +86,8 @@ class ArchivedPartition:
 
 
 class Way(NamedTuple):
-    """What the archive had up to a time (ms), exclusive, is in the commits of another claim: the store that
-    was archived since lacks some of that.
+    """An earlier history of the archive. The archive's content up to a time (ms), exclusive, is in the
+    commits of another claim, because the store has since lost a part of it.
     """
 
     until: int
@@ -94,7 +96,7 @@ class Way(NamedTuple):
 
 @dataclass
 class ArchiveState:
-    """What an archive has. `name` is the newest commit that was applied, `time` its moment (ms)."""
+    """The content of an archive. `name` is the newest commit that was applied, `time` its moment (ms)."""
 
     name: CommitName
     time: int
@@ -107,8 +109,8 @@ class ArchiveState:
     """Small files below `.segstore`, by name."""
 
     def apply(self, header: Mapping[str, Any], name: CommitName, pieces_at: int) -> None:
-        """Take what a commit has changed; its pieces begin at byte `pieces_at` of its object. Raises
-        CorruptArchiveError, UnsupportedFormatError; then the state is of no use any more.
+        """Apply the changes of a commit; its pieces begin at byte `pieces_at` of its object. Raises
+        CorruptArchiveError, UnsupportedFormatError; the state must not be used after an error.
         """
         where = str(name)
         if header.get("format") != FORMAT:
@@ -140,17 +142,17 @@ class ArchiveState:
             del self.partitions[key]
 
     def topic(self, name: str, time: int | None = None) -> ArchivedTopic | None:
-        """Return the topic that had a name at a time (ms), None: in the newest state."""
+        """Return the topic with a name at a time (ms); None: in the newest state."""
         found = [it for it in self.topics.values() if it.name == name and it.there_at(time)]
         return min(found, key=lambda it: (it.created, it.topic_id)) if found else None
 
     def topic_names(self, time: int | None = None) -> list[str]:
-        """Return the names of all topics there were at a time (ms), None: in the newest state."""
+        """Return the names of all topics at a time (ms); None: in the newest state."""
         return sorted({it.name for it in self.topics.values() if it.there_at(time)})
 
 
 def state_of(header: Mapping[str, Any], name: CommitName, pieces_at: int) -> ArchiveState:
-    """Return the state that the header of a `.state` object says. Errors as `ArchiveState.apply`."""
+    """Return the state in the header of a `.state` object. Raises the errors of `ArchiveState.apply`."""
     made = ArchiveState(name, 0)
     made.apply(header, name, pieces_at)
     return made
@@ -165,9 +167,8 @@ def header_of(
     forgotten: Iterable[tuple[str, str]] = (),
     ways: Iterable[Way] = (),
 ) -> dict[str, Any]:
-    """Return the header of a commit, or of a state, whose `partitions` are made by
-    `ArchivedPartition.to_json`. `forgotten` are name and id of topics that go out of the archive; a commit
-    has no `ways`.
+    """Return the header of a commit or a state. `partitions` are results of `ArchivedPartition.to_json`,
+    `forgotten` are (name, id) of topics that are deleted from the archive; a commit has no `ways`.
     """
     return {
         "format": FORMAT,
@@ -253,7 +254,7 @@ def _placed(piece: ArchivedPiece, where: str, pieces_at: int) -> ArchivedPiece:
 
 
 def _check_joined(key: TopicIdPartition, pieces: tuple[ArchivedPiece, ...], where: str) -> None:
-    """Check that each piece goes on where the one before it ends."""
+    """Check that each piece begins where the piece before it ends."""
     for before, after in pairwise(pieces):
         joined = before.position + before.length if before.base == after.base else 0
         if after.base < before.base or after.position != joined or after.first < before.end:
@@ -263,13 +264,15 @@ def _check_joined(key: TopicIdPartition, pieces: tuple[ArchivedPiece, ...], wher
 
 
 def with_version(versions: Versions, time: int, data: bytes) -> Versions:
-    """Return versions of a file with its content at a time (ms); the same ones if nothing has changed."""
+    """Return versions of a file with its content at a time (ms), or the same object if the content has not
+    changed.
+    """
     return versions if versions and versions[-1][1] == data else (*versions, (time, data))
 
 
 def version_at(versions: Versions, time: int | None) -> bytes | None:
-    """Return the content of a file at a time (ms), None: the newest; the first one that is known, if the time
-    is before that; None for a file that is not known.
+    """Return the content of a file at a time (ms), None: the newest. If the time is before the first known
+    content, that one is returned; None if there is none.
     """
     if not versions:
         return None

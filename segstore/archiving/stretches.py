@@ -1,4 +1,4 @@
-"""`measure`: reads whole batches of a segment's log, up to an offset, and says what a piece of them has.
+"""`measure`: reads whole batches of a segment's log, up to an offset, and computes the fields of their piece.
 
 On disk files are only read. The bytes are scanned by calls of C, some MiB each, without a loop over batches.
 Threads: any; functions without state.
@@ -19,12 +19,12 @@ from segstore.records import batch_type, scan_headers
 from segstore.storage.segment.batch_scan import BAD
 
 STEP = 4 << 20
-"""Bytes that are read at once, unless a batch is larger."""
+"""Bytes of one read, unless a batch is larger."""
 MOST_STEP = 1 << 30
 
 
 class LogFile(NamedTuple):
-    """An open log of a segment; the file stays the same one, whatever gets its name."""
+    """The open log of a segment. The handle keeps the file, even if another file gets its name."""
 
     files: Files
     handle: Handle
@@ -32,8 +32,8 @@ class LogFile(NamedTuple):
 
 
 class LogStretch(NamedTuple):
-    """Whole batches of a log: `length` bytes from byte `position` on, of offsets below `end`; `first` is the
-    first offset. `data` has the bytes, None if they are to be read from the file again.
+    """Whole batches of a log: `length` bytes from byte `position` on, with offsets from `first` on, below
+    `end`. `data` has the bytes; with None they are read from the file again.
     """
 
     log: LogFile
@@ -46,7 +46,7 @@ class LogStretch(NamedTuple):
     data: tuple[Buffer, ...] | None
 
     def parts(self) -> Iterator[Buffer]:
-        """Yield the bytes. Raises CorruptRecordError if the file has others by now, OSError."""
+        """Yield the bytes. Raises OSError; CorruptRecordError if the file's bytes have changed."""
         if self.data is not None:
             yield from self.data
             return
@@ -60,13 +60,13 @@ class LogStretch(NamedTuple):
 
 
 def crc_of(data: Buffer, crc: int = 0) -> int:
-    """Return the CRC-32C of bytes, behind those that have the CRC `crc`."""
+    """Return the CRC-32C of bytes; `crc` is the CRC of the bytes before them."""
     with ffi.from_buffer("uint8_t[]", data) as view:
         return int(lib.seg_crc32c(crc, view, len(view)))
 
 
 def crc_of_file(log: LogFile, position: int, length: int) -> int | None:
-    """Return the CRC-32C of bytes of a file, None if it is shorter. Raises OSError."""
+    """Return the CRC-32C of bytes of a file, or None if the file is too short. Raises OSError."""
     crc, at, end = 0, position, position + length
     while at < end:
         data = log.files.pread(log.handle, min(STEP, end - at), at)
@@ -79,9 +79,9 @@ def crc_of_file(log: LogFile, position: int, length: int) -> int | None:
 def measure(
     log: LogFile, position: int, size: int, offset: int, end_offset: int, keep: int
 ) -> LogStretch | None:
-    """Return the stretch of the batches from byte `position` and `offset` on, below byte `size` and
-    `end_offset`; None if there is no such batch. It ends before bytes that are no batch. Its data are kept if
-    they are at most `keep` bytes. Raises OSError, CorruptRecordError if the first bytes are no batch.
+    """Return the stretch of whole batches from byte `position` and `offset` on, below byte `size` and
+    `end_offset`, or None without a batch. It ends before invalid bytes. Its data are kept if they are at most
+    `keep` bytes. Raises OSError; CorruptRecordError if the first bytes are invalid.
     """
     found, at, step = _FoundStretch(), position, STEP
     while at < size and found.end < end_offset:

@@ -1,7 +1,7 @@
-"""`take_over`: an archiver claims an archive, and goes on from its newest state.
+"""`take_over`: an archiver claims an archive, and continues its newest state.
 
-In the archive: a claim, then a state of this claim, and lists of segments that differ from those before. On
-disk files are only read. Threads: one, and those of `Uploads`.
+In the archive: a claim, then a state of this claim, and changed lists of segments. On disk files are only
+read. Threads: one, and those of `Uploads`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _TRIES = 3
 
 
 class TakenOver(NamedTuple):
-    """`state` is the one that was written; `went_other_ways` the partitions whose log lacks something."""
+    """The result of `take_over`. `state` is the state that was written; `went_other_ways` are the partitions
+    whose log lacks archived records.
+    """
 
     claim: ArchiverClaim
     state: ArchiveState
@@ -38,14 +40,14 @@ class TakenOver(NamedTuple):
 
 
 def take_over(objects: WritableObjects, moments: Moments, uploads: Uploads) -> TakenOver:
-    """Take an archive over, or begin it. Raises ArchiveError, ArchiveFencedError, OSError."""
+    """Take an archive over, or begin a new one. Raises ArchiveError, ArchiveFencedError, OSError."""
     claim = take_claim(objects)
     before = _read(objects)
     check_claim(objects, claim)
     moment = moments.take()
     if before is None:
         before = ArchiveState(CommitName(claim, 0, STATE), 0)
-    _look_whose(objects, before, moments.store.path, moment)
+    _warn_if_foreign(objects, before, moments.store.path, moment)
     listed = read_lists(objects, before, uploads)
     compared = {
         key: found
@@ -80,7 +82,7 @@ def take_over(objects: WritableObjects, moments: Moments, uploads: Uploads) -> T
 
 
 def _read(objects: WritableObjects) -> ArchiveState | None:
-    """Return the newest state; another archiver may delete objects that it has replaced meanwhile."""
+    """Return the newest state, read again if another archiver deletes replaced objects during the read."""
     for _ in range(_TRIES - 1):
         try:
             return newest_state(objects)
@@ -89,8 +91,8 @@ def _read(objects: WritableObjects) -> ArchiveState | None:
     return newest_state(objects)
 
 
-def _look_whose(objects: WritableObjects, before: ArchiveState, path: str, moment: Moment) -> None:
-    """Warn if a store has none of the topics that the archive has."""
+def _warn_if_foreign(objects: WritableObjects, before: ArchiveState, path: str, moment: Moment) -> None:
+    """Warn if the store has none of the archive's topics."""
     there = {key for key, each in before.topics.items() if each.deleted is None and each.topic_id}
     if there and not there & moment.all_topics:
         log.warning(
@@ -103,14 +105,16 @@ def _look_whose(objects: WritableObjects, before: ArchiveState, path: str, momen
 def read_lists(
     objects: WritableObjects, state: ArchiveState, uploads: Uploads
 ) -> dict[TopicIdPartition, SegmentList]:
-    """Return the lists of segments of all partitions, but those that are damaged. Raises ArchiveError."""
+    """Return the lists of segments of all partitions, without damaged lists. Raises ArchiveError."""
     held = list(state.partitions.values())
     read = uploads.run([partial(_read_list, objects, each) for each in held])
     return {it.key: each for it, each in zip(held, read, strict=True) if each is not None}
 
 
 def _read_list(objects: WritableObjects, partition: ArchivedPartition) -> SegmentList | None:
-    """Return a list, None if it is damaged or missing: then the partition is archived anew."""
+    """Return a list, or None if it is damaged or missing: the partition is then archived again from its
+    beginning.
+    """
     try:
         return read_segments(objects, partition)
     except CorruptArchiveError as error:
@@ -140,7 +144,7 @@ def _with_lists(
     compared: Mapping[TopicIdPartition, Compared],
     uploads: Uploads,
 ) -> dict[TopicIdPartition, ArchivedPartition]:
-    """Write the lists that have changed; return all partitions, with their lists' names."""
+    """Write the changed lists, and return all partitions with their lists' names."""
     found = dict(before.partitions)
     changed: list[tuple[str, TopicIdPartition, Compared]] = []
     for key, each in compared.items():

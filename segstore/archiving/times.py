@@ -1,4 +1,4 @@
-"""`Cut`: up to where an archive is restored, from the argument `at`.
+"""`Cut`: the end of a restore from an archive, from the argument `at`.
 
 Nothing is on disk. Threads: any; values and functions without state.
 """
@@ -19,8 +19,8 @@ _ALLOWED = "give ms since the epoch, a datetime with a time zone, or a mapping {
 
 
 class Cut(NamedTuple):
-    """Where logs end: behind their last record before one that is stamped later than `time` (ms), or at the
-    end offsets in `ends`; a log that has neither is whole.
+    """The ends of restored logs. A log ends before its first record that is stamped later than `time` (ms),
+    or at its end offset in `ends`; without both it is whole.
     """
 
     time: int | None = None
@@ -28,8 +28,8 @@ class Cut(NamedTuple):
 
 
 def parse_at(at: Any) -> Cut:
-    """Return the cut that an argument `at` asks for. Parts of a ms of a datetime are dropped. Raises
-    InvalidArgumentError, InvalidTypeError, which name the value and what is allowed.
+    """Return the cut for an argument `at`. A datetime is rounded down to ms. Raises InvalidArgumentError,
+    InvalidTypeError, which name the value and the allowed values.
     """
     if at is None:
         return Cut()

@@ -1,10 +1,10 @@
-"""`Trash`: objects of an archive that nothing needs any more, until they are deleted.
+"""`Trash`: objects of an archive that are no longer needed, until they are deleted.
 
-An object is deleted once nothing has needed it for the grace time, so that who reads an older state still
-finds it; and after a look at the claims, since another archiver may go on from an older state. What killed
-archivers left is found by a list of all objects, at the start and once a day. What an earlier way needs
-stays: until that is known, only objects of this claim go, which no way names. In the archive: only deletes.
-Threads: the archiver's.
+An object is deleted when it has not been needed for the grace time, so that a reader of an older state still
+finds it. The claims are checked before, because another archiver may continue an older state. Objects that
+killed archivers left are found by a list of all objects, at the start and once a day. Objects that an earlier
+way needs stay. Until these are known, only objects of this claim are deleted, because no way names them. In
+the archive: only deletes. Threads: the archiver's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ MOST_AT_ONCE = 1000
 
 
 class Trash:
-    """`add` takes objects in, `sweep` deletes those that are due. Times are ms."""
+    """The objects to delete: `add` takes them in, `sweep` deletes those whose grace time is over. Times are
+    ms.
+    """
 
     def __init__(
         self, objects: WritableObjects, claim: ArchiverClaim, grace_ms: int, counts: ArchiverCounts
@@ -50,27 +52,29 @@ class Trash:
         self._next_list = monotonic()
 
     def add(self, found: Iterable[str], time: int) -> None:
-        """Take objects that the newest state does not need from a time on."""
+        """Add objects that the newest state does not need from a time on."""
         for name in found:
             if self._of_ways is None or name not in self._of_ways:
                 self._since.setdefault(name, time)
 
     def keep(self, of_ways: Collection[str]) -> None:
-        """Take the names of all objects that earlier ways need: they are not deleted."""
+        """Protect these objects, which earlier ways need, from deletion."""
         self._of_ways = of_ways
         for name in self._since.keys() & set(of_ways):
             del self._since[name]
 
     @property
     def wants_list(self) -> bool:
-        """Return whether all objects are to be listed; then that is so again after a day."""
+        """Return whether a list of all objects is due: at first, and a day after the last True."""
         if monotonic() < self._next_list:
             return False
         self._next_list = monotonic() + FULL_LIST
         return True
 
     def sweep(self, time: int) -> int:
-        """Delete what is due; return how many objects. Raises ArchiveError, ArchiveFencedError."""
+        """Delete the objects whose grace time is over, and return their number. Raises ArchiveError,
+        ArchiveFencedError.
+        """
         due = [
             name for name, since in self._since.items() if time - since >= self._grace and self._may_go(name)
         ][:MOST_AT_ONCE]
@@ -93,7 +97,7 @@ def segment_objects(key: TopicIdPartition, segment: ArchivedSegment) -> list[str
 
 
 def needed_by(state: ArchiveState, lists: Iterable[SegmentList]) -> set[str]:
-    """Return all objects that a state names, with those of its lists."""
+    """Return all objects that a state and its lists name."""
     found = {piece.object for each in state.partitions.values() for piece in each.pieces}
     found |= {each.segments for each in state.partitions.values() if each.segments is not None}
     for listed in lists:
@@ -103,15 +107,15 @@ def needed_by(state: ArchiveState, lists: Iterable[SegmentList]) -> set[str]:
 
 
 class ListedObjects(NamedTuple):
-    """The names of all objects that were `found`, and of those that earlier ways need."""
+    """The names of all objects (`found`), and of the objects that earlier ways need (`of_ways`)."""
 
     found: set[str]
     of_ways: set[str]
 
 
 def list_all(objects: WritableObjects, ways: Iterable[Way]) -> ListedObjects:
-    """List all objects of an archive, after files of writers that were killed are deleted. Raises
-    ArchiveError, CorruptArchiveError if it can't be told what an earlier way needs.
+    """List all objects of an archive, after deleting unfinished objects of killed writers. Raises
+    ArchiveError; CorruptArchiveError if the objects of an earlier way can't be read.
     """
     objects.delete_unfinished()
     found = {name for prefix in (CLAIMS, COMMITS, TOPICS) for name in objects.list(prefix)}

@@ -1,7 +1,7 @@
-"""`Uploads`: calls made by a few threads; `upload_segment`: brings a sealed segment into an archive.
+"""`Uploads`: a few threads that make calls; `upload_segment`: uploads a sealed segment to an archive.
 
-In the archive: `.log`, `.index`, `.timeindex`, `.txnindex` and `.snapshot` of a segment, under names that
-were never used before. On disk files are only read. Threads: `run` and `begin` by one, the archiver's.
+In the archive: `.log`, `.index`, `.timeindex`, `.txnindex` and `.snapshot` of a segment, under new names. On
+disk files are only read. Threads: one, the archiver's, calls `run` and `begin`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Done(NamedTuple, Generic[T]):
-    """What a call gave: its number among those of one `run`, and the result, or the error."""
+    """The outcome of a call: its number, and its result or its error."""
 
     number: int
     result: T | None
@@ -36,67 +36,69 @@ class Done(NamedTuple, Generic[T]):
 class _AskedUpload(NamedTuple):
     number: int
     call: Callable[[], Any]
-    told: SimpleQueue[Done[Any]]
+    outcomes: SimpleQueue[Done[Any]]
 
 
 class Uploads:
-    """Threads that make calls; they are started as calls come."""
+    """Threads that make calls. They are started as calls come."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
-        self._asked: SimpleQueue[_AskedUpload | None] = SimpleQueue()
+        self._waiting: SimpleQueue[_AskedUpload | None] = SimpleQueue()
         self._threads: list[Background] = []
         self._over = False
 
     def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """Make all calls, and return their results in order; raises the first error once all have ended."""
+        """Make all calls, and return their results in order. Raises the first error after all calls have
+        ended.
+        """
         if len(calls) == 1:
             return [calls[0]()]
-        told: SimpleQueue[Done[T]] = SimpleQueue()
+        outcomes: SimpleQueue[Done[T]] = SimpleQueue()
         for number, call in enumerate(calls):
-            self.begin(number, call, told)
-        found = sorted((told.get() for _ in calls), key=lambda each: each.number)
+            self.begin(number, call, outcomes)
+        found = sorted((outcomes.get() for _ in calls), key=lambda each: each.number)
         for each in found:
             if each.error is not None:
                 raise copy_of(each.error)
         return [each.result for each in found]  # type: ignore[misc]
 
-    def begin(self, number: int, call: Callable[[], T], told: SimpleQueue[Done[T]]) -> None:
-        """Have a call made; what it gave is put into `told`."""
+    def begin(self, number: int, call: Callable[[], T], outcomes: SimpleQueue[Done[T]]) -> None:
+        """Make a call in a thread, and put its outcome into `outcomes`."""
         if len(self._threads) < self._most:
             thread = Background(self._run, self._name)
             self._threads.append(thread)
             thread.start()
-        self._asked.put(_AskedUpload(number, call, told))
+        self._waiting.put(_AskedUpload(number, call, outcomes))
 
     def close(self) -> None:
-        """End the threads; calls that have not begun fail with StoreClosedError."""
+        """End the threads. Calls that have not begun fail with StoreClosedError."""
         self._over = True
         for _ in self._threads:
-            self._asked.put(None)
+            self._waiting.put(None)
         for each in self._threads:
             each.join()
         try:
             while True:
-                if (asked := self._asked.get_nowait()) is not None:
-                    asked.told.put(Done(asked.number, None, StoreClosedError("the archiver has ended")))
+                if (asked := self._waiting.get_nowait()) is not None:
+                    asked.outcomes.put(Done(asked.number, None, StoreClosedError("the archiver has ended")))
         except Empty:
             return
 
     def _run(self) -> None:
-        while (asked := self._asked.get()) is not None:
+        while (asked := self._waiting.get()) is not None:
             try:
                 if self._over:
                     raise StoreClosedError("the archiver has ended")
                 done = Done(asked.number, asked.call(), None)
             except BaseException as error:  # raised in the archiver's thread
                 done = Done(asked.number, None, error)
-            asked.told.put(done)
+            asked.outcomes.put(done)
             del asked, done
 
 
 class SealedSegment(NamedTuple):
-    """A segment that is to be uploaded: offsets below `end`, the first `size` bytes of its log."""
+    """A segment to upload: the first `size` bytes of its log, with offsets below `end`."""
 
     key: TopicIdPartition
     local: LocalSegment
@@ -105,12 +107,12 @@ class SealedSegment(NamedTuple):
 
     @property
     def source(self) -> Source:
-        """See `pieces.Segment`."""
+        """Return the file's identity, as in `ArchivedSegment.source`."""
         return source_of(self.local.identity)
 
 
 class _LogParts:
-    """The bytes of a log, as often as they are asked for; `crc` is that of the last time."""
+    """The bytes of a log, which can be iterated several times; `crc` is the CRC of the last iteration."""
 
     def __init__(self, log: LogFile, size: int) -> None:
         self._log, self._size = log, size
@@ -130,8 +132,8 @@ class _LogParts:
 def upload_segment(
     objects: WritableObjects, files: Files, sealed: SealedSegment, upload: str, since: int
 ) -> ArchivedSegment:
-    """Upload all files of a segment; return its entry. Raises ArchiveError; FileNotFoundError if compaction
-    or retention has removed the segment.
+    """Upload all files of a segment, and return its entry. Raises ArchiveError; FileNotFoundError if
+    compaction or retention has removed the segment.
     """
     local = sealed.local
     log = LogFile(files, local.handle, local.path)

@@ -1,8 +1,7 @@
 """`verify`: reads every object that an archive names, and checks sizes, CRCs and batches.
 
-`named_objects` of `contents` says what there is to check, and `verify_objects` checks some of it: also in
-other processes and on other machines.
-Nothing is on disk; in the archive: only reads. Threads: any.
+`contents.named_objects` lists the objects to check, and `verify_objects` checks some of them, also in other
+processes and on other machines. Nothing is on disk; in the archive: only reads. Threads: any.
 """
 
 from __future__ import annotations
@@ -30,8 +29,9 @@ Check = Callable[[RemoteFiles, Collection[NamedObject], Progress], list[Finding]
 
 
 class Verified(NamedTuple):
-    """What `verify` found. `objects` were checked, `bytes` of them read; `unnamed` objects are there that
-    nothing names any more or yet, which is no fault: an archiver removes them some time later.
+    """The result of `verify`. `objects` is the number of checked objects, `bytes` the number of bytes that
+    were read. `unnamed` objects exist but are named no longer or not yet; they are not a fault, an archiver
+    removes them later.
     """
 
     findings: list[Finding]
@@ -48,11 +48,12 @@ def verify(
     files: Files | None = None,
     check: Check | None = None,
 ) -> Verified:
-    """Read every object that the newest state of the archive at `uri` names, and those of earlier ways, and
-    check sizes, CRC-32Cs, and that logs are valid batches whose offsets rise. A `Finding` has the name of an
-    object as its path. `progress` is called with the bytes that were read. `filesystem` is used in place of
-    that of the URI. An archiver may be at work: what it removes meanwhile is no finding. `check` does the
-    work of `verify_objects`, by default that.
+    """Read every object that the newest state of the archive at `uri` and its earlier ways name. Check sizes,
+    CRC-32Cs, and that logs are valid batches with rising offsets.
+
+    A `Finding` has the name of an object as its path. `progress` is called with the bytes that were read.
+    `filesystem` is used instead of the URI's file system. An archiver may be running: objects that it removes
+    during the check are no findings. `check` replaces `verify_objects`.
 
     Raises ArchiveError if there is no archive, or it can't be reached; InvalidArgumentError.
     """
@@ -79,7 +80,7 @@ def verify(
 
 
 def _still_named(findings: Iterable[Finding], before: ArchiveContents, now: ArchiveContents) -> list[Finding]:
-    """Return the findings on objects that an archiver has not removed since."""
+    """Return the findings on objects that the archive still names."""
     gone = before.objects.keys() - now.objects.keys()
     found = [each for each in findings if each.path not in gone]
     return sorted(found, key=lambda it: (it.path, -1 if it.position is None else it.position))
@@ -88,21 +89,21 @@ def _still_named(findings: Iterable[Finding], before: ArchiveContents, now: Arch
 def verify_objects(
     source: ReadableObjects, objects: Collection[NamedObject], progress: Progress | None = None
 ) -> list[Finding]:
-    """Check some objects, several at a time; return what is wrong with them. Raises ArchiveError if the
-    archive can't be reached.
+    """Check some objects, several at a time, and return the findings. Raises ArchiveError if the archive
+    can't be reached.
     """
     findings: list[Finding] = []
 
-    def check(each: NamedObject, buffer: bytearray, tell: Progress) -> None:
+    def check(each: NamedObject, buffer: bytearray, report: Progress) -> None:
         for one in each.ranges:
-            findings.extend(_verify_range(source, one, buffer, tell))
+            findings.extend(_verify_range(source, one, buffer, report))
 
     spread(objects, check, progress or (lambda _: None))
     return findings
 
 
 def _verify_range(
-    source: ReadableObjects, one: NamedRange, buffer: bytearray, tell: Progress
+    source: ReadableObjects, one: NamedRange, buffer: bytearray, report: Progress
 ) -> list[Finding]:
     wanted, bounds = one
     log = None if bounds is None else BatchCheck(wanted.object, wanted.at, bounds)
@@ -110,14 +111,14 @@ def _verify_range(
     def take(data: memoryview) -> None:
         if log is not None:
             log.take(data)
-        tell(len(data))
+        report(len(data))
 
     found: list[Finding] = []
     try:
         if wanted.length:
             read_range(source, wanted, buffer, take)
         else:
-            source.read_into(wanted.object, 0, bytearray(1))  # the object has to be there
+            source.read_into(wanted.object, 0, bytearray(1))  # the object must exist
         if log is not None:
             log.end()
     except FileNotFoundError:
@@ -128,8 +129,8 @@ def _verify_range(
 
 
 class BatchCheck:
-    """The check of a log's batches, of which the bytes come one part after the other: `findings` has the
-    first damage. `at` is where the first byte lies in the object.
+    """The check of a log's batches, whose bytes come part by part. `findings` has the first damage. `at` is
+    the position of the first byte in the object.
     """
 
     def __init__(self, name: str, at: int, bounds: LogBounds) -> None:
@@ -146,9 +147,9 @@ class BatchCheck:
             self._scan()
 
     def end(self) -> None:
-        """Check that the last batch was whole."""
+        """Check that the last batch is complete."""
         if self._left and not self.findings:
-            self._tell(self._at, "the log ends within a batch")
+            self._add_finding(self._at, "the log ends within a batch")
 
     def _scan(self) -> None:
         batches, stop = scan(self._left, self._at, least=self._next)
@@ -156,17 +157,17 @@ class BatchCheck:
             self._check_offsets(int(batches["base_offset"][0]), stop.last_offset)
             self._next = stop.last_offset + 1
         if stop.status in BAD and stop.status != lib.SEG_SHORT:
-            self._tell(stop.position, f"no valid batch: {BAD[stop.status]}")
+            self._add_finding(stop.position, f"no valid batch: {BAD[stop.status]}")
         self._left = self._left[stop.position - self._at :]
         self._at = stop.position
         self._need = max(stop.need, LEAST_ENTRY) if stop.status == lib.SEG_SHORT else 0
 
     def _check_offsets(self, first: int, last: int) -> None:
         if first < self._next:
-            self._tell(self._at, f"offset {first}: the batch before it ends at {self._next - 1}")
+            self._add_finding(self._at, f"offset {first}: the batch before it ends at {self._next - 1}")
         elif last >= self._bounds.end:
-            self._tell(self._at, f"offset {last} is not below {self._bounds.end}")
+            self._add_finding(self._at, f"offset {last} is not below {self._bounds.end}")
 
-    def _tell(self, position: int, message: str) -> None:
+    def _add_finding(self, position: int, message: str) -> None:
         if not self.findings:
             self.findings.append(Finding(self._name, position, self._next, message))

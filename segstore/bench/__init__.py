@@ -1,11 +1,11 @@
-"""Measures why a log is fast. This package has what the measurements share, the studies, and the command
-`segstore bench`.
+"""Measurements that show why a log is fast. This package has the base of all measurements, the studies, and
+the command `segstore bench`.
 
 On disk: a measurement writes into the directory that the caller names, and removes its files when it ends;
-results go where the caller wants them. Threads: one thread measures.
+results go to a path that the caller names. Threads: one thread measures.
 
-A measurement is a function `run(directory, quick, runs, progress) -> Results`; `figures` says what a figure
-is and when there is a winner, `results` how results are stored, `plots` and `terminal` how they are shown.
+A measurement is a function `run(directory, quick, runs, progress) -> Results`. `figures` defines a figure and
+its winner, `results` stores results, `plots` and `terminal` show them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import what measures when it is first asked for: the help of the command does not need it."""
+    """Import a measurement module at its first use, because the command's help does not need it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = "figures" if name in ("Figure", "winner") else "results"

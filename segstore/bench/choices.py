@@ -1,14 +1,14 @@
-"""What the options of `segstore bench` choose among. Nothing is on disk. Threads: any; immutable.
+"""The values that the options of `segstore bench` choose among. Nothing is on disk. Threads: any; immutable.
 
-They stand apart from what is measured: the help of a command shows them, and imports no measurement.
+This module imports no measurement, so that a command's help is shown quickly.
 """
 
 from __future__ import annotations
 
 RUNS = 7
-"""How often each is measured, by turns."""
+"""Runs of each variant, by turns."""
 TRANSFER_RUNS = 11
-"""Many short runs: a disturbance of the machine hits only some of them, and the interval leaves these out."""
+"""Many short runs: a disturbance of the machine hits only some of them, and the interval excludes them."""
 
 STUDIES = {
     "sequential-writes": "sequential",
@@ -32,4 +32,4 @@ SIZES = {
 CACHES = ("warm", "cold")
 SINKS = ("tcp", "unix", "pipe", "file")
 WAYS_TO_SEND = ("sendfile", "splice", "mmap", "read", "copy_file_range", "zerocopy", "io_uring", "auto")
-"""The methods of `PartitionLog.transfer`, and those that are shown beside them."""
+"""The methods of `PartitionLog.transfer`, and the methods that are compared with them."""

@@ -1,5 +1,5 @@
-"""`segstore bench`: measurements of why a log is fast. On disk: the measurements write into directories of
-their own; results go where the user wants them. Threads: one.
+"""`segstore bench`: measurements that show why a log is fast. On disk: the measurements write into
+directories of their own; results go to the user's directory. Threads: one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
 def report(directory: str) -> None:
-    """Show the results that were written to DIR with --out: tables, and what the figures say."""
+    """Show the results that were written to DIR with --out: tables and findings."""
     from segstore.bench import show
 
     results_by_name = show.all_in(directory)
@@ -53,8 +53,8 @@ def report(directory: str) -> None:
 
 # --- command options ---------------------------------------------------------------------------
 
-# Here are the options that measurements share, and the progress that is shown while they run. Nothing else
-# may run during a measurement: so progress is drawn between measurements, and has no thread of its own.
+# Here are the options that measurements share, and their progress bar. No other thread may run during a
+# measurement, so progress is drawn between measurements.
 
 F = TypeVar("F", bound=Callable[..., Any])
 QUICK_RUNS = 1
@@ -62,9 +62,7 @@ _EVERY = 0.1  # seconds between two updates of the bar
 
 
 def directory_option(command: F) -> F:
-    """Add the option --directory DIR, which gives the argument `directory`; it is None where the option was
-    not given.
-    """
+    """Add the option --directory DIR, which sets the argument `directory`, or None without the option."""
     return click.option(
         "--directory",
         metavar="DIR",
@@ -75,7 +73,7 @@ def directory_option(command: F) -> F:
 
 
 def out_option(command: F) -> F:
-    """Add the option --out DIR, which gives the argument `out`."""
+    """Add the option --out DIR, which sets the argument `out`."""
     return click.option(
         "--out",
         metavar="DIR",
@@ -85,7 +83,7 @@ def out_option(command: F) -> F:
 
 
 def effort_options(default: int = RUNS) -> Callable[[F], F]:
-    """Return a decorator that adds the options --quick and --runs N, which give the arguments `quick` and
+    """Return a decorator that adds the options --quick and --runs N, which set the arguments `quick` and
     `runs`.
     """
     quick = click.option(
@@ -110,15 +108,15 @@ def effort_options(default: int = RUNS) -> Callable[[F], F]:
 
 
 def json_option(command: F) -> F:
-    """Add the option --json, which gives the argument `as_json`."""
+    """Add the option --json, which sets the argument `as_json`."""
     return click.option(
         "--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else."
     )(command)
 
 
 def some_of(known: Mapping[str, Any] | Sequence[str]) -> Callable[..., tuple[Any, ...] | None]:
-    """Return a callback for an option that takes a list of names. It gives the values that are named, in the
-    order of `known`.
+    """Return a callback for an option that takes a list of names. It returns the named values, in the order
+    of `known`.
     """
     values = known if isinstance(known, Mapping) else {name: name for name in known}
 
@@ -135,7 +133,7 @@ def some_of(known: Mapping[str, Any] | Sequence[str]) -> Callable[..., tuple[Any
 
 @contextmanager
 def progress_shown(what: str) -> Iterator[results.Progress]:
-    """Show a progress bar on standard error, if that is a terminal; yield the function to which measurements
+    """Show a progress bar on standard error, if that is a terminal. Yield the function to which measurements
     report their progress.
     """
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -150,7 +148,8 @@ def progress_shown(what: str) -> Iterator[results.Progress]:
         def report(done: int, total: int, now: str) -> None:
             nonlocal seen, said
             bar.update(task, completed=done, total=total, description=f"{what}: {now}")
-            if now != said or time.monotonic() - seen >= _EVERY:  # what is measured now may take long
+            # The next run may take long, so its name is shown at once.
+            if now != said or time.monotonic() - seen >= _EVERY:
                 seen, said = time.monotonic(), now
                 bar.refresh()
 
@@ -174,7 +173,7 @@ _WIDEST = 100  # columns of running text
 def run_study(
     name: str | None, directory: str | None, out: str | None, quick: bool, runs: int, as_json: bool
 ) -> int:
-    """Measure one of the reasons why a log is fast, and show what the figures say; without a NAME, list the
+    """Measure one of the reasons why a log is fast, and show tables and findings; without a NAME, list the
     studies.
 
     All of them take some five minutes. With --json, the results are one JSON object for each study, one after
@@ -221,7 +220,7 @@ def _write(chosen_study: Study, outcome: Results, out: str) -> None:
 
 @contextmanager
 def _pictures_left_out() -> Iterator[None]:
-    """Run a block that draws; without matplotlib, say that there are no pictures, and go on."""
+    """Run a block that draws; without matplotlib, report that no pictures are drawn, and go on."""
     try:
         yield
     except MissingPackageError as error:
@@ -287,15 +286,14 @@ def zero_copy(
     as_json: bool,
     **chosen: tuple[Any, ...] | None,
 ) -> int:
-    """Send a log to sockets, pipes and files in each way there is: which one is the fastest, which one the
-    cheapest?
+    """Send a log to sockets, pipes and files in each possible way, to find the fastest and the cheapest.
 
     The ways are read and write, mmap and write, sendfile, splice, copy_file_range, MSG_ZEROCOPY and io_uring.
     They are measured by size, from the page cache and from the disk, with the sender's CPU time, its system
     calls and context switches. Another process receives the bytes. All of it takes some five minutes; each of
     the lists may be cut short.
 
-    With --against, the exit status is 1 where a cell that both runs call a win has another winner.
+    With --against, the exit status is 1 if a cell has a winner in both runs, and not the same one.
     """
     from segstore.bench import results
     from segstore.bench.zero_copy import plan as cells
@@ -326,7 +324,7 @@ def zero_copy(
 def compare(one: str, other: str) -> int:
     """Compare two results of zero-copy: do they agree on which way wins?
 
-    The exit status is 1 where a cell that both call a win has another winner.
+    The exit status is 1 if a cell has a winner in both, and not the same one.
     """
     from segstore.bench import results
 
@@ -382,7 +380,7 @@ def _place(way: str, group: ContenderGroup, measure: str) -> str:
 def bench(ctx: click.Context) -> None:
     """Measure why a log is fast, on this machine.
 
-    Everything is measured several times and by turns. One way is called better than another only where their
+    Everything is measured several times and by turns. One way is called better than another only if their
     intervals don't overlap. Other work on the machine makes the figures worse.
     """
     ctx.with_resource(ended_by_signals())

@@ -1,11 +1,11 @@
-"""Defines a figure, and when one figure is better than others. Threads: any; there is no state.
+"""Defines a figure, and the winner among figures. Threads: any; there is no state.
 
-A figure has the values that several runs of one measurement gave. Its interval has the true median with a
-probability of CONFIDENCE at least, whatever the distribution: it is the interval of the sign test, between
+A figure has the values of several runs of one measurement. Its interval has the true median with a
+probability of at least CONFIDENCE, whatever the distribution: it is the interval of the sign test, between
 two order statistics. For five to eight runs it reaches from the lowest value to the highest, because the
 median is missed only if all runs lie on one side of it. For 11 runs it reaches from the third to the ninth,
-so that one or two disturbed runs neither make nor hide a winner. One figure is called better than another
-only where their intervals don't touch.
+so that one or two disturbed runs neither make nor hide a winner. A figure is better than another only if
+their intervals don't touch.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ class Figure:
 
     @property
     def spread(self) -> float:
-        """Return how far the interval reaches from the median, as a fraction of the median; 0 where the
-        median is 0.
+        """Return the distance from the median to the farther end of the interval, as a fraction of the
+        median; 0 if the median is 0.
         """
         middle = self.median
         return max(self.high - middle, middle - self.low) / abs(middle) if middle else 0.0
 
     def as_json(self) -> list[float]:
-        """Return the values of all runs, from which everything else follows."""
+        """Return the values of all runs. Median and interval are computed from them."""
         return list(self.runs)
 
     @classmethod
     def of(cls, json: Iterable[float]) -> Figure:
-        """Make a figure from the values of runs, or from what `as_json` gave. Raises InvalidArgumentError."""
+        """Make a figure from the values of runs, as `as_json` returns them. Raises InvalidArgumentError."""
         return cls(tuple(map(float, json)))
 
     def times(self, factor: float) -> Figure:
@@ -74,8 +74,8 @@ class Figure:
 
 @cache
 def outside(runs: int) -> int:
-    """Return how many of `runs` values the interval leaves out on each side: the most that CONFIDENCE
-    allows.
+    """Return the number of values that the interval excludes on each side, of `runs` values: the most that
+    CONFIDENCE allows.
     """
     outer, missed = 0, 2.0 / 2**runs
     while 1 - (missed := missed + 2 * math.comb(runs, outer + 1) / 2**runs) >= CONFIDENCE:
@@ -84,10 +84,9 @@ def outside(runs: int) -> int:
 
 
 def winner(figures: Mapping[K, Figure], more_is_better: bool) -> K | None:
-    """Return the name of the best figure, if its interval overlaps no other's.
+    """Return the name of the best figure if its interval overlaps no other's, else None.
 
-    Return None where it overlaps another's, where a figure has fewer than FEWEST_TO_WIN runs, and where there
-    is only one figure.
+    None, too, if a figure has fewer than FEWEST_TO_WIN runs, or if there is only one figure.
     """
     if len(figures) < 2 or any(len(figure.runs) < FEWEST_TO_WIN for figure in figures.values()):
         return None
@@ -107,8 +106,8 @@ def by_turns(
 ) -> dict[K, dict[str, Figure]]:
     """Run all variants by turns, `runs` times (A B C A B C …), and return the figures of each.
 
-    Each turn begins with another variant, so that none always comes behind the same one. `ran` is called
-    after each run. A variant must give the same names every time.
+    Each turn begins with another variant, so that a variant does not always run after the same one. `ran` is
+    called after each run. A variant must return the same names every time.
     """
     if runs < 1:
         raise InvalidArgumentError(f"runs must be at least 1, not {runs}")

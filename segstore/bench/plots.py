@@ -1,9 +1,9 @@
 """Draws results as pictures. On disk: a PNG and an SVG for each picture, the same bytes for the same results.
-Threads: one thread draws, since matplotlib's settings belong to the process.
+Threads: one thread draws, because matplotlib's settings belong to the process.
 
-Colours are those of Okabe and Ito, which colour-blind people can tell apart; lines differ in their markers
-too. Where a figure has several runs, a bar or band shows its interval. matplotlib is imported with the first
-picture.
+Colours are from Okabe and Ito's palette, which colour-blind people can distinguish; lines also differ in
+their markers. If a figure has several runs, a bar or band shows its interval. matplotlib is imported with the
+first picture.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SETTINGS: Any = {  # a dict; the type of its keys is matplotlib's, which may not
 }
 DPI = 100
 SHADES = 256
-"""How many colours a PNG has: it takes a third of the bytes, and looks the same."""
+"""The number of colours of a PNG: with so few it takes a third of the bytes, and looks the same."""
 PANEL = (6.4, 4.2)  # inches
 
 Series = Mapping[str, Mapping[float, Figure]]
@@ -47,8 +47,8 @@ Series = Mapping[str, Mapping[float, Figure]]
 
 @contextmanager
 def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[Axes]]:
-    """Yield `count` axes under one title, side by side or in rows of `columns`. The `figure` of any of them
-    is what `save` takes. Raises MissingPackageError without matplotlib.
+    """Yield `count` axes under one title, side by side or in rows of `columns`. `save` takes the `figure` of
+    any of them. Raises MissingPackageError without matplotlib.
     """
     with Needing("matplotlib", "a picture"):
         from matplotlib.figure import Figure as Picture
@@ -65,9 +65,7 @@ def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Apply SETTINGS over matplotlib's defaults, without the user's own. They must be in force while drawing
-    and while saving, which creates some of the parts.
-    """
+    """Apply SETTINGS over matplotlib's defaults, while drawing and while saving, which also creates parts."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -89,8 +87,8 @@ def label(axes: Axes, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: boo
 
 
 def lines(axes: Axes, series: Series, names: Sequence[str] = ()) -> None:
-    """Draw a line for each name through the medians, and a band for the intervals. `names` are those of all
-    lines in several axes: a line has the same colour in all of them.
+    """Draw a line for each name through the medians, and a band for the intervals. `names` are the names of
+    all lines in several axes, so that a line has the same colour in all of them.
     """
     order = list(dict.fromkeys([*names, *series]))
     for name, points in series.items():
@@ -128,7 +126,7 @@ def bars(axes: Axes, groups: Mapping[str, Mapping[str, Figure]], *, values: bool
 
 
 def ticks(axes: Axes, places: Sequence[float], texts: Sequence[str]) -> None:
-    """Set these marks on the x axis, and no others."""
+    """Set the marks of the x axis; other marks are removed."""
     axes.set_xticks(list(places), list(texts))
     axes.minorticks_off()
 

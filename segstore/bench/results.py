@@ -1,4 +1,4 @@
-"""`Results`: what a measurement returns, with the machine that it ran on.
+"""`Results`: the result of a measurement, with the machine on which it ran.
 
 On disk: one JSON file for each measurement, replaced as a whole; /proc and /sys are read. Threads: any;
 values are immutable.
@@ -24,13 +24,13 @@ from segstore.errors import InvalidArgumentError
 from segstore.files import Files, Path
 
 Progress = Callable[[int, int, str], None]
-"""Called with how many runs are done, how many there are in all, and the name of what runs next."""
+"""Called with (finished runs, all runs, name of the next run)."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What was measured for one combination of parameters. `keys` has these parameters, each a str, int,
-    float or bool. A figure's name ends in its unit; `notes` has what was observed only once (JSON values).
+    """The figures of one combination of parameters. `keys` has these parameters, each a str, int, float or
+    bool. A figure's name ends in its unit; `notes` has values that were observed only once (JSON values).
     """
 
     keys: Mapping[str, Any]
@@ -40,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class ClaimFinding:
-    """A claim as people make it, and what the figures say about it."""
+    """A common claim, and the answer that the figures give."""
 
     claim: str
     answer: str
@@ -48,7 +48,7 @@ class ClaimFinding:
 
 @dataclass(frozen=True)
 class Results:
-    """One measurement: its name and question, the machine and the settings, and what came out."""
+    """One measurement: its name and question, the machine, the settings, its cells and findings."""
 
     name: str
     question: str
@@ -62,8 +62,8 @@ class Results:
         return [cell for cell in self.cells if all(cell.keys.get(k) == v for k, v in keys.items())]
 
     def cell(self, **keys: Any) -> Cell:
-        """Return the one cell with these keys. Raises InvalidArgumentError where there is none, or
-        several.
+        """Return the one cell with these keys. Raises InvalidArgumentError if no cell or several have
+        them.
         """
         found = self.where(**keys)
         if len(found) != 1:
@@ -95,8 +95,8 @@ class Results:
 
     @classmethod
     def of(cls, parsed: Mapping[str, Any]) -> Results:
-        """Make results from what `as_json` gave. Raises KeyError, TypeError or AttributeError for anything
-        else.
+        """Make results from the values of `as_json`. Raises KeyError, TypeError or AttributeError for other
+        values.
         """
         cells = [
             Cell(
@@ -122,7 +122,7 @@ def write(results: Results, path: Path) -> None:
 
 
 def load(path: Path) -> Results:
-    """Read results from a file that `write` made. Raises OSError; InvalidArgumentError where it holds no
+    """Read results from a file of `write`. Raises OSError; InvalidArgumentError if the file has no
     results.
     """
     data = Files().read_file(path)
@@ -138,9 +138,9 @@ def load(path: Path) -> Results:
 
 
 def machine(directory: Path, packages: Iterable[str] = ()) -> dict[str, Any]:
-    """Return what influences a figure: processor, memory (bytes), kernel, the file system of `directory`,
-    versions of Python, segstore and `packages` (None where one is not installed), and the present load (of 1
-    minute).
+    """Return the properties that influence a figure: processor, memory (bytes), kernel, the file system of
+    `directory`, versions of Python, segstore and `packages` (None if a package is not installed), and the
+    present load (of 1 minute).
     """
     return {
         "cpu": _cpu(),
@@ -156,9 +156,9 @@ def machine(directory: Path, packages: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def filesystem(directory: Path) -> dict[str, Any]:
-    """Return type, device and mount options of the file system that holds `directory`, and what /sys says of
-    its block device: None where there is no device (tmpfs, overlay, network). For a virtual disk `rotational`
-    is what its host has set.
+    """Return type, device and mount options of the file system of `directory`, and its block device's
+    properties in /sys. These are None without a block device (tmpfs, overlay, network). For a virtual disk
+    `rotational` is a setting of the host.
     """
     number = os.stat(directory).st_dev
     wanted = f"{os.major(number)}:{os.minor(number)}"
@@ -172,7 +172,7 @@ def filesystem(directory: Path) -> dict[str, Any]:
 
 
 def _block_device(number: str) -> dict[str, Any]:
-    # A partition has no queue of its own: that of its disk is one directory up.
+    # A partition has no queue of its own: its disk's queue is one directory up.
     base = os.path.realpath(f"/sys/dev/block/{number}")
     for place in (base, os.path.dirname(base)):
         if os.path.isdir(os.path.join(place, "queue")):

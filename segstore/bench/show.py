@@ -1,5 +1,4 @@
-"""Chooses by the name of results with which pictures and tables they are shown. On disk: pictures where the
-caller wants them.
+"""Chooses the pictures and tables of results by their name. On disk: pictures in the caller's directory.
 
 Threads: one thread draws. Comparisons with peers have tables of their own in `benchmarks.peers`, which is not
 in the package; here they are shown like other cells.
@@ -38,7 +37,7 @@ def draw(results: Results, directory: str) -> list[str]:
 
 
 def tables(results: Results) -> Iterator[RenderableType]:
-    """Yield what a terminal shows of results: question, machine, tables, findings."""
+    """Yield the results' parts for a terminal: question, machine, tables, findings."""
     yield Text(f"{results.name}: {results.question}", style="bold")
     if results.name == ZERO_COPY:
         from segstore.bench.zero_copy.report import summary
@@ -51,13 +50,13 @@ def tables(results: Results) -> Iterator[RenderableType]:
 
 
 def about(name: str) -> str:
-    """Return what a study measures, and what limits it, as one line; "" for a name that is not a study's."""
+    """Return a study's measurement and its limits as one line; "" if `name` is not a study."""
     return " ".join(study(name).ABOUT.split()) if name in STUDIES else ""
 
 
 def all_in(directory: Path) -> dict[str, Results]:
-    """Return the results in a directory by their names, zero copy first and the studies in their order.
-    Raises OSError; InvalidArgumentError where a file holds no results.
+    """Return the results in a directory by their names: zero copy first, then the studies in their order.
+    Raises OSError; InvalidArgumentError if a file has no results.
     """
     names = sorted(name for name in os.listdir(directory) if name.endswith(".json"))
     found = {one.name: one for one in (load(os.path.join(directory, name)) for name in names)}
@@ -71,7 +70,9 @@ def studies_in(directory: Path) -> dict[str, Results]:
 
 
 def measured_on(found: Mapping[str, Results]) -> str:
-    """Return the machine of results as Markdown; several machines with the names of their results."""
+    """Return the machine of the results as Markdown. Several machines are listed with the names of their
+    results.
+    """
     names: dict[str, list[str]] = {}
     for name, one in found.items():
         names.setdefault(machine_text(one), []).append(name)
@@ -81,7 +82,7 @@ def measured_on(found: Mapping[str, Results]) -> str:
 
 
 def not_measured(name: str) -> str:
-    """Return as Markdown how to get the results that are not there."""
+    """Return as Markdown the command that makes missing results."""
     what = ZERO_COPY if name == ZERO_COPY else f"study {name}"
     return f"No results of {name} are here: `segstore bench {what} --out benchmarks/results` makes them."
 

@@ -1,6 +1,6 @@
 """Shows results as text: tables of rich for a terminal, Markdown for a page. Threads: any.
 
-A figure is shown as its median, and how far its interval reaches from the median.
+A figure is shown as its median, and the farther distance from the median to an end of its interval.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def key_text(value: Any) -> str:
 def rows(
     results: Results, cells: Iterable[Cell] | None = None, figures: Sequence[str] | None = None
 ) -> tuple[list[str], list[list[str]], int]:
-    """Return (headings, rows, how many of the columns are keys) of `cells` and `figures`, by default of all.
-    Where a cell lacks a key or figure that others have, its text is empty.
+    """Return (headings, rows, number of key columns) of `cells` and `figures`, by default of all. A text is
+    empty if its cell lacks the key or figure.
     """
     chosen = list(results.cells if cells is None else cells)
     keys = list(dict.fromkeys(key for cell in chosen for key in cell.keys))
@@ -59,7 +59,7 @@ def rows(
 def table(
     results: Results, cells: Iterable[Cell] | None = None, figures: Sequence[str] | None = None
 ) -> Table:
-    """Return what `rows` gives as a table: keys on the left, figures on the right."""
+    """Return the `rows` as a table: keys on the left, figures on the right."""
     headings, lines, keys = rows(results, cells, figures)
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     numbers = _numbers(results, headings[:keys])
@@ -71,7 +71,7 @@ def table(
 
 
 def findings(results: Results) -> Text:
-    """Return each claim, and below it what the figures say."""
+    """Return each claim, and below it the answer of the figures."""
     text = Text()
     for finding in results.findings:
         text.append(f"“{finding.claim}”\n", style="bold")
@@ -92,7 +92,7 @@ def machine_text(results: Results) -> str:
 def markdown(
     results: Results, cells: Iterable[Cell] | None = None, figures: Sequence[str] | None = None
 ) -> str:
-    """Return what `rows` gives as a Markdown table."""
+    """Return the `rows` as a Markdown table."""
     headings, lines, keys = rows(results, cells, figures)
     numbers = _numbers(results, headings[:keys])
     rule = ["--:" if at >= keys or name in numbers else ":--" for at, name in enumerate(headings)]

@@ -1,1 +1,1 @@
-"""Metrics and health over HTTP, for those who operate a server, a standby or a mirror."""
+"""Metrics and health over HTTP, for operators of a server, a standby, a mirror or an archive."""

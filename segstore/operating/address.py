@@ -1,4 +1,4 @@
-"""Where an endpoint of HTTP listens, as its user says it. Nothing is on disk. Threads: any."""
+"""The address of an HTTP endpoint, parsed from its text. Nothing is on disk. Threads: any."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _MOST_PORT = 65_535
 
 
 class HttpAddress(NamedTuple):
-    """An empty host is every address of this machine; port 0 is one that is free."""
+    """An address to listen at. An empty host means all addresses of this machine; port 0 means a free
+    port.
+    """
 
     host: str
     port: int
@@ -23,8 +25,8 @@ class HttpAddress(NamedTuple):
 
 
 def http_address(text: str, name: str = "http") -> HttpAddress:
-    """Return the address of "HOST:PORT", ":PORT" for every address of this machine, "PORT" for 127.0.0.1, or
-    "[ADDRESS]:PORT". Raises InvalidArgumentError, which names the argument, InvalidTypeError.
+    """Return the address of "HOST:PORT", of ":PORT" (all addresses of this machine), of "PORT" (127.0.0.1),
+    or of "[ADDRESS]:PORT". Raises InvalidTypeError; InvalidArgumentError, which names the argument.
     """
     if not isinstance(text, str):
         raise InvalidTypeError(f"{name} must be a str, not {type(text).__name__}")

@@ -1,7 +1,7 @@
 """`HttpEndpoint`: metrics and health over HTTP, from a thread of this process.
 
-Nothing is on disk. Threads: its own has all connections; `close` and the calls that a store makes of its
-clients may be made in any. It is not for the open internet: there is no TLS, and nobody has to log in.
+Nothing is on disk. Threads: its own has all connections; `close` and the methods that a store calls may run
+in any. It is not for the open internet: it has no TLS and no login.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from segstore.listening import listen
 from segstore.logger import Logger
 from segstore.operating.address import HttpAddress, http_address
 from segstore.operating.exposition import check_there
-from segstore.operating.http_request import LINE, HttpAnswer, MalformedRequestError, read_request, told
+from segstore.operating.http_request import LINE, HttpAnswer, MalformedRequestError, read_request, text_answer
 from segstore.operating.operated import Operated
 from segstore.operating.pages import Pages
 from segstore.storage.store.clients import Turn, Unwritten
@@ -31,21 +31,21 @@ log = Logger("segstore")
 T = TypeVar("T")
 
 MOST = 1100
-"""Most connections at a time: the next one gets 503."""
+"""The most connections at a time. The next connection gets status 503."""
 TIMEOUT = 5.0
-"""Seconds for a request to come, and for each piece of an answer to be taken."""
+"""Seconds for receiving a request, and for sending each piece of an answer."""
 _WHOLE = 60.0
-"""Seconds for a whole exchange."""
+"""Seconds for a whole connection."""
 _LINGER = 0.5
-"""Seconds in which the rest of a refused request may come, so that the refusal is read."""
+"""Seconds in which the client may still send its refused request; else a close would discard the answer."""
 _PIECE = 1 << 16
 _BEAT, _ENDING = 1.0, 2.0
 _REFUSED_AT_ONCE = 100
 
 
 class HttpEndpoint:
-    """Implements `storage.store.clients.Client`: it ends with its store. Raises as `http_address`;
-    MissingPackageError, ListenError, IllegalStateError.
+    """An endpoint of HTTP. It implements `storage.store.clients.Client`, so it ends with its store. Raises
+    the errors of `http_address`; MissingPackageError, ListenError, IllegalStateError.
     """
 
     turn = Turn.READER
@@ -82,15 +82,15 @@ class HttpEndpoint:
 
     @property
     def url(self) -> str:
-        """Return where browsers find it."""
+        """Return the endpoint's URL."""
         return f"http://{self.address}"
 
     def close(self) -> None:
-        """Close all connections, and end. A second call does nothing."""
+        """Close all connections, and end the thread. A second call does nothing."""
         if self._is_over or not self._here[0]:
             return
         self._is_over = True
-        with suppress(RuntimeError):  # the loop is closed
+        with suppress(RuntimeError):  # the loop is already closed
             self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(_ENDING)
 
@@ -121,7 +121,7 @@ class HttpEndpoint:
         await asyncio.wait([*tasks, asyncio.ensure_future(asyncio.sleep(0))], timeout=_ENDING)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request of one connection, and end it. What is amiss with a client ends it too."""
+        """Answer one request of a connection, and close it. A client's errors only close it."""
         writer.transport.set_write_buffer_limits(high=0)
         is_one_too_many = self._open >= self._most
         self._open += 1
@@ -131,7 +131,7 @@ class HttpEndpoint:
             talk = self._refuse(reader, writer) if is_one_too_many else self._talk(reader, writer)
             await asyncio.wait_for(talk, _WHOLE)
         except (OSError, EOFError, asyncio.TimeoutError, asyncio.CancelledError):
-            """The client has gone, or is too slow, or the endpoint ends."""
+            """The client has closed the connection, or is too slow, or the endpoint ends."""
         except Exception:
             log.exception("a defect, met by a request over HTTP")
         finally:
@@ -147,23 +147,23 @@ class HttpEndpoint:
             return
         except asyncio.TimeoutError:
             text = f"no whole request has come in {TIMEOUT:g} s"
-            await self._send(writer, told(HTTPStatus.REQUEST_TIMEOUT, text))
+            await self._send(writer, text_answer(HTTPStatus.REQUEST_TIMEOUT, text))
             return
         try:
             answer = await self._pages.answer(request)
         except Exception:
             log.exception("a defect, met by a request over HTTP for %s", request.path)
-            answer = told(HTTPStatus.INTERNAL_SERVER_ERROR, "a defect: see the log")
+            answer = text_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "a defect: see the log")
         await self._send(writer, answer, request.method != "HEAD")
         await self._linger(reader, writer)
 
     async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         text = f"there are {self._most} connections already"
-        await self._send(writer, told(HTTPStatus.SERVICE_UNAVAILABLE, text))
+        await self._send(writer, text_answer(HTTPStatus.SERVICE_UNAVAILABLE, text))
         await self._linger(reader, writer)
 
     async def _send(self, writer: asyncio.StreamWriter, answer: HttpAnswer, whole: bool = True) -> None:
-        """Send an answer piece by piece, so that a slow client has one piece of it in memory."""
+        """Send an answer piece by piece, so that a slow client holds only one piece of it in memory."""
         writer.write(answer.head())
         body = memoryview(answer.body if whole else b"")
         for at in range(0, len(body), _PIECE):
@@ -172,30 +172,30 @@ class HttpEndpoint:
         await _in_time(writer.drain())
 
     async def _linger(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Let the client read the answer: a close with bytes unread would cut it off."""
+        """Read until the client closes, because a close with unread bytes would discard the answer."""
         writer.write_eof()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._read_out(reader), _LINGER)
 
     async def _read_out(self, reader: asyncio.StreamReader) -> None:
         while await reader.read(_PIECE):
-            """What comes behind a request is not looked at."""
+            """Bytes after the request are ignored."""
 
     # --- a client of its store --------------------------------------------------------------------
 
     def entered(self) -> bool:
-        """See `Client`: it calls nobody."""
+        """Return False: this client calls no application code."""
         return False
 
     def begin_to_close(self) -> None:
-        """Do nothing: it has no records."""
+        """Do nothing: an endpoint has no records."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """End, since the store is about to be closed."""
+        """End, because the store is about to be closed."""
         self.close()
 
     def unwritten(self) -> Unwritten:
-        """Return that nothing is unwritten."""
+        """Return an empty result: an endpoint has no unwritten records."""
         return Unwritten(Counter(), None)
 
 
@@ -204,7 +204,9 @@ async def _in_time(call: Coroutine[Any, Any, T]) -> T:
 
 
 def attached(address: str, operated: Operated, store: Store) -> HttpEndpoint:
-    """Return an endpoint that ends with a store. Raises as `HttpEndpoint`, and StoreClosedError."""
+    """Return an endpoint that ends with a store. Raises the errors of `HttpEndpoint`, and
+    StoreClosedError.
+    """
     endpoint = HttpEndpoint(address, operated)
     try:
         store.attach_client(endpoint)
@@ -215,7 +217,7 @@ def attached(address: str, operated: Operated, store: Store) -> HttpEndpoint:
 
 
 def check_http(address: str) -> None:
-    """Raise what an endpoint raises before it listens: InvalidArgumentError, InvalidTypeError,
+    """Raise the errors that an endpoint raises before it listens: InvalidArgumentError, InvalidTypeError,
     MissingPackageError.
     """
     http_address(address)

@@ -1,6 +1,6 @@
-"""Metrics as text, as Prometheus' text format or OpenMetrics has it: whichever a scrape accepts.
+"""Metrics as text, in Prometheus' text format or OpenMetrics, as a scrape accepts.
 
-Nothing is on disk but /proc, which is read for the process' own metrics. Threads: any.
+On disk only /proc is read, for the process' own metrics. Threads: any.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ class Encoding(NamedTuple):
         return self.generate(registry).removesuffix(_END)
 
     def joined(self, parts: Iterable[bytes]) -> bytes:
-        """Return one text of several."""
+        """Join texts, and add the end mark of OpenMetrics."""
         return b"".join([*parts, _END if self.is_open else b""])
 
 
 def encoding_for(accept: str) -> Encoding:
-    """Return the format that a request with this Accept header gets: plain text for a header that is none."""
+    """Return the format for a request with this Accept header; an invalid header gets plain text."""
     from prometheus_client.exposition import choose_encoder
 
     try:
         generate, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # of a version that is no number
+    except (TypeError, ValueError):  # its version is not a number
         generate, content_type = choose_encoder("")
     return Encoding(content_type, generate)
 
 
 def process_registry() -> CollectorRegistry:
-    """Return what reads the process' own metrics (process_cpu_seconds_total and others)."""
+    """Return a registry that reads the process' own metrics (process_cpu_seconds_total and others)."""
     from prometheus_client import CollectorRegistry, ProcessCollector
 
     registry = CollectorRegistry()
@@ -75,7 +75,7 @@ def process_registry() -> CollectorRegistry:
 
 
 def merged(*found: Sequence[Family]) -> list[Family]:
-    """Return all families in base units; of two with one name the first."""
+    """Return all families in base units. If two have the same name, the first is returned."""
     made: dict[str, Family] = {}
     for families in found:
         for family in map(_in_seconds, families):
@@ -84,16 +84,17 @@ def merged(*found: Sequence[Family]) -> list[Family]:
 
 
 _TIMES = {"segstore_last_sweep_ms": "segstore_last_sweep_timestamp_seconds"}
-"""Points in time, of which other names say that they are."""
+"""Points in time, which have a name that ends in "timestamp_seconds" instead of "seconds"."""
 
 
 def _in_seconds(family: Family) -> Family:
-    """Return a family of ms in seconds, Prometheus' base unit; without negative ones: never, or unknown."""
+    """Return a family of ms in seconds, Prometheus' base unit."""
     metric, labels, samples = family
     name, total = metric.prometheus.removesuffix("_total"), metric.prometheus.endswith("_total")
     if not name.endswith("_ms"):
         return family
-    told = _TIMES.get(name, name.removesuffix("_ms") + "_seconds") + "_total" * total
+    renamed = _TIMES.get(name, name.removesuffix("_ms") + "_seconds") + "_total" * total
+    # Negative samples mean "never" or "unknown".
     kept = [each for each in samples if each.value >= 0]
-    metric = metric._replace(prometheus=told, doc=metric.doc.replace("ms ", "seconds "))
+    metric = metric._replace(prometheus=renamed, doc=metric.doc.replace("ms ", "seconds "))
     return metric, labels, [each._replace(value=each.value / 1000) for each in kept]

@@ -1,7 +1,6 @@
-"""The metrics of an endpoint that are neither a log's nor a request's: the build, the uptime, the groups and
-their lag.
+"""The metrics of an endpoint about the build, and about the groups and their lag.
 
-On disk: only reads, of committed offsets that the coordinator has in memory mostly. Threads: any.
+On disk: only reads, of committed offsets that the coordinator mostly has in memory. Threads: any.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def counter(name: str, doc: str, value: float) -> Family:
 
 
 def build_info() -> Family:
-    """Return the versions."""
+    """Return the versions of segstore and Python."""
     return _BUILD, ("version", "python"), [MetricSample((VERSION, platform.python_version()), 1.0)]
 
 
@@ -50,10 +49,9 @@ def store_families(store: Store) -> list[Family]:
 
 
 def _groups(store: Store) -> list[GroupDescription]:
-    """Return the groups that a store has. Who reads beside a writer has no coordinator, and would read all
-    committed offsets anew.
-    """
+    """Return the groups of a store."""
     if not store.keeps:
+        # A reader beside a writer has no coordinator, and would read all committed offsets again.
         return []
     known, found = Groups(store), []
     for listing in known.list():
@@ -65,7 +63,7 @@ def _groups(store: Store) -> list[GroupDescription]:
 
 
 def group_families(groups: Sequence[GroupDescription]) -> list[Family]:
-    """Return lag, committed offset, and members of each group, and how many groups there are."""
+    """Return lag, committed offset and members of each group, and the number of groups."""
     labels = ("group", "topic", "partition")
     parts = [
         ((each.group_id, part.partition.topic, str(part.partition.partition)), part)

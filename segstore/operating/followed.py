@@ -1,4 +1,4 @@
-"""What an endpoint of HTTP shows of a standby or a mirror: whether it follows, and how far it is behind.
+"""The HTTP endpoint of a standby or a mirror: its connection to the source, and its lag.
 
 Nothing is on disk. Threads: the endpoint's.
 """
@@ -19,9 +19,11 @@ from segstore.storage.store.stats import Family
 
 
 def begin_http(address: str, running: Following[Any], most_ms: int | None) -> str:
-    """Show a standby or a mirror at an address, until its store is closed; return "HOST:PORT". It is ready
-    while it is at most `most_ms` behind; None: however far it is. Raises as `HttpEndpoint`, and
-    StoreClosedError.
+    """Serve the state of a standby or a mirror at an address until its store is closed, and return
+    "HOST:PORT".
+
+    It is ready while its lag is at most `most_ms`; None: with any lag. Raises the errors of `HttpEndpoint`,
+    and StoreClosedError.
     """
     operated = Operated(
         known=lambda: _families(running),
@@ -59,12 +61,12 @@ def _unconnected(running: Following[Any]) -> Reasons:
 
 
 def _behind(running: Following[Any], most_ms: int | None) -> Reasons:
-    """Return the partitions that lack records of the source's first answer, or are too far behind."""
+    """Return the partitions that have not caught up with the source's first answer, or have too much lag."""
     if most_ms is None:
         return []
     found = []
     for each in running._control.fetchers.logs.values():
-        with suppress(StoreClosedError):  # a topic that was just deleted
+        with suppress(StoreClosedError):  # the topic was just deleted
             source, end = each.source, each.replica.log_end_offset
             if not source.has_reached_target(end) or source.lag(end).ms > most_ms:
                 found.append(f"{each.topic}-{each.partition}")

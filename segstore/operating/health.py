@@ -1,6 +1,6 @@
-"""Whether a server is alive, and whether it serves: the reasons why not, each a line.
+"""The checks of /healthz and /readyz: the reasons why a server is not alive or not ready, each a line.
 
-Nothing is on disk, and nothing is asked of a disk: all is known in memory. Threads: any.
+Nothing is on disk, and no check waits for a disk: all state is in memory. Threads: any.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from segstore.operating.operated import Operated, Reasons
 from segstore.storage.store.store import Store
 
 MOST_SECONDS = 10.0
-"""Seconds within which a loop that is alive has turned."""
+"""The longest age of a live loop's last turn, in seconds."""
 
 
 def unhealthy(operated: Operated) -> Reasons:
-    """Return why it should be started again; none while it is alive."""
+    """Return the reasons to restart the server; none while it is alive."""
     age = max((beat.age for beat in operated.heartbeats), default=0.0)
     late = [f"the server's loop has not turned for {age:.0f} s"] if age > MOST_SECONDS else []
     return [*late, *operated.unhealthy()]
 
 
 def unready(operated: Operated) -> Reasons:
-    """Return why no requests are served; none while they are."""
+    """Return the reasons why no requests are served; none while they are."""
     return [*unhealthy(operated), *operated.unready()]
 
 
 def store_unready(store: Store) -> Reasons:
-    """Return why a store does not serve; nothing while it does."""
+    """Return the reasons why a store does not serve; none while it does."""
     context = store.context
     return [f"{context.root} is closed"] if context.closed else store.unready()

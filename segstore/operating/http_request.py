@@ -1,4 +1,5 @@
-"""A request of HTTP/1.x, as far as an endpoint needs it, and the bytes of an answer. Nothing is on disk.
+"""A request of HTTP/1.x, parsed as far as an endpoint needs it, and the bytes of an answer. Nothing is on
+disk.
 
 Threads: one a connection.
 """
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 LINE = 8192
-"""Most bytes of a request line, and of a header."""
+"""The most bytes of a request line, and of a header."""
 _MOST_HEADERS = 64
 _FIRST = re.compile(rb"([A-Za-z]{1,32}) (\S+) HTTP/1\.[01]\r?\n")
 TEXT = "text/plain; charset=utf-8"
@@ -20,7 +21,7 @@ TEXT = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """`path` is without the query; names of headers are in lower case."""
+    """A request. `path` is without the query; names of headers are in lower case."""
 
     method: str
     path: str
@@ -38,7 +39,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class HttpAnswer:
-    """Each answer ends its connection."""
+    """An answer, which ends its connection."""
 
     status: HTTPStatus
     body: bytes
@@ -58,21 +59,23 @@ class HttpAnswer:
         return (first + "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n").encode()
 
 
-def told(status: HTTPStatus, text: str, **headers: str) -> HttpAnswer:
-    """Return an answer of one line or several."""
+def text_answer(status: HTTPStatus, text: str, **headers: str) -> HttpAnswer:
+    """Return an answer of one or several lines."""
     return HttpAnswer(status, f"{text}\n".encode(), headers=headers)
 
 
 class MalformedRequestError(Exception):
-    """A request that is none; `answer` says why."""
+    """A malformed request; `answer` has the reason."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
-        self.answer = told(status, text)
+        self.answer = text_answer(status, text)
 
 
 async def read_request(reader: asyncio.StreamReader) -> HttpRequest:
-    """Return the next request of a connection. Raises BadRequestError; EOFError if the client has gone."""
+    """Return the request of a connection. Raises MalformedRequestError; EOFError if the client has closed the
+    connection.
+    """
     line = await _line(reader, HTTPStatus.REQUEST_URI_TOO_LONG)
     first = _FIRST.fullmatch(line)
     if first is None:

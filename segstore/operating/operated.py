@@ -1,6 +1,6 @@
-"""`Operated`: the parts of a server, a standby or a mirror that an endpoint of HTTP shows.
+"""`Operated`: the functions of a server, a standby, a mirror or an archive that an HTTP endpoint calls.
 
-Nothing is on disk. Threads: each field says which thread calls it.
+Nothing is on disk. Threads: each field's description names its thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Reasons = list[str]
 
 
 class LoopHeartbeat:
-    """When a loop has turned last. `soon` has the loop make a call; from any thread."""
+    """The time of a loop's last turn. `soon` schedules a call in the loop, from any thread."""
 
     def __init__(self, soon: Callable[[Callable[[], object]], None]) -> None:
         self._soon = soon
@@ -23,7 +23,7 @@ class LoopHeartbeat:
         self._asked = False
 
     def ask(self) -> None:
-        """Have the loop answer in its next turn, unless it has an older question to answer."""
+        """Ask the loop to answer in its next turn, unless an earlier question is still open."""
         if not self._asked:
             self._asked = True
             self._soon(self._answer)
@@ -40,9 +40,10 @@ class LoopHeartbeat:
 
 @dataclass(frozen=True, eq=False)
 class Operated:
-    """`known` gives metrics from memory, in the endpoint's thread; `gathered` gives those of the store, in a
-    thread of its own, and may wait for a disk. `unready` gives a line for each reason why no requests are
-    served, from memory; `unhealthy` those why it should be started again.
+    """The functions that an endpoint calls. `known` returns metrics from memory, in the endpoint's thread;
+    `gathered` returns those of the store, in a thread of its own, and may wait for a disk. `unready` returns
+    the reasons why no requests are served, and `unhealthy` the reasons to restart the process; both only read
+    memory.
     """
 
     known: Callable[[], Sequence[Family]]

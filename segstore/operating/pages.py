@@ -14,22 +14,24 @@ from http import HTTPStatus
 from segstore.operating.exposition import Encoding, encoding_for, merged, process_registry
 from segstore.operating.families import build_info, counter, gauge
 from segstore.operating.health import unhealthy, unready
-from segstore.operating.http_request import HttpAnswer, HttpRequest, told
+from segstore.operating.http_request import HttpAnswer, HttpRequest, text_answer
 from segstore.operating.operated import Operated, Reasons
 from segstore.operating.snapshot import MetricsSnapshots
 from segstore.storage.store.stats import Family
 
 _PATIENCE = 1.0
-"""Seconds that a scrape waits for a snapshot, before it gets the last one."""
+"""Seconds that a scrape waits for a new snapshot before it gets the last one."""
 _FIRST_PATIENCE = 8.0
-"""Seconds from the first scrape on in which scrapes wait for the first snapshot: Prometheus waits 10."""
+"""Seconds after the first scrape in which scrapes wait for the first snapshot. Prometheus waits 10
+seconds.
+"""
 _SAME = 1.0
-"""Seconds for which the same text is given again."""
+"""Seconds for which the same text is returned again."""
 _METHODS = ("GET", "HEAD")
 
 
 class Pages:
-    """Answers requests. `connections()` returns how many there are now."""
+    """Answers requests. `connections()` returns the present number of connections."""
 
     def __init__(self, operated: Operated, connections: Callable[[], int]) -> None:
         self._operated, self._connections = operated, connections
@@ -51,16 +53,16 @@ class Pages:
         self._snapshots.start()
 
     def close(self) -> None:
-        """End that thread, which is not waited for."""
+        """End that thread, without waiting for it."""
         self._snapshots.close()
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
         """Return the answer to a request."""
         page = self._paths.get(request.path)
         if page is None:
-            return told(HTTPStatus.NOT_FOUND, f"there are {', '.join(self._paths)}")
+            return text_answer(HTTPStatus.NOT_FOUND, f"there are {', '.join(self._paths)}")
         if request.method not in _METHODS:
-            return told(HTTPStatus.METHOD_NOT_ALLOWED, "GET or HEAD", Allow=", ".join(_METHODS))
+            return text_answer(HTTPStatus.METHOD_NOT_ALLOWED, "GET or HEAD", Allow=", ".join(_METHODS))
         return await page(request)
 
     # --- health -----------------------------------------------------------------------------------
@@ -84,7 +86,7 @@ class Pages:
         return HttpAnswer(HTTPStatus.OK, self._text(encoding, packed), encoding.content_type, headers)
 
     async def _snapshot(self, encoding: Encoding) -> None:
-        """Wait for a snapshot; requests that come together wait for the same one."""
+        """Wait for a snapshot; concurrent requests wait for the same one."""
         key, loop = encoding.content_type, asyncio.get_running_loop()
         waited = self._waits.get(key)
         if waited is None:
@@ -93,7 +95,7 @@ class Pages:
         await asyncio.wait([waited], timeout=self._patience(encoding))
 
     def _patience(self, encoding: Encoding) -> float:
-        """Return for how many seconds a scrape waits."""
+        """Return the seconds that a scrape waits."""
         if self._snapshots.text(encoding):
             return _PATIENCE
         return max(_PATIENCE, self._first_until - time.monotonic())
@@ -103,7 +105,7 @@ class Pages:
         self._made.clear()
 
     def _text(self, encoding: Encoding, packed: bool) -> bytes:
-        """Return all metrics; they are put together once a second at most."""
+        """Return all metrics, as a text that is made at most once a second."""
         at, body = self._made.get((encoding.content_type, packed), (0.0, b""))
         now = time.monotonic()
         if not body or now - at >= _SAME:
@@ -132,5 +134,5 @@ class Pages:
 
 def _judged(reasons: Reasons) -> HttpAnswer:
     if reasons:
-        return told(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(reasons))
-    return told(HTTPStatus.OK, "ok")
+        return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(reasons))
+    return text_answer(HTTPStatus.OK, "ok")

@@ -1,7 +1,7 @@
-"""`MetricsSnapshots`: the metrics of a store, gathered by one thread of their own, and only if somebody asks.
+"""`MetricsSnapshots`: the metrics of a store, gathered by a thread of their own, and only after a request.
 
-Nothing is on disk but what the store reads. Threads: any may ask and look; a disk that hangs holds up the
-thread that gathers alone, and the last snapshot stays.
+On disk only the store reads. Threads: any may ask and look. A disk that hangs delays only the gathering
+thread, and the last snapshot stays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from segstore.threads import Background
 log = Logger("segstore")
 
 FRESH = 1.0
-"""Seconds for which a snapshot is given again before another one is gathered."""
+"""Seconds for which a snapshot is returned before a new one is gathered."""
 
 
 class _AskedSnapshot(NamedTuple):
@@ -30,7 +30,9 @@ class _AskedSnapshot(NamedTuple):
 
 
 class _Snapshot(NamedTuple):
-    """`at` is when its gathering began, in monotonic seconds; `texts` are by encoding."""
+    """A snapshot of metrics. `at` is the start of its gathering, in monotonic seconds; `texts` are by
+    encoding.
+    """
 
     at: float
     families: Sequence[Family]
@@ -38,7 +40,9 @@ class _Snapshot(NamedTuple):
 
 
 class MetricsSnapshots:
-    """`gather` may wait for a disk. `failures` counts the times that it has raised an error."""
+    """The last snapshot of the metrics that `gather` returns. `gather` may wait for a disk; `failures` counts
+    its errors.
+    """
 
     def __init__(self, gather: Callable[[], Sequence[Family]]) -> None:
         self._gather = gather
@@ -46,7 +50,7 @@ class MetricsSnapshots:
         self._begun = time.monotonic()
         self._asked: SimpleQueue[_AskedSnapshot | None] = SimpleQueue()
         self._thread = Background(self._run, "segstore-snapshot")
-        self._told = ""
+        self._last_failure = ""
         self.failures = 0
 
     def start(self) -> None:
@@ -54,27 +58,25 @@ class MetricsSnapshots:
         self._thread.start()
 
     def close(self) -> None:
-        """Have the thread end, which is not waited for: it may be held up by a disk."""
+        """End the thread, without waiting for it: a disk may delay it."""
         self._asked.put(None)
 
     def is_fresh(self, encoding: Encoding) -> bool:
-        """Return whether the last snapshot is young enough, and there is a text of it."""
+        """Return whether the last snapshot is younger than FRESH and has a text in this encoding."""
         held = self._held
         return encoding.content_type in held.texts and time.monotonic() - held.at < FRESH
 
     def text(self, encoding: Encoding) -> bytes:
-        """Return the last snapshot; nothing before the first one."""
+        """Return the last snapshot's text, or b"" before the first one."""
         return self._held.texts.get(encoding.content_type, b"")
 
     @property
     def age(self) -> float:
-        """Return the seconds since the last snapshot, or since the start before the first one."""
+        """Return the seconds since the last snapshot; before the first one, the seconds since the start."""
         return time.monotonic() - max(self._held.at, self._begun)
 
     def ask(self, encoding: Encoding, done: Callable[[], object]) -> None:
-        """Have a fresh snapshot made; `done` is called in another thread when there is one, or none can be
-        made.
-        """
+        """Request a fresh snapshot. `done` is called in another thread when it is made, or can't be made."""
         self._asked.put(_AskedSnapshot(encoding, done))
 
     # --- the thread -------------------------------------------------------------------------------
@@ -95,7 +97,7 @@ class MetricsSnapshots:
                 self._held = self._with_texts(_Snapshot(at, self._gather(), {}), asked)
             else:
                 self._held = self._with_texts(self._held, asked)
-            self._told = ""
+            self._last_failure = ""
         except Exception as error:
             self._failed(error)
         finally:
@@ -110,12 +112,12 @@ class MetricsSnapshots:
         return snapshot._replace(texts=texts)
 
     def _failed(self, error: Exception) -> None:
-        """Count a failure, and log each one that differs from the last."""
+        """Count a failure, and log it if it differs from the last one."""
         self.failures += 1
-        told = f"{type(error).__name__}: {error}"
-        if told != self._told:
-            self._told = told
+        text = f"{type(error).__name__}: {error}"
+        if text != self._last_failure:
+            self._last_failure = text
             known = isinstance(error, SegstoreError | OSError)
-            log.warning("metrics could not be gathered: %s", told) if known else log.exception(
+            log.warning("metrics could not be gathered: %s", text) if known else log.exception(
                 "a defect, met by the thread that gathers metrics"
             )

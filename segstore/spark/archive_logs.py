@@ -1,7 +1,7 @@
-"""`ArchiveAlone` and `ArchiveBelow`: the logs by which a query over an archive is planned, without a store,
-or with the store that is archived above it.
+"""`ArchiveAlone` and `ArchiveBelow`: the logs by which a query over an archive is planned. `ArchiveAlone`
+needs no store; `ArchiveBelow` reads a live store, and its archive below the store's log start offsets.
 
-In the archive, and on disk: only reads. Threads: one, that which plans.
+In the archive, and on disk: only reads. Threads: one, that of the planner.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COMMITTED = "read_committed"
 
 
 class ArchiveAlone:
-    """The logs of an archive; each ends where it is archived up to."""
+    """The logs of an archive. Each log ends at its archived end offset."""
 
     def __init__(self, place: ArchivePlace, isolation_level: str) -> None:
         """Raises ConfigError, ArchiveError."""
@@ -32,11 +32,11 @@ class ArchiveAlone:
         self._logs = place.open()
 
     def close(self) -> None:
-        """Let the archive go."""
+        """Close the archive."""
         self._logs.close()
 
     def refresh(self) -> None:
-        """Read what was archived since. Raises ArchiveError."""
+        """Refresh the archive's newest state. Raises ArchiveError."""
         self._logs.refresh()
 
     @property
@@ -45,32 +45,36 @@ class ArchiveAlone:
         return self._logs.topics
 
     def topic_id(self, topic: str) -> str:
-        """See `ArchivedLogs.topic_id`."""
+        """Return the topic's id, as the archive has it."""
         return self._logs.topic_id(topic)
 
     def check(self, topic: str, partition: int) -> None:
-        """Raise UnknownTopicOrPartitionError unless there is such a partition."""
+        """Raise UnknownTopicOrPartitionError if the archive does not have the partition."""
         self._logs.contents(topic, partition)
 
     def log(self, partition: TopicPartition) -> ArchivedLog:
-        """See `ArchivedLogs.log`."""
+        """Return the partition's archived log. Raises UnknownTopicOrPartitionError, ArchiveError."""
         return self._logs.log(*partition)
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Return what a partition's log answers. Raises UnknownTopicOrPartitionError, ArchiveError."""
+        """Call `question` with a partition's log, and return its result. Raises
+        UnknownTopicOrPartitionError, ArchiveError.
+        """
         return question(self.log(partition))
 
     def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
-        """Do nothing: what is archived is shown."""
+        """Do nothing: archived records are visible at once."""
 
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return where a partition ends, by `end_of`. Leader epochs are not looked up."""
+        """Return `end_of` of a partition's log as its end. The leader epoch is not looked up."""
         return OffsetAndEpoch(self.ask(partition, end_of))
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return what there is of a micro-batch. Errors as `ask`."""
+        """Return the log's bounds, and the offsets up to which it agrees with a micro-batch's start and end.
+        Raises the errors of `ask`.
+        """
         log = self.log(partition)
         known = [agreed_with(log, log, at) for at in (start or OffsetAndEpoch(0), end)]
         return There(log.start_offset, log.log_end_offset, *known)
@@ -80,25 +84,27 @@ class ArchiveAlone:
         return self.log(partition).position(offset).epoch
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return no directories: tasks read the archive."""
+        """Return no directory: tasks read the archive."""
         return ()
 
     def visible(self, partition: TopicPartition) -> int:
-        """Return the offset up to which records are read at the isolation level."""
+        """Return the end of the records at the isolation level: the high watermark or the last stable
+        offset.
+        """
         log = self.log(partition)
         return log.last_stable_offset if self._committed else log.end_offset
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
-        """See `ArchivedLog.edge`. Errors as `ask`."""
+        """Return the base offset of a batch at or shortly before `offset`, or `offset` if that batch is
+        corrupt. Raises the errors of `ask`.
+        """
         try:
             return self.log(partition).edge(offset)
         except CorruptRecordError:
             return offset  # the task that reads this batch reports it
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
-        """Return from where a range of offsets is read: objects, named in the part of the contents that its
-        task needs.
-        """
+        """Return a source for a range of offsets: the archived contents of the range, with their objects."""
         log = self.log(partition)
         contents = log.contents.part(start, end)
         if self._committed:
@@ -107,7 +113,9 @@ class ArchiveAlone:
 
 
 class LayeredLog:
-    """A partition's log whose beginning is in an archive: below `seam`, the store's log start offset."""
+    """A partition's log whose beginning is in an archive: the archive is read below `seam`, the store's log
+    start offset.
+    """
 
     def __init__(self, live: PlannedLog, archived: ArchivedLog | None) -> None:
         self._live, self._archived = live, archived
@@ -115,7 +123,7 @@ class LayeredLog:
 
     @property
     def start_offset(self) -> int:
-        """Return the first offset that archive or store have."""
+        """Return the lowest offset of archive and store."""
         return self.seam if self._archived is None else min(self._archived.start_offset, self.seam)
 
     @property
@@ -142,14 +150,14 @@ class LayeredLog:
         return self._live.offset_for_time(timestamp_ms)
 
     def read(self, offset: int, max_bytes: int, *, check_crcs: bool) -> Records:
-        """Return records from an offset on, of archive or store."""
+        """Return records from an offset on, of the archive below `seam`, else of the store."""
         if self._archived is not None and self._archived.start_offset <= offset < self.seam:
             return self._archived.read(offset, max_bytes)
         return self._live.read(offset, max_bytes, check_crcs=check_crcs)
 
 
 class ArchiveBelow:
-    """The logs of the store at `path`, and below each log start offset what its archive has."""
+    """The logs of the store at `path`. Below each log start offset its archive is read."""
 
     def __init__(self, path: str, place: ArchivePlace, isolation_level: str) -> None:
         """Raises ConfigError, ArchiveError."""
@@ -161,12 +169,12 @@ class ArchiveBelow:
             raise
 
     def close(self) -> None:
-        """Close the store."""
+        """Close the store and the archive."""
         self._live.close()
         self._below.close()
 
     def refresh(self) -> None:
-        """Read what was archived since. Raises ArchiveError."""
+        """Refresh the archive's newest state. Raises ArchiveError."""
         self._below.refresh()
 
     @property
@@ -175,29 +183,32 @@ class ArchiveBelow:
         return self._live.topics
 
     def check(self, topic: str, partition: int) -> None:
-        """Raise UnknownTopicOrPartitionError unless the store has such a partition."""
+        """Raise UnknownTopicOrPartitionError if the store does not have the partition."""
         self._live.check(topic, partition)
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Return what a partition's log answers. Raises UnknownTopicOrPartitionError, StoreClosedError,
-        ConfigError, ArchiveError.
+        """Call `question` with a partition's log, and return its result.
+
+        Raises UnknownTopicOrPartitionError, StoreClosedError, ConfigError, ArchiveError.
         """
         archived = self._archived(partition)
         return self._live.ask(partition, lambda live: question(LayeredLog(live, archived)))
 
     def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
-        """See `PlainLogs.await_shown`."""
+        """Do nothing: `there` waits for each partition instead."""
         self._live.await_shown(partitions)
 
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """See `PlainLogs.end`."""
+        """Return the end offset of the store's log, as `PlainLogs.end`."""
         return self._live.end(partition, end_of, start)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return what there is of a micro-batch, by the leader epochs of the archive below the seam, and of
-        the store above it. Errors as `ask`.
+        """Return the log's bounds, and the offsets up to which it agrees with a micro-batch's start and end.
+
+        Offsets below the seam are compared by the archive's leader epochs, higher offsets by the store's.
+        Raises the errors of `ask`.
         """
         above = self._live.there(partition, start, end)
         archived = self._archived(partition)
@@ -218,18 +229,22 @@ class ArchiveBelow:
         return self._live.epoch(partition, offset)
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return no directories: tasks read that of the option path, and the archive."""
+        """Return no directory: tasks read the directory of option path, and the archive."""
         return ()
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
-        """Return an offset at which a batch of archive or store begins. Errors as `ask`."""
+        """Return the base offset of a batch of archive or store, at or shortly before `offset`. Raises the
+        errors of `ask`.
+        """
         if offset < self._live.ask(partition, lambda log: log.start_offset):
             return self._below.edge(partition, offset)
         return self._live.edge(partition, offset)
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
-        """Return from where a range of offsets is read: the archive up to the store's log start offset, then
-        the store. What neither has is left out. Raises DataLossError if the two are not one log.
+        """Return the sources of a range of offsets: the archive up to the store's log start offset, then the
+        store.
+
+        Offsets that neither has are skipped. Raises DataLossError if archive and store are not the same log.
         """
         seam = self._live.ask(partition, lambda log: log.start_offset)
         archived = self._archived(partition)
@@ -241,7 +256,9 @@ class ArchiveBelow:
         return [*found, LogSource(seam, end)] if seam < end else found
 
     def _archived(self, partition: TopicPartition) -> ArchivedLog | None:
-        """Return the log in the archive, None if it has none yet. Raises ConfigError for another topic's."""
+        """Return the partition's log in the archive, or None if it is not archived. Raises ConfigError if the
+        topic's id differs.
+        """
         if partition.partition not in self._below.topics.get(partition.topic, ()):
             return None
         ours, theirs = self._live.topic_id(partition.topic), self._below.topic_id(partition.topic)
@@ -266,7 +283,7 @@ Logs = PlainLogs | ReplicatedLogs | ArchiveAlone | ArchiveBelow
 
 
 def open_logs(options: SourceOptions) -> Logs:
-    """Open what the options path, witness and archive say. Raises ConfigError, QuorumLostError,
+    """Open the logs that the options path, witness and archive name. Raises ConfigError, QuorumLostError,
     ArchiveError.
     """
     if options.archive is None:

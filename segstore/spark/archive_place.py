@@ -1,7 +1,7 @@
 """`ArchivePlace`: the archive that a query reads, by the options path, archive and archiveFilesystem.
 
-Its URI may have secrets, which neither messages nor a `repr` show. In the archive: nothing. Threads: any;
-values that do not change.
+Its URI may have secrets, so messages and `repr` do not show it. In the archive: nothing. Threads: any; its
+values do not change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _OPENER = re.compile(r"[\w.]+:\w+")
 
 @dataclass(frozen=True)
 class ArchivePlace:
-    """The archive at `uri`; `opener` names the function of the option archiveFilesystem, None without it."""
+    """The archive at `uri`. `opener` is the function (module:function) of the option archiveFilesystem, None
+    without this option.
+    """
 
     uri: str = field(repr=False)
     opener: str | None = None
@@ -49,14 +51,14 @@ class ArchivePlace:
             raise ConfigError(f"the archive {self}: {error}") from None
 
     def log(self, contents: LogContents) -> ArchivedLog:
-        """Return a log whose contents were looked up before; bytes are read ahead. Errors as `open`."""
+        """Return the log with contents that were looked up before; bytes are read ahead. Errors as `open`."""
         from segstore.archiving.archived_logs import open_log
 
         uri, *filesystem = self._opened()
         return open_log(uri, contents, *filesystem)
 
     def _opened(self) -> tuple[Any, ...]:
-        """Return the arguments of `RemoteFiles`: the URI, or a path within a file system, and that."""
+        """Return the arguments of `RemoteFiles`: the URI, or a path and its file system."""
         if self.opener is None:
             return (self.uri,)
         found = _function(self.opener)(self.uri)
@@ -94,18 +96,20 @@ def absolute(option: str, given: str) -> str:
 
 
 def is_archive(path: str) -> bool:
-    """Return whether a path is that of an archive: another file system's, or a directory with claims."""
+    """Return whether a path is that of an archive: a URI of another file system, or a directory with
+    claims.
+    """
     if not path or is_archive_uri(path):
         return bool(path)
     try:
         return Files().exists(f"{absolute('path', path)}/{CLAIMS.rstrip('/')}")
     except (ConfigError, OSError):
-        return False  # the store says what is wrong with the path
+        return False  # opening the store reports the error in the path
 
 
 def archive_place(options: Mapping[str, str]) -> tuple[ArchivePlace | None, bool]:
-    """Return the archive that options name, by their names in lower case, and whether there is no live store
-    beside it. Raises ConfigError.
+    """Return (archive that the options name, whether it is read without a live store). Option names are in
+    lower case. Raises ConfigError.
     """
     path, beside, opener = (options.get(name) for name in ("path", "archive", FILESYSTEM.lower()))
     if opener is not None and not _OPENER.fullmatch(opener):

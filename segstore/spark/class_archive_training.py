@@ -1,7 +1,7 @@
-"""A program that does a little of everything that Spark sessions do, so that the JVM finds out which classes
-an archive should have.
+"""A program that runs a typical batch query and a typical streaming query, so that the JVM learns the classes
+that an archive needs.
 
-On disk: a store and a checkpoint in the directory that is given. Threads: one, in a process of its own.
+On disk: a store and a checkpoint in the directory of its argument. Threads: one, in a process of its own.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Makes Arrow batches of records, with the columns of Spark's Kafka source, in exactly the types that Spark
-expects.
+"""Makes Arrow batches of records, with the columns of Spark's Kafka source in exactly Spark's types.
 
 Threads: any; functions without state.
 """
@@ -44,8 +43,8 @@ def ddl(headers: bool) -> str:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the schema of a read of these columns. Raises ConfigError where one is unknown or of another
-    type.
+    """Return the Arrow schema of a read of these columns. Raises ConfigError if a column is unknown or has
+    another type.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -64,7 +63,7 @@ def batches(topic: str, partition: int, records: Records, schema: pa.Schema) -> 
     """Yield records of a partition in batches of up to MOST_ROWS rows, and not much more than MOST_BYTES."""
     for part in _pieces(records):
         columns = [_column(name, topic, partition, part) for name in schema.names]
-        # Spark wants exactly these types, with nullability and names within lists.
+        # Spark requires exactly these types, also nullability and the names within lists.
         fitting = [
             array if array.type == field.type else array.cast(field.type)
             for array, field in zip(columns, schema, strict=True)

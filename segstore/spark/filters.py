@@ -1,8 +1,8 @@
-"""Takes the filters that Spark pushes down: decides which of them a read evaluates exactly, and which records
-they leave to read.
+"""Translates the filters that Spark pushes down: which filters a read evaluates exactly, and which offsets,
+times and partitions it reads.
 
-Filters on topic, partition, offset and timestamp are used. All others, and those that only narrow the read,
-go back to Spark, which evaluates them again. Threads: any; the values do not change.
+Filters on topic, partition, offset and timestamp are used. Filters on other columns, and filters that only
+narrow the read, go back to Spark, which evaluates them again. Threads: any; the values do not change.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class NumberRange:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What filters leave to read: partitions that pass all `tests`, offsets and times (ms) within bounds."""
+    """The records that pass the filters: partitions that pass all `tests`, offsets and times (ms) within
+    bounds.
+    """
 
     tests: tuple[spark.Filter, ...] = ()
     offsets: NumberRange = field(default_factory=NumberRange)
@@ -60,13 +62,13 @@ class Pushed:
     nothing: bool = False
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Return whether any record of the partition may pass."""
+        """Return whether a record of the partition may pass."""
         held = {"topic": topic, "partition": partition}
         return not self.nothing and all(_passes(test, held) for test in self.tests)
 
 
 def push(filters: Iterable[spark.Filter]) -> tuple[Pushed, list[spark.Filter]]:
-    """Return what the filters leave to read, and the filters that Spark must evaluate."""
+    """Return (the part of the filters that a read evaluates, the filters that Spark must evaluate)."""
     pushed, left = Pushed(), []
     for each in filters:
         after, exact = _take(pushed, each)
@@ -111,8 +113,8 @@ def _zoneless(value: Any) -> bool:
 
 
 def _span(inner: Any, least: Callable[[Any], int], above: Callable[[Any], int]) -> tuple[int, int, bool]:
-    """Return (low, high, whether just those numbers pass): `least` of a value is the first number not below
-    it, `above` the first that is above it.
+    """Return (low, high, whether exactly these numbers pass). `least(value)` is the first number that is not
+    below a value, `above(value)` the first number above it.
     """
     value = inner.value
     if isinstance(inner, spark.In):

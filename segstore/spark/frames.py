@@ -1,8 +1,8 @@
-"""`checkpoint` and `restore`: keep a DataFrame in a topic as Arrow, and read it back with its lineage cut.
+"""`checkpoint` and `restore`: write a DataFrame to a topic as Arrow, and read it back without its lineage.
 
-On disk: the topic, through the sink and the source. A record is an Arrow IPC stream of some rows; the last
-record, with key "schema", is written when all others are there. Threads: one a call; the functions over
-batches run in Spark's Python workers.
+On disk: the topic, through the sink and the source. A record is an Arrow IPC stream of some rows; the record
+with key "schema" is written last, so it shows that all rows are there. Threads: one a call; the functions
+over batches run in Spark's Python workers.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 SCHEMA_KEY = b"schema"
 _MOST = 4 << 20
-"""The bytes of a record, except where a single row is longer."""
+"""The bytes of a record, unless a single row is longer."""
 SETTINGS: Mapping[str, Any] = {"compression.type": "lz4", "max.message.bytes": 64 << 20}
 
 
 def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mapping[str, Any]) -> DataFrame:
-    """See `segstore.spark.checkpoint`."""
+    """Write a DataFrame to a new topic, and return it read back: `segstore.spark.checkpoint`."""
     spark = frame.sparkSession
     topic = f"frame-{uuid.uuid4().hex}" if topic is None else topic
     store.create_topic(topic, spark.sparkContext.defaultParallelism, {**SETTINGS, **config})
@@ -46,12 +46,12 @@ def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mappin
 
 
 def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
-    """See `segstore.spark.restore`."""
+    """Return the DataFrame of a topic: `segstore.spark.restore`."""
     from pyspark.sql.types import StructType, _parse_datatype_json_string
 
     schema = _parse_datatype_json_string(_schema_of(store, topic))
     assert isinstance(schema, StructType)
-    # In a replicated store the sink's rows are those of a transaction.
+    # In a replicated store the sink's rows belong to a transaction.
     options = {**options_of(store), "subscribe": topic, "kafka.isolation.level": "read_committed"}
     records = spark.read.format("segstore").options(**options).schema("key binary, value binary").load()
     return records.mapInArrow(from_ipc, schema)
@@ -69,7 +69,7 @@ def _schema_of(store: Store, topic: str) -> str:
 
 
 def to_ipc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield each batch as one record or several, of about _MOST bytes."""
+    """Yield each batch as one or several records, of about _MOST bytes."""
     import pyarrow as pa
 
     for batch in batches:
@@ -90,7 +90,7 @@ def parts_of(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
 
 
 def from_ipc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of records, without the record that has the schema."""
+    """Yield the rows of the records; the record with the schema is skipped."""
     import pyarrow as pa
 
     for batch in batches:

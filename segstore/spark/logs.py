@@ -1,7 +1,7 @@
-"""`PlainLogs` and `ReplicatedLogs`: the logs by which a query is planned, of the store in one directory, and
-of a replicated store in several.
+"""`PlainLogs` and `ReplicatedLogs`: the logs by which a query is planned, of a store in one directory, and of
+a replicated store in several.
 
-On disk: only reads. Threads: one, that which plans.
+On disk: only reads. Threads: one, that of the planner.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 20.0
-"""Seconds that one directory's replica is waited for, until it shows again what it has shown."""
+"""Seconds that a plan waits for the replica in one directory to show again the records that it showed before.
+"""
 _PAUSE = 0.05
 
 
 class PlannedLog(Protocol):
-    """A partition's log, as a plan asks for it; see `PartitionLog`."""
+    """A partition's log, as a plan uses it: a part of `PartitionLog`'s interface."""
 
     @property
     def start_offset(self) -> int: ...
@@ -52,7 +53,7 @@ class PlannedLog(Protocol):
 
 
 class Observed(Protocol):
-    """Which leader epochs a log knows; see `ObservedLog`."""
+    """The leader epochs that a log knows: a part of `ObservedLog`'s interface."""
 
     @property
     def epoch(self) -> int: ...
@@ -63,8 +64,8 @@ class Observed(Protocol):
 
 
 class LogSource(NamedTuple):
-    """Offsets from `start` on, below `end`, and the contents of the archive that they are read from; None:
-    they are read from the store.
+    """Offsets from `start` on, below `end`. `archived` is the contents of the archive that has them, or None
+    if the store has them.
     """
 
     start: int
@@ -73,8 +74,10 @@ class LogSource(NamedTuple):
 
 
 class There(NamedTuple):
-    """What a log has: offsets from `first` on, below `last`, and up to where it has what lies below the start
-    and the end of a micro-batch: those offsets themselves, unless the log goes another way.
+    """The extent of a log in a micro-batch: it has offsets from `first` on, below `last`.
+
+    `start` and `end` are the micro-batch's own start and end, if the log agrees with the query's plan up to
+    them; else the offset up to which it agrees, or -1 if that is not known.
     """
 
     first: int
@@ -84,7 +87,7 @@ class There(NamedTuple):
 
 
 def open_store(path: str) -> Store:
-    """Open the store to read. Raises ConfigError where there is no directory."""
+    """Open the store to read. Raises ConfigError if there is no such directory."""
     try:
         return storage.open(path, "r")
     except StorageError as error:
@@ -103,9 +106,10 @@ def batch_edge(log: PlannedLog, offset: int) -> int:
 
 
 def await_shown(log: PlannedLog, end: int) -> None:
-    """Wait until a log shows all below `end`, where it has that: the high watermark of a replica is older
-    behind a kill of its writer than what it has shown (R38; Kafka: KIP-207). What it has not is not waited
-    for. Raises OffsetNotAvailableError after PATIENCE seconds: nothing is lost.
+    """Wait until a log's high watermark reaches `end`, or until the log ends below `end`.
+
+    After a kill of its writer, a replica's high watermark is lower than what it showed before (Kafka:
+    KIP-207). Raises OffsetNotAvailableError after PATIENCE seconds; no record is lost.
     """
     until = time.monotonic() + PATIENCE
     while (shown := log.end_offset) < end <= log.log_end_offset:
@@ -129,7 +133,7 @@ class PlainLogs:
         self._store.close()
 
     def refresh(self) -> None:
-        """Do nothing: a store that is open to read finds out itself what is new."""
+        """Do nothing: a store that is open to read sees new topics by itself."""
 
     @property
     def topics(self) -> Mapping[str, Sequence[int]]:
@@ -137,39 +141,45 @@ class PlainLogs:
         return {name: it.partition_ids for name, it in self._store.topics().items() if it.error is None}
 
     def check(self, topic: str, partition: int) -> None:
-        """Raise UnknownTopicOrPartitionError unless there is such a partition."""
+        """Raise UnknownTopicOrPartitionError if the partition does not exist."""
         self._store.partition(topic, partition)
 
     def topic_id(self, topic: str) -> str:
-        """Return the id of a topic that can be read, "" for one of an old broker."""
+        """Return the id of a topic that can be read, or "" if an old broker made the topic."""
         return self._store.topics()[topic].topic_id
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Return what a partition's log answers. Raises UnknownTopicOrPartitionError, StoreClosedError."""
+        """Call `question` with a partition's log, and return its result. Raises
+        UnknownTopicOrPartitionError, StoreClosedError.
+        """
         return question(self._store.partition(*partition))
 
     def agreed(self, partition: TopicPartition, at: OffsetAndEpoch) -> int:
-        """See `agreed_with`. Errors as `ask`."""
+        """Return the offset up to which the partition's log agrees with a position (`agreed_with`). Raises
+        the errors of `ask`.
+        """
         observed = ObservedLog(self._store, *partition)
         return self.ask(partition, lambda log: agreed_with(log, observed, at))
 
     def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
-        """Do nothing: see `ReplicatedLogs`."""
+        """Do nothing: `there` waits for each partition instead."""
 
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return where a partition ends, by `end_of`, but at `start` where a replica does not show yet what
-        lies below: after a kill of the writer its high watermark is older than what it showed. Leader epochs
-        are not looked up.
+        """Return `end_of` of a partition's log as its end. Leader epochs are not looked up.
+
+        It is `start` if the log has records up to `start` and does not show them yet: after a kill of the
+        writer a replica's high watermark is too low.
         """
         begin = 0 if start is None else start.offset
         end, there = self.ask(partition, lambda log: (end_of(log), log.log_end_offset))
         return OffsetAndEpoch(begin if end < begin <= there else end)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return what there is of a micro-batch; wait for what a replica shows again (`await_shown`). Errors
-        as `ask`, and OffsetNotAvailableError.
+        """Return the log's bounds, and the offsets up to which it agrees with a micro-batch's start and end.
+        It waits for records that a replica will show again (`await_shown`). Raises the errors of `ask`, and
+        OffsetNotAvailableError.
         """
 
         def asked(log: PlannedLog) -> There:
@@ -181,8 +191,8 @@ class PlainLogs:
         return self.ask(partition, asked)
 
     def epoch(self, partition: TopicPartition, offset: int) -> int:
-        """Return the leader epoch of the record before an offset, -1 if it is not known, as of a directory
-        without a sound leader-epoch-checkpoint. Errors as `ask`.
+        """Return the leader epoch of the record before an offset, or -1 if it is not known, as in a directory
+        without a sound leader-epoch-checkpoint. Raises the errors of `ask`.
         """
         try:
             return ObservedLog(self._store, *partition).position(offset).epoch
@@ -190,24 +200,26 @@ class PlainLogs:
             return -1
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return no directories: tasks read that of the option path."""
+        """Return no directory: tasks read the directory of the option path."""
         return ()
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
-        """See `batch_edge`. Errors as `ask`."""
+        """Return the base offset of the batch that has an offset (`batch_edge`). Raises the errors of
+        `ask`.
+        """
         return self.ask(partition, lambda log: batch_edge(log, offset))
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
-        """Return from where a range of offsets is read: the store."""
+        """Return one source for a range of offsets: the store."""
         return [LogSource(start, end)]
 
 
 def agreed_with(log: PlannedLog, observed: Observed, at: OffsetAndEpoch) -> int:
-    """Return the offset up to which a log has the records of the log that a position was taken from, -1 if
-    that is not known but the log is another one: it was restored from an older copy and went on (KIP-320).
+    """Return the offset up to which a log agrees with the log of a position (KIP-320). They differ if the log
+    was restored from an older copy and then written. -1: they differ, and the offset is not known.
 
-    The offset of the position is returned for want of proof: if no leader epochs are known, and if the log
-    ends below, which is told by its end.
+    Without proof of a difference the position's own offset is returned: if no leader epochs are known, or if
+    the log ends below the position; the log's end then shows the loss.
     """
     if at.epoch < 0:
         return at.offset
@@ -217,14 +229,16 @@ def agreed_with(log: PlannedLog, observed: Observed, at: OffsetAndEpoch) -> int:
         return at.offset
     if not known or agreed >= min(at.offset, end):
         return at.offset
-    # A checkpoint that was made anew from the batches lacks an epoch of which compaction left no record.
+    # A checkpoint that was rebuilt from the batches lacks an epoch if compaction removed all its records.
     held = _held_epoch(log, at.offset - 1)
     lacks_epoch = held is None and agreed in (-1, at.offset - 1)
     return at.offset if lacks_epoch or held == at.epoch else agreed
 
 
 def _held_epoch(log: PlannedLog, offset: int) -> int | None:
-    """Return the leader epoch of the batch with an offset; None if there is no such batch, or damage."""
+    """Return the leader epoch of the batch that has an offset, or None if there is no such batch or it is
+    corrupt.
+    """
     try:
         headers = log.read(offset, 0, check_crcs=False).batches
     except (CorruptRecordError, OffsetOutOfRangeError):
@@ -233,8 +247,8 @@ def _held_epoch(log: PlannedLog, offset: int) -> int | None:
 
 
 class ReplicatedLogs:
-    """The logs of the replicas that lead, in the directories `paths`; where one of these can't be read, of
-    other replicas that are in sync.
+    """The logs of the leading replicas, in the directories `paths`. If a leader's directory can't be read,
+    another in-sync replica is read.
     """
 
     def __init__(self, paths: Sequence[str], witness: str | None) -> None:
@@ -251,16 +265,16 @@ class ReplicatedLogs:
         self._reader.close()
 
     def refresh(self) -> None:
-        """Read the news of the metadata. Errors as `ReplicatedReader.refresh`."""
+        """Read the metadata's new records. Raises the errors of `ReplicatedReader.refresh`."""
         self._reader.refresh()
 
     @property
     def topics(self) -> Mapping[str, Sequence[int]]:
-        """Return the numbers of each topic's partitions, wherever they lie."""
+        """Return the numbers of each topic's partitions, in all directories."""
         return self._reader.topics
 
     def check(self, topic: str, partition: int) -> None:
-        """Raise UnknownTopicOrPartitionError unless there is such a partition."""
+        """Raise UnknownTopicOrPartitionError if the partition does not exist."""
         self._reader.state(topic, partition)
 
     def ask(
@@ -269,18 +283,20 @@ class ReplicatedLogs:
         question: Callable[[ObservedLog], T],
         holding: OffsetAndEpoch | None = None,
     ) -> T:
-        """See `ReplicatedReader.ask`."""
+        """Call `question` with the log of a replica that has the position `holding`, and return its result,
+        as `ReplicatedReader.ask`.
+        """
         return self._reader.ask(*partition, question, holding)
 
     def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
-        """See `ReplicatedReader.await_shown`."""
+        """Wait until the leaders show the records of these partitions, as `ReplicatedReader.await_shown`."""
         self._reader.await_shown(partitions)
 
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return where a partition ends, by `end_of`. That is `start`, up to which was read before, as
-        long as a new leader has what is below it, and does not show it yet (R38).
+        """Return a partition's end offset, by `end_of`, with its leader epoch. It is `start`, the end of the
+        last read, while a new leader has the records below `start` and does not show them yet.
         """
 
         def asked(log: ObservedLog) -> OffsetAndEpoch:
@@ -293,8 +309,9 @@ class ReplicatedLogs:
         return self.ask(partition, asked, start)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return what there is of a micro-batch. What is below its end was shown, also where the replica that
-        leads now does not show it yet. Errors as `ask`.
+        """Return the log's bounds, and the offsets up to which it agrees with a micro-batch's start and end.
+        Records below the micro-batch's end count as shown, because an earlier leader showed them. Raises the
+        errors of `ask`.
         """
         begin = start or OffsetAndEpoch(0)
 
@@ -305,17 +322,19 @@ class ReplicatedLogs:
         return self.ask(partition, asked, max(begin, end))
 
     def epoch(self, partition: TopicPartition, offset: int) -> int:
-        """Return the leader epoch of the record before an offset, -1 where it is not known."""
+        """Return the leader epoch of the record before an offset, or -1 if it is not known."""
         return self.ask(partition, lambda log: log.position(offset).epoch, OffsetAndEpoch(offset))
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
-        """See `ReplicatedReader.places`."""
+        """Return the directories from which tasks read the partition, as `ReplicatedReader.places`."""
         return self._reader.places(*partition)
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
-        """See `batch_edge`. Errors as `ask`."""
+        """Return the base offset of the batch that has an offset (`batch_edge`). Raises the errors of
+        `ask`.
+        """
         return self.ask(partition, lambda log: batch_edge(log, offset))
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
-        """Return from where a range of offsets is read: the store."""
+        """Return one source for a range of offsets: the store."""
         return [LogSource(start, end)]

@@ -1,7 +1,7 @@
-"""What a micro-batch is to read of a partition: it compares offsets of the query's checkpoint with the log,
-and tells of what was lost.
+"""The offsets that a micro-batch reads of a partition: it compares the offsets of the query's checkpoint with
+the log, and reports data loss.
 
-On disk: only reads. Threads: one, that which plans.
+On disk: only reads. Threads: one, that of the planner.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from segstore.coordinator.structs import TopicPartition
 from segstore.replication.observed_log import GONE, OffsetAndEpoch
 from segstore.spark.logs import There
 from segstore.spark.offsets import names
-from segstore.spark.plan import Lookup, PlannedRange, taken_back
+from segstore.spark.plan import Lookup, PlannedRange, divergence_text
 
 
 def range_of(
     lookup: Lookup, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch
 ) -> tuple[PlannedRange, OffsetAndEpoch | None] | None:
-    """Return the offsets to read, and the position of their end where the log has it as the plan said; None
-    where the partition is gone. A new partition, without a `start`, is read from its first record.
+    """Return (offsets to read, position of their end), or None if the partition is gone. The position is None
+    if the log does not have the planned end. A new partition, without a `start`, is read from its first
+    record.
 
-    Raises DataLossError if records were deleted, or taken back by an election or a restore of an older copy,
-    unless failOnDataLoss is false: then reading goes on with the records that are there, from where the logs
-    part.
+    Raises DataLossError if records were deleted, or truncated by an election or a restore of an older copy.
+    If failOnDataLoss is false, reading goes on with the existing records from the offset at which the logs
+    differ.
     """
     try:
         there = lookup.logs.there(partition, start, end)
@@ -30,13 +31,13 @@ def range_of(
         return None
     begin = 0 if start is None else start.offset
     if start is not None and there.start < start.offset:
-        lookup.lost(taken_back(partition, start, there.start))
+        lookup.lost(divergence_text(partition, start, there.start))
         begin = there.start if there.start >= 0 else begin
     elif there.end < end.offset:
-        lookup.lost(taken_back(partition, end, there.end))
+        lookup.lost(divergence_text(partition, end, there.end))
     else:
         _check_there(lookup, partition, there, begin, end.offset)
-    # If the logs part before the end, the next micro-batch goes on there: no record comes twice.
+    # If the logs differ before the end, the next micro-batch begins at that offset: no record comes twice.
     stop = max(begin, there.end) if 0 <= there.end < end.offset else end.offset
     found = PlannedRange(partition, max(begin, there.first), min(stop, there.last))
     return found, end if found.end == end.offset and there.end == end.offset else None

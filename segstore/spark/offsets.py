@@ -1,4 +1,4 @@
-"""Says where a read begins and ends: `OffsetSpec` has the values of such options; here are also the parsing
+"""The bounds of a read: `OffsetSpec` has the value of an option for begin or end. Here are also the parsing
 of options, and the JSON of offsets in Spark's checkpoint.
 
 Threads: any; values and functions without state.
@@ -19,8 +19,8 @@ from segstore.names import MAX_PARTITION
 
 # --- parsing -----------------------------------------------------------------------------------
 
-# These functions parse the values of options. Each ConfigError names the option, its value and what is
-# allowed.
+# These functions parse the values of options. Each ConfigError names the option, its value and the allowed
+# values.
 
 _DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _UNITS_US = {
@@ -58,12 +58,12 @@ def whole(option: str, text: str, least: int = 0) -> int:
 
 
 def positive(option: str, text: str | None) -> int | None:
-    """Return a whole number above zero; None where the option is not given."""
+    """Return a whole number above zero, or None without the option."""
     return None if text is None else whole(option, text, 1)
 
 
 def flag(option: str, text: str | None, default: Default) -> bool | Default:
-    """Return True or False for true or false."""
+    """Return True or False for "true" or "false"."""
     return default if text is None else one_of(option, text.lower(), ("true", "false")) == "true"
 
 
@@ -107,14 +107,14 @@ def assigned(option: str, text: str) -> tuple[TopicPartition, ...]:
 
 
 EPOCHS = "leader epochs"
-"""The key of leader epochs in the JSON of offsets; no topic can have this name."""
+"""The key of leader epochs in the JSON of offsets. No topic can have this name."""
 
 
 def by_partition(
     option: str, text: str, *, epochs: bool
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the numbers of {"topic": {"0": 23, "1": -2}}, and with `epochs` the leader epochs that a query's
-    progress has beside them.
+    """Return (numbers of {"topic": {"0": 23, "1": -2}}, leader epochs). With `epochs` the text is a query's
+    progress, which has leader epochs; else the second dict is empty.
     """
     form = '{"topic": {"0": 23, "1": -2}}'
     parsed = _object(option, text, form)
@@ -167,9 +167,9 @@ _WORDS = {"latest": LATEST, "earliest": EARLIEST}
 
 @dataclass(frozen=True)
 class OffsetSpec:
-    """The value of `option`: one number for all partitions, or one for each. With `times` the numbers are
-    ms since the epoch, without it offsets, LATEST or EARLIEST. `epochs` are the leader epochs of the records
-    before offsets: those of a query's progress have them.
+    """The value of `option`: one number for all partitions, or one for each. With `times` the numbers are ms
+    since the epoch, without it they are offsets, LATEST or EARLIEST. `epochs` are the leader epochs of the
+    records before these offsets; only a query's progress has them.
     """
 
     option: str
@@ -179,15 +179,17 @@ class OffsetSpec:
     epochs: Offsets = field(default_factory=dict)
 
     def refuse(self, word: str, reason: str) -> None:
-        """Raise ConfigError where a partition has this word's number."""
+        """Raise ConfigError, with `reason`, if the option has "earliest" or "latest" (`word`) for a
+        partition.
+        """
         number = _WORDS[word]
         if not self.times and (self.everywhere == number or number in self.each.values()):
             what = word if self.everywhere == number else f"{number} ({word})"
             raise ConfigError(f"option {self.option}={what}: {reason}")
 
     def of(self, partitions: list[TopicPartition]) -> Offsets:
-        """Return the number of each of `partitions`. Raises ConfigError where the option names others, or
-        not all.
+        """Return the number of each of `partitions`. Raises ConfigError if the option names other partitions,
+        or lacks one.
         """
         if self.everywhere is not None:
             return dict.fromkeys(partitions, self.everywhere)
@@ -230,8 +232,8 @@ def by_json(option: str, text: str, times: bool = False) -> OffsetSpec:
 
 
 def to_json(offsets: Offsets, epochs: Offsets | None = None) -> dict[str, dict[str, Any]]:
-    """Return sorted JSON: Spark takes the same offsets in another order for new data. `epochs` are the leader
-    epochs of the records before these offsets, of partitions of which they are known.
+    """Return JSON in sorted order, because Spark takes the same offsets in another order for new data.
+    `epochs` are the known leader epochs of the records before these offsets.
     """
     found: dict[str, dict[str, Any]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
@@ -240,7 +242,7 @@ def to_json(offsets: Offsets, epochs: Offsets | None = None) -> dict[str, dict[s
 
 
 def from_json(parsed: Mapping[str, Any]) -> Offsets:
-    """Read the offsets that `to_json` made. Raises CorruptCheckpointError."""
+    """Read the offsets of `to_json`. Raises CorruptCheckpointError."""
     try:
         return {
             TopicPartition(t, int(p)): int(offset)
@@ -255,7 +257,7 @@ def from_json(parsed: Mapping[str, Any]) -> Offsets:
 
 
 def epochs_from_json(parsed: Mapping[str, Any]) -> Offsets:
-    """Read the leader epochs that `to_json` made; of other partitions none is known. Raises
+    """Read the leader epochs of `to_json`; a partition without one is left out. Raises
     CorruptCheckpointError.
     """
     return from_json(parsed.get(EPOCHS, {}))

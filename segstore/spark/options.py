@@ -1,7 +1,7 @@
 """`SourceOptions`: the source's options, with names, values and defaults of Spark's own Kafka source.
 
-Every error that can be found without the store is found here, on the driver. Threads: any; values and
-functions without state.
+The driver reports here every error that can be found without the store. Threads: any; values and functions
+without state.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class TopicSelection(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of a read; a field is None where the option was not given. `paths` are several of a
-    replicated store, none if the archive alone is read.
+    """The options of a read; a field is None if the option was not given. `paths` has several directories for
+    a replicated store, and none if only the archive is read.
     """
 
     paths: tuple[str, ...]
@@ -103,8 +103,8 @@ class SourceOptions:
         return ":".join(self.paths) or str(self.archive)
 
     def begin(self, streaming: bool) -> OffsetSpec:
-        """Return where to begin: a stream at the latest offset, a batch at the earliest, unless an option
-        says otherwise.
+        """Return the begin of the read. Without an option it is the latest offset for a stream, the earliest
+        for a batch.
         """
         spec = self.starting or by_word("startingOffsets", "latest" if streaming else "earliest")
         if not streaming:
@@ -112,13 +112,13 @@ class SourceOptions:
         return spec
 
     def end(self) -> OffsetSpec:
-        """Return where a batch query ends; it raises ConfigError for "earliest"."""
+        """Return the end of a batch query. Raises ConfigError for "earliest"."""
         spec = self.ending or by_word("endingOffsets", "latest")
         spec.refuse("earliest", "a batch query would have nothing to read: take latest or offsets")
         return spec
 
     def check_stream(self) -> None:
-        """Raise ConfigError for an option that only a batch can have."""
+        """Raise ConfigError for an option that only a batch query can have."""
         if self.ending is not None:
             raise ConfigError(
                 f"option {self.ending.option}: a stream has no end; leave it out, or use spark.read"
@@ -126,7 +126,7 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Parse options. Raises ConfigError, which names the option, its value and what is allowed."""
+    """Parse options. Raises ConfigError, which names the option, its value and the allowed values."""
     options = by_lower_names(given)
     _check_known(options)
     starting, ending = _spec(options, _STARTING), _spec(options, _ENDING)
@@ -184,16 +184,16 @@ def _check_known(options: Mapping[str, str]) -> None:
 
 
 def needs_broker(name: str) -> bool:
-    """Return whether an option, by its name in lower case, is one of Kafka's that means nothing without a
-    broker.
-    """
+    """Return whether an option, by its name in lower case, is one of Kafka's that needs a broker."""
     return name.startswith(_NEEDS_BROKER)
 
 
 def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the directories in the option path: of a replicated store several absolute ones, separated by
-    colons as in SEGSTORE_PATH. A colon in a name is part of it where no slash follows, or the whole path is
-    there. Errors as `store_path`, also for a directory that is named twice, or lies within another one.
+    """Return the directories in the option path: one, or for a replicated store several absolute ones,
+    separated by colons as in SEGSTORE_PATH.
+
+    A colon is part of a name if no slash follows it, or if the whole path exists. Raises the errors of
+    `store_path`, also if a directory is named twice or lies within another one.
     """
     given = _given_path(options)
     if is_archive_uri(given):
@@ -218,8 +218,8 @@ def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def settled_path(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options, with an absolute path of one directory. What is wrong with the path is left to
-    `store_path`.
+    """Return the options, with an absolute path if it is one directory. `store_path` reports errors in the
+    path later.
     """
     with suppress(ConfigError, StorageError):
         options = by_lower_names(given)
@@ -233,8 +233,8 @@ def settled_path(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def options_of(store: Store) -> dict[str, str]:
-    """Return the options path and witness by which sink and source use a store. Raises ConfigError where a
-    directory's name has a colon before a slash, which can't be told from two directories.
+    """Return the options path and witness by which sink and source use a store. Raises ConfigError if a
+    directory's name has a colon before a slash, because the name would read as two directories.
     """
     from segstore.replication.store import ReplicatedStore
 
@@ -250,7 +250,7 @@ def options_of(store: Store) -> dict[str, str]:
 
 
 def store_witness(options: Mapping[str, str], paths: Sequence[str]) -> str | None:
-    """Return the value of the option witness. Raises ConfigError where `paths` is one directory only."""
+    """Return the value of the option witness. Raises ConfigError if `paths` is one directory only."""
     witness = options.get("witness")
     if witness is not None and len(paths) < 2:
         raise ConfigError(
@@ -261,7 +261,7 @@ def store_witness(options: Mapping[str, str], paths: Sequence[str]) -> str | Non
 
 
 def store_path(options: Mapping[str, str]) -> str:
-    """Return the value of the option path, made absolute; `options` are by their names in lower case. Raises
+    """Return the value of the option path, made absolute; names in `options` are in lower case. Raises
     ConfigError; StorageError if the current directory was deleted.
     """
     path = _given_path(options)
@@ -296,8 +296,9 @@ def _subscription(options: Mapping[str, str]) -> TopicSelection:
 
 
 def _spec(options: Mapping[str, str], names: tuple[str, str, str]) -> OffsetSpec | None:
-    """Return the first of these options that is given; the others are parsed all the same."""
+    """Return the first option of `names` that is given."""
     timestamp, by_times, offsets = ((name, _get(options, name)) for name in names)
+    # All options are parsed, so that each error is reported.
     found = [
         by_timestamp(timestamp[0], timestamp[1]) if timestamp[1] is not None else None,
         by_json(by_times[0], by_times[1], times=True) if by_times[1] is not None else None,

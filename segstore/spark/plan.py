@@ -1,4 +1,5 @@
-"""Plans a read: `divide` makes parts of ranges of offsets, and `Lookup` asks the store what to read.
+"""Plans a read: `divide` makes parts of ranges of offsets, and `Lookup` finds partitions and offsets in the
+store.
 
 On disk: only reads. Threads: one plans a query; values can be used from any. The number of parts is that of
 Spark's KafkaOffsetRangeCalculator; parts begin at the edges of record batches where possible.
@@ -43,8 +44,8 @@ class PlannedRange(NamedTuple):
 def divide(
     ranges: list[PlannedRange], least_parts: int | None, most_records: int | None, edge: Edge
 ) -> list[PlannedRange]:
-    """Return ranges that together are `ranges`: none of more than `most_records` offsets, about
-    `least_parts` of them or more, without empty ones.
+    """Cut `ranges` into parts of at most `most_records` offsets, about `least_parts` of them or more. Empty
+    ranges are left out.
     """
     parts = [each for each in ranges if each.size]
     if most_records is not None:
@@ -55,9 +56,7 @@ def divide(
 
 
 def _capped(whole: PlannedRange, most: int, edge: Edge) -> Iterator[PlannedRange]:
-    """Cut a range into parts of `most` offsets; a batch larger than that is cut within, because the number
-    of records was asked for.
-    """
+    """Cut a range into parts of `most` offsets, also within a batch, because the limit is one of records."""
     start = whole.start
     while whole.end - start > most:
         cut = edge(whole, start + most)
@@ -78,7 +77,9 @@ def _evenly(whole: PlannedRange, n: int, edge: Edge) -> Iterator[PlannedRange]:
 
 
 def _shares(parts: list[PlannedRange], least: int) -> Iterator[tuple[PlannedRange, int]]:
-    """Yield how many parts each range gets: small ranges stay whole, the others share the rest by size."""
+    """Yield the number of parts of each range: small ranges stay whole, larger ranges share the remaining
+    number by size.
+    """
     total = sum(each.size for each in parts)
     small = {each for each in parts if _count(each.size, total, least) == 1}
     total -= sum(each.size for each in small)
@@ -93,11 +94,11 @@ def _count(size: int, total: int, parts: int) -> int:
 
 # --- lookup ------------------------------------------------------------------------------------
 
-# A `Lookup` tells the driver which partitions a query reads, from which offsets, and up to which offsets.
+# A `Lookup` gives the driver the partitions that a query reads, and the offsets of each.
 
 
 class Lookup(Closing):
-    """Looks up in the store what one query reads. It is a context manager."""
+    """The partitions and offsets of one query, looked up in the store. It is a context manager."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -109,8 +110,8 @@ class Lookup(Closing):
     # --- partitions -----------------------------------------------------------------------
 
     def partitions(self, *, all_there: bool = True) -> list[TopicPartition]:
-        """Return the partitions of the subscription, in order. Raises ConfigError where one does not exist,
-        unless `all_there` is False: then the others are returned.
+        """Return the partitions of the subscription, in order. Raises ConfigError if one does not exist; with
+        `all_there` False it is left out instead.
         """
         subscription, topics = self.options.subscription, self.logs.topics
         if subscription.pattern or subscription.option == "subscribePattern":
@@ -140,7 +141,7 @@ class Lookup(Closing):
     # --- offsets --------------------------------------------------------------------------
 
     def earliest(self, partitions: list[TopicPartition]) -> Offsets:
-        """Return the log start offsets of those partitions that still exist."""
+        """Return the log start offset of each partition that still exists."""
         found: Offsets = {}
         for each in partitions:
             try:
@@ -150,7 +151,7 @@ class Lookup(Closing):
         return found
 
     def latest(self, partitions: list[TopicPartition], begin: Positions | None = None) -> Positions:
-        """Return the present ends of those partitions that still exist; `begin` is up to where they were
+        """Return the present end of each partition that still exists; `begin` has the ends of the last
         read.
         """
         found: Positions = {}
@@ -163,7 +164,7 @@ class Lookup(Closing):
         return found
 
     def positions(self, offsets: Offsets, *known: Positions) -> Positions:
-        """Return offsets with their leader epochs; those of `known` are not looked up."""
+        """Return offsets with their leader epochs. An epoch is looked up only if `known` does not have it."""
         return {each: self._position(each, offset, known) for each, offset in offsets.items()}
 
     def _position(self, partition: TopicPartition, offset: int, known: Sequence[Positions]) -> OffsetAndEpoch:
@@ -174,7 +175,7 @@ class Lookup(Closing):
         try:
             return OffsetAndEpoch(offset, self.logs.epoch(partition, offset))
         except GONE:
-            return OffsetAndEpoch(offset)  # the micro-batch tells
+            return OffsetAndEpoch(offset)  # the micro-batch reports the loss
 
     def _start_of(self, partition: TopicPartition) -> int:
         return self.logs.ask(partition, lambda log: log.start_offset)
@@ -189,9 +190,8 @@ class Lookup(Closing):
         )
 
     def resolve(self, spec: OffsetSpec, partitions: list[TopicPartition], *, begin: bool) -> Offsets:
-        """Return the offsets that an option stands for; offsets that it names are checked against the logs.
-
-        Raises ConfigError, DataLossError.
+        """Return the offsets of an option; offsets that are numbers are checked against the logs. Raises
+        ConfigError, DataLossError.
         """
         numbers = spec.of(partitions)
         self.logs.await_shown(partitions)
@@ -220,7 +220,9 @@ class Lookup(Closing):
         return end if offset is None else min(offset, end)
 
     def _within(self, option: str, partition: TopicPartition, at: OffsetAndEpoch) -> int:
-        """Return an offset that a user gave, moved to the nearest in the log where data loss is allowed."""
+        """Return a user's offset. If it is outside of the log and data loss is allowed, the nearest offset in
+        the log.
+        """
         first, end = self.logs.ask(partition, lambda log: (log.start_offset, log.end_offset))
         offset = at.offset
         if not first <= offset <= end:
@@ -229,13 +231,13 @@ class Lookup(Closing):
                 f"offsets {first} to {end} are; give one of those, or -2 for earliest"
             )
         elif (agreed := self.logs.there(partition, None, at).end) < offset:
-            self.lost(taken_back(partition, at, agreed))
+            self.lost(divergence_text(partition, at, agreed))
             offset = agreed if agreed >= 0 else offset
         return min(max(offset, first), self._end_of(partition))
 
     def sources(self, part: PlannedRange) -> list[LogSource]:
-        """Return from where a range is read. Raises DataLossError if offsets between an archive and the store
-        are missing, unless failOnDataLoss is false.
+        """Return the sources of a range. Raises DataLossError if offsets between an archive and the store are
+        missing, unless failOnDataLoss is false.
         """
         found = self.logs.sources(part.partition, part.start, part.end)
         if sum(each.end - each.start for each in found) < part.size:
@@ -247,15 +249,15 @@ class Lookup(Closing):
         return found
 
     def lost(self, what: str) -> None:
-        """Raise DataLossError, or log a warning where failOnDataLoss is false."""
+        """Raise DataLossError, or log a warning if failOnDataLoss is false."""
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{what}. With option failOnDataLoss=false what is left is read")
         log.warning("%s; failOnDataLoss=false: what is left is read", what)
 
 
-def taken_back(partition: TopicPartition, at: OffsetAndEpoch, agreed: int) -> str:
-    """Return the message for a log that has other records than that which a position was taken from, from the
-    offset `agreed` on, -1 if that is not known.
+def divergence_text(partition: TopicPartition, at: OffsetAndEpoch, agreed: int) -> str:
+    """Return the message for a log that differs, from the offset `agreed` on, from the log that a position
+    was taken from. -1: the offset is not known.
     """
     since = f"from offset {agreed} on" if agreed >= 0 else "from where is not known"
     return (

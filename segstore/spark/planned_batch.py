@@ -1,11 +1,11 @@
 """A micro-batch as Spark has planned it: `id_of` is its id in the log, `source_offsets` the ends of its plan.
 
-Spark writes a plan into the checkpoint, `offsets/<batch>`, before the micro-batch runs, and reads it there
-to run it again. So the offsets tell a replay, whose rows may come in another order and even differ, from the
-plan of an older checkpoint under the same number, whose rows are others.
+Spark writes a plan into the checkpoint, `offsets/<batch>`, before the micro-batch runs, and reads it there to
+run it again. Rows of a replay may come in another order and even differ, but the plan's offsets are the same.
+An older checkpoint may have another plan under the same number: its offsets differ.
 
-On disk: only reads, of the adopted ids and a local checkpoint; one of `segstore.spark.checkpoints` is asked
-by HTTP. Threads: any; functions without state.
+On disk: only reads, of the adopted ids and a local checkpoint; a checkpoint of `segstore.spark.checkpoints`
+is read by HTTP. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("segstore.spark")
 
 _LOCATION = re.compile(r"([a-z][a-z0-9+.-]*):(?://([^/]*))?(/.*)")
 _BEFORE = (
-    2  # lines: the version; watermark, time and settings, which a new plan of equal offsets has otherwise
+    2  # lines: the version; then watermark, time and settings, which differ in a new plan of the same offsets
 )
 _MOST_TEXT = 400
 _MOST_BYTES = 1 << 26
@@ -37,12 +37,12 @@ REMEDY = (
     "has rows. Of a batch, jobId stands for other rows: give these another one. With option "
     "failOnDataLoss=false the rows that come now are dropped"
 )
-"""What to do after an IdempotencyConflictError."""
+"""The advice after an IdempotencyConflictError."""
 
 
 def id_of(files: Files, adopted: str, query: str, batch: int) -> str:
-    """Return the id under which a micro-batch is sealed. Raises IdempotencyConflictError if it is not in the
-    log and a later one is, since Spark plans none before its predecessor is committed; OSError.
+    """Return the id under which a micro-batch is sealed. Raises OSError; IdempotencyConflictError if a later
+    micro-batch is in the log and this one is not: Spark plans none before its predecessor is committed.
     """
     series = f"spark-stream/{query}"
     id_, newest = f"{series}/{batch}", read_newest(files, adopted, series)
@@ -59,8 +59,8 @@ def _number(id_: str) -> int:
 
 
 def source_offsets(checkpoint: str | None, batch: int) -> str:
-    """Return the ends of a micro-batch in its sources, a digest if they are long; "" if the checkpoint is not
-    known or can't be read from here.
+    """Return the ends of a micro-batch in its sources, as text, or its digest if it is long. "" if the
+    checkpoint is unknown or can't be read from here.
     """
     try:
         text = _read(checkpoint or "", f"offsets/{batch}").decode()
@@ -77,7 +77,7 @@ def _read(checkpoint: str, name: str) -> bytes:
     """Return a file of the checkpoint. Raises OSError, HTTPException, ValueError."""
     location = _LOCATION.fullmatch(checkpoint)
     scheme, host, path = location.groups() if location else ("file", "", checkpoint)
-    # Hadoop drops "a/.." as text: there need be no "a", and it may be a link.
+    # Hadoop drops "a/.." as text: "a" may not exist, or be a link.
     path = normpath(path) if path else ""
     if scheme in ("segstore", "webhdfs"):
         return _fetched(host or "", f"/webhdfs/v1{quote(path)}/{name}?op=OPEN")

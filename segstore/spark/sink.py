@@ -1,10 +1,10 @@
 """The sink "segstore" with PySpark's interfaces: a writer of a batch, and a writer of a stream's
 micro-batches.
 
-Tasks stage rows, and the driver's commit seals them once for an id: that of the job, or the stream's query id
-and batch id. Spark may call write more than once for the same rows, commit again for a micro-batch whose
-commit it has forgotten, and abort after a commit that failed: none of these doubles or removes records of the
-log.
+Tasks stage rows, and the driver's commit seals them once for an id: the job's id, or the stream's query id
+and batch id. Spark may call write more than once for the same rows, commit a micro-batch again if it has
+forgotten the commit, and abort after a commit that failed. None of these calls doubles or removes records of
+the log.
 
 On disk: the store's inbox, see `sink_store`. Threads: PySpark makes each object on the driver, a new one for
 each micro-batch, and sends it to the tasks.
@@ -33,8 +33,8 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 def writer(given: Mapping[str, str], columns: StructType, overwrite: bool) -> BatchWriter:
-    """Return a writer of a batch. Raises ConfigError: options, columns and the store are checked here,
-    before tasks start.
+    """Return a writer of a batch. Options, columns and the store are checked here, before tasks start. Raises
+    ConfigError.
     """
     options = parse_sink_options(given, streaming=False)
     if overwrite:
@@ -46,8 +46,8 @@ def writer(given: Mapping[str, str], columns: StructType, overwrite: bool) -> Ba
 
 
 def stream_writer(given: Mapping[str, str], columns: StructType) -> StreamWriter:
-    """Return a writer of a micro-batch. Output mode complete appends the whole result each time, as to
-    Kafka. Raises ConfigError.
+    """Return a writer of a micro-batch. Output mode complete appends the whole result each time, as Spark's
+    Kafka sink does. Raises ConfigError.
     """
     options = parse_sink_options(given, streaming=True)
     check_columns(columns, options.topic)
@@ -58,7 +58,7 @@ def stream_writer(given: Mapping[str, str], columns: StructType) -> StreamWriter
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What a task has staged, None where it had no rows; for a stream, also its query and micro-batch."""
+    """A task's staged rows, or None if it had no rows; for a stream, also its query and micro-batch."""
 
     staged: Staged | None
     query: str = ""
@@ -66,15 +66,13 @@ class StagedMessage(WriterCommitMessage):
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    """Return what was staged in the order of the tasks, which is that of the rows; a failed task has no
-    message.
-    """
+    """Return the staged rows in the order of the tasks; a failed task has no message."""
     parts = (message.staged for message in messages if isinstance(message, StagedMessage))
     return [staged for staged in parts if staged is not None]
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a batch; rows that are written under the id `job` are written once."""
+    """Writes a batch. Rows of the same id `job` are written once."""
 
     def __init__(self, sink: StagingSink, job: str) -> None:
         self.sink, self.id = sink, f"spark-job/{job}"
@@ -91,8 +89,8 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes a micro-batch. PySpark makes two of these objects for each micro-batch: one is sent to the
-    tasks, the other one commits.
+    """Writes a micro-batch. PySpark makes two objects for each micro-batch: it sends the first to the tasks,
+    and the second commits.
     """
 
     def __init__(self, sink: StagingSink) -> None:

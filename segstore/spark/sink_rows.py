@@ -1,8 +1,8 @@
 """`Divider`: divides Arrow rows among the partitions of topics, without a Python object per row.
 
-The partition is the row's own, else Kafka's for its key; rows without either stick to a partition for about
-a MiB and then go to the next one (BuiltInPartitioner, KIP-794).
-Threads: one, a task's.
+A row's partition is the value of its column `partition`, else Kafka's choice for its key. Rows without both
+stick to a partition for about a MiB and then go to the next one (BuiltInPartitioner, KIP-794). Threads: one,
+a task's.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class SinkRows(NamedTuple):
 
 
 class Divider:
-    """Divides rows among partitions. `find(topic)` returns the topic's description, or raises where there is
-    no such topic; if `topic` is given, all rows go there.
+    """Divides rows among partitions. `find(topic)` returns the topic's description, or raises if there is no
+    such topic. If `topic` is set, all rows are for this topic.
     """
 
     def __init__(self, find: Callable[[str], TopicInfo], topic: str | None) -> None:
@@ -51,7 +51,7 @@ class Divider:
         for topic, part in self._by_topic(rows):
             info = self._find(topic)
             slots = self._slots(info, part)
-            for slot, group in _sorted_apart(part, slots):
+            for slot, group in _grouped_by_slot(part, slots):
                 yield SinkRows(topic, info.partition_ids[slot], group)
 
     def _by_topic(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -65,13 +65,13 @@ class Divider:
             )
         named = column.dictionary_encode()
         topics = named.dictionary.to_pylist()
-        for slot, part in _sorted_apart(rows, named.indices.to_numpy()):
+        for slot, part in _grouped_by_slot(rows, named.indices.to_numpy()):
             yield topics[slot], part
 
     # --- partitions -----------------------------------------------------------------------
 
     def _slots(self, info: TopicInfo, rows: pa.RecordBatch) -> NDArray[np.integer[Any]]:
-        """Return for each row the index of its partition among those of the topic."""
+        """Return the index of each row's partition in the topic's partitions."""
         given = _column(rows, "partition")
         if given is not None and not given.null_count:
             return _slots_of(info, given.to_numpy())
@@ -96,9 +96,9 @@ class Divider:
         return slots
 
     def _stick(self, info: TopicInfo, n: int, size: int) -> NDArray[np.int32]:
-        """Return the next partitions in turn, each for an equal run of the rows."""
+        """Return the indexes of the next partitions; each gets an equal run of the rows."""
         runs = min(max(size // _STICKY_BYTES, 1), info.partitions)
-        # Each task begins at another partition, so that small tasks don't all write to the same.
+        # Each task begins at another partition, so that small tasks don't all write to one partition.
         first = self._sticky.get(info.name, -1)
         first = random.randrange(info.partitions) if first < 0 else first
         self._sticky[info.name] = (first + runs) % info.partitions
@@ -117,10 +117,12 @@ def _slots_of(info: TopicInfo, given: NDArray[np.int32]) -> NDArray[np.integer[A
     return slots
 
 
-def _sorted_apart(
+def _grouped_by_slot(
     rows: pa.RecordBatch, slots: NDArray[np.integer[Any]]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of each slot, in their order; rows are copied only where they don't lie side by side."""
+    """Yield the rows of each slot, in their order. Rows are copied only if a slot's rows are not
+    contiguous.
+    """
     counts = np.bincount(slots)
     held: NDArray[np.integer[Any]] = np.flatnonzero(counts)
     changes = slots[1:] != slots[:-1]
@@ -146,7 +148,7 @@ def _column(rows: pa.RecordBatch, name: str) -> pa.Array | None:
 
 
 def columns_of(rows: pa.RecordBatch, now_ms: int) -> dict[str, Any]:
-    """Return what `Stager.append_batch` takes of these rows; rows without a timestamp get `now_ms`."""
+    """Return the arguments of `Stager.append_batch` for these rows; rows without a timestamp get `now_ms`."""
     headers, stamps = _column(rows, "headers"), _column(rows, "timestamp")
     return {
         "values": rows.column("value"),

@@ -1,5 +1,5 @@
-"""`StagingSink`: the part of a sink that works on the store: tasks stage rows, the driver seals what they
-staged. Here are also the sink's options. It needs no JVM.
+"""`StagingSink`: the part of a sink that works on the store. Tasks stage rows, and the driver seals the
+staged rows. Here are also the sink's options. It needs no JVM.
 
 On disk: the store's inbox, through `Stager`, `seal` and `abort`. Threads: one at a time; a `StagingSink` is
 immutable, and is pickled and sent to the tasks.
@@ -53,10 +53,12 @@ GATHERED_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class StagingSink:
-    """Stages rows in the store, or directory of a replicated store, at `path`, and seals them. `topic` is
-    that of SinkOptions; `directories` and `witness` are those of a replicated store, none where the process
-    that has it open is to adopt; tests set `files`. `checkpoint` is that of a stream, as its option says;
-    `fail_on_data_loss` is that of SinkOptions.
+    """A sink that stages rows in the store at `path`, or in one directory of a replicated store, and seals
+    them.
+
+    `topic` and `fail_on_data_loss` are as in SinkOptions, `checkpoint` is the option of a stream.
+    `directories` and `witness` open a replicated store for adoption; without them the process that has the
+    store open adopts. Tests set `files`.
     """
 
     path: str
@@ -70,7 +72,7 @@ class StagingSink:
 
     @classmethod
     def of(cls, options: SinkOptions) -> StagingSink:
-        """Return the sink, which stages in the first of the directories that takes files."""
+        """Return a sink that stages in the first writable directory."""
         paths = options.paths
         path = next(filter(_takes_files, paths), paths[0]) if len(paths) > 1 else paths[0]
         several = paths if len(paths) > 1 else ()
@@ -87,7 +89,7 @@ class StagingSink:
     # --- the driver, before ------------------------------------------------------------------
 
     def check(self, columns: Sequence[str]) -> None:
-        """Raise ConfigError for a store that can't take these columns; then tasks need not start."""
+        """Raise ConfigError if the store can't take rows with these columns, before tasks start."""
         files = self.files or Files()
         try:
             with os_errors():
@@ -100,7 +102,7 @@ class StagingSink:
                     raise ConfigError(f"option path={self.path!r}: no directory of a replicated store")
                 self._check_topic(topics, columns)
                 self._check_lock(files)
-            Stager(self.path, files=self.files).close()  # whether it may be written to
+            Stager(self.path, files=self.files).close()  # raises if the directory is not writable
         except (StorageError, UnknownTopicOrPartitionError, InvalidTopicError) as error:
             option = "path" if isinstance(error, StorageError) else "topic"
             raise ConfigError(f"option {option}: {error} (path={self.path!r})") from None
@@ -121,9 +123,7 @@ class StagingSink:
             )
 
     def _check_lock(self, files: Files) -> None:
-        """Raise unless the store's writer, if any, is a segstore, which adopts staged rows; a broker does
-        not.
-        """
+        """Raise ConfigError if a Kafka broker has the store locked: only a segstore adopts staged rows."""
         path = os.path.join(self.path, file_names.LOCK)
         if not files.exists(path):
             return
@@ -138,7 +138,7 @@ class StagingSink:
     # --- tasks -------------------------------------------------------------------------------
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
-        """Stage all rows of a task, durably; return None where there are none. A failure leaves nothing
+        """Stage all rows of a task, durably, or return None without rows. After a failure nothing is
         staged.
         """
         rows = _gathered(batches)
@@ -155,8 +155,8 @@ class StagingSink:
     # --- the driver, after --------------------------------------------------------------------
 
     def seal_micro_batch(self, query: str, batch: int, staged: Sequence[Staged]) -> Adoption | None:
-        """Seal the rows of a stream's micro-batch: see `seal`. The offsets of Spark's plan tell whether rows
-        that come again are of the same plan.
+        """Seal the rows of a stream's micro-batch, as `seal`. The offsets of Spark's plan show whether
+        repeated rows belong to the same plan.
         """
         if not staged:
             return None
@@ -170,9 +170,11 @@ class StagingSink:
         return self.seal(id_, staged, source_offsets(self.checkpoint, batch))
 
     def seal(self, id_: str, staged: Sequence[Staged], source: str = "") -> Adoption | None:
-        """Seal the staged rows under this id, and wait until they are in the log, once. Return None where
-        nothing was staged. Raises what `seal` raises; if failOnDataLoss is false, rows that are in conflict
-        with those of the id are dropped with a warning.
+        """Seal the staged rows under an id, wait until they are in the log, and return their adoption; None
+        without rows.
+
+        Raises the errors of `segstore.storage.staging.seal`. If failOnDataLoss is false, rows that conflict
+        with earlier rows of the id are dropped with a warning.
         """
         if not staged:
             return None
@@ -197,7 +199,7 @@ class StagingSink:
         return staged[0].path if self.directories else self.path
 
     def _drop(self, error: IdempotencyConflictError, staged: Sequence[Staged]) -> None:
-        """Drop rows that are in conflict with those of the log. Raises the error unless that is allowed."""
+        """Drop rows that conflict with rows in the log, or raise the error if failOnDataLoss is true."""
         if self.fail_on_data_loss:
             raise IdempotencyConflictError(f"{error}. {REMEDY}") from None
         log.warning("%s; failOnDataLoss=false: the rows that came now are dropped", error)
@@ -207,12 +209,12 @@ class StagingSink:
         return open_replicated(self.directories, witness=self.witness)
 
     def abort(self, staged: Sequence[Staged]) -> None:
-        """Remove what was staged, unless it is sealed: then it is, or will be, in the log."""
+        """Remove staged rows, unless they are sealed: sealed rows are in the log, or will be."""
         abort(staged, None if self.directories else self.path, files=self.files)
 
 
 def _takes_files(path: str) -> bool:
-    """Return whether rows can be staged in a directory: its disk may be lost."""
+    """Return whether rows can be staged in a directory; its disk may be lost."""
     try:
         Stager(path).close()
     except SegstoreError:
@@ -221,7 +223,9 @@ def _takes_files(path: str) -> bool:
 
 
 class SinkTopics:
-    """The topics of a store that is not opened, as they were at first; unknown ones are looked up again."""
+    """The topics of a store that is not opened. They are read once; a topic that is not among them is looked
+    up again.
+    """
 
     def __init__(self, files: Files, path: str) -> None:
         """Raises StorageError."""
@@ -238,8 +242,8 @@ class SinkTopics:
             return self._topics.names
 
     def find(self, topic: str) -> TopicInfo:
-        """Return the topic. Raises UnknownTopicOrPartitionError, which says how to create one; the topic's
-        own error.
+        """Return the topic. Raises UnknownTopicOrPartitionError, with advice to create it; the topic's own
+        error if it has one.
         """
         try:
             with os_errors():
@@ -279,8 +283,8 @@ def _joined(held: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 # --- sink options ------------------------------------------------------------------------------
 
-# The sink's options and columns, which are those of Spark's own Kafka sink. Every error that can be found
-# without the store is found here, on the driver.
+# The sink's options and columns, which are those of Spark's own Kafka sink. The driver reports here every
+# error that can be found without the store.
 
 COLUMNS = {
     "key": ("binary", "string"),
@@ -293,8 +297,8 @@ COLUMNS = {
 """The columns that may be written, with their types."""
 
 PASSED_OVER = ("offset", "timestampType")
-"""Columns of the source that are ignored, because the log assigns them: so rows of the source can be written
-as they are.
+"""Columns of the source that the sink ignores, because the log assigns them. So rows of the source can be
+written unchanged.
 """
 
 KNOWN = ("path", "topic", "sealTimeout", "jobId", "checkpointLocation", "failOnDataLoss", "witness")
@@ -304,9 +308,9 @@ TIMEOUT_MS = 120_000
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The options of a write. `paths` are several of a replicated store. `topic` is None where a column names
-    the topic; `job_id` and `checkpoint` are None where none was given. `fail_on_data_loss`: whether rows that
-    would be dropped, as others were written under their id, are an error.
+    """The options of a write. `paths` has several directories for a replicated store. `topic` is None if a
+    column names the topic; `job_id` and `checkpoint` are None without the option. `fail_on_data_loss`: raise
+    an error if rows would be dropped because other rows have their id.
     """
 
     paths: tuple[str, ...]
@@ -319,7 +323,7 @@ class SinkOptions:
 
 
 def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Parse options. Raises ConfigError, which names the option, its value and what is allowed."""
+    """Parse options. Raises ConfigError, which names the option, its value and the allowed values."""
     options = by_lower_names(given)
     _check_known(options)
     job = options.get("jobid")
@@ -350,9 +354,7 @@ def _check_known(options: Mapping[str, str]) -> None:
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Raise ConfigError, which names the column, its type and what is allowed, for columns that can't be
-    written.
-    """
+    """Raise ConfigError if a column can't be written. It names the column, its type and the allowed types."""
     names = schema.names
     for field in schema.fields:
         if field.name in PASSED_OVER:

@@ -1,4 +1,4 @@
-"""`SliceReader`: reads one slice of a partition in a task of Spark's, which runs in a process of its own.
+"""`SliceReader`: reads one slice of a partition in a Spark task, which runs in a process of its own.
 
 On disk: only reads. Threads: one in each task; a `SliceReader` is immutable, and is pickled and sent to the
 tasks.
@@ -32,21 +32,25 @@ if TYPE_CHECKING:
 log = logging.getLogger("segstore.spark")
 
 FEW_ROWS = 16_384
-"""Reads grow until they return this many rows, since each batch costs Spark something beside its rows."""
+"""Reads grow until they return this many rows, because each batch costs Spark time beside its rows."""
 FIRST_BYTES, MOST_BYTES = 1 << 18, 1 << 24
 PATIENCE = 20.0
-"""Seconds that a task waits for a replica that has its records, while the directory of another is lost."""
+"""Seconds that a task waits until a replica shows the task's records, after the directory of another replica
+was lost.
+"""
 _PAUSE = 0.1
 _Read = Callable[[int, int], Records]
 """(offset, bytes) -> records from the offset on."""
 _Since = Callable[[int, int], Iterator[Records] | None]
-"""(offset, end) -> the records between them, which are in the store no more; None if they are nowhere."""
+"""(offset, end) -> the records between them, which the store has deleted; None if the archive does not have
+them.
+"""
 
 
 @dataclass
 class OffsetSlice(InputPartition):
-    """Offsets of a partition, `end` exclusive. In a replicated store `places` are the directories that are
-    tried in turn, and a replica may be read that has the records below `until`.
+    """Offsets of a partition, `end` exclusive. In a replicated store the directories `places` are tried in
+    turn; a replica qualifies if it has the records below `until`.
     """
 
     topic: str
@@ -56,7 +60,7 @@ class OffsetSlice(InputPartition):
     until: OffsetAndEpoch | None = None
     places: tuple[str, ...] = ()
     archived: LogContents | None = None
-    """The objects of an archive that are read, None: the store."""
+    """The contents of the archive to read; None: the store is read."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -64,8 +68,8 @@ class OffsetSlice(InputPartition):
 
 @dataclass(frozen=True)
 class SliceReader:
-    """Reads slices; the object is pickled and sent to the tasks. `path` is the store's directory, of which no
-    use is made where slices have `places`.
+    """Reads slices; the object is pickled and sent to the tasks. `path` is the store's directory; it is not
+    used for slices with `places`.
     """
 
     path: str
@@ -77,7 +81,7 @@ class SliceReader:
 
     def read(self, part: OffsetSlice) -> Iterator[pa.RecordBatch]:
         """Yield the slice's rows. Raises CorruptRecordError, DataLossError, StorageError,
-        ReplicaOfflineError, OffsetNotAvailableError, ArchiveError, with which the task fails.
+        ReplicaOfflineError, OffsetNotAvailableError or ArchiveError; the task then fails.
         """
         for records in self._of(part):
             yield from batches(part.topic, part.partition, records, self.schema)
@@ -99,7 +103,7 @@ class SliceReader:
                 self._lost(f"{part}: {error}")
 
     def _archived_since(self, part: OffsetSlice, topic_id: str) -> Iterator[Records] | None:
-        """Return records that retention has removed from the store since the query was planned; None if its
+        """Return records that retention has removed from the store since the query was planned; None if the
         archive does not have them.
         """
         if self.archive is None:
@@ -134,8 +138,8 @@ class SliceReader:
     # --- replicas -------------------------------------------------------------------------
 
     def _of_replicas(self, part: OffsetSlice, until: OffsetAndEpoch) -> Iterator[Records]:
-        """Yield the records of one replica; where its directory is lost, go on at the next one, behind what
-        was yielded.
+        """Yield the records of one replica. If its directory is lost, go on with the next replica, after the
+        records that were yielded.
         """
         at, end = part.start, time.monotonic() + PATIENCE
         while True:
@@ -151,24 +155,23 @@ class SliceReader:
                 except UNREADABLE as error:
                     offline.append(f"{place}: {error}")
                 log.warning("%s: reading goes on elsewhere: %s", part, [*offline, *lacking])
-            told = f"{part}: no replica has all records up to offset {until.offset}: " + "; ".join(
+            lacks = f"{part}: no replica has all records up to offset {until.offset}: " + "; ".join(
                 [*offline, *lacking]
             )
             if not offline:
-                self._lost(told)
+                self._lost(lacks)
                 return
             if not lacking or time.monotonic() >= end:
-                raise ReplicaOfflineError(told)
-            time.sleep(_PAUSE)  # what one of them has got it shows once it leads
+                raise ReplicaOfflineError(lacks)
+            time.sleep(_PAUSE)  # a replica in `lacking` shows all its records once it leads
 
     def _of_replica(
         self, place: str, part: OffsetSlice, until: OffsetAndEpoch, start: int
     ) -> Iterator[Records]:
-        """Yield the records that a replica has. Raises ReplicaOfflineError where it lacks some: it was looked
-        at before and after, so none was read of what another leader has written in their place.
-        """
+        """Yield a replica's records. Raises ReplicaOfflineError if it lacks some."""
         with storage.open(place, "r") as store:
             replica = ObservedLog(store, part.topic, part.partition)
+            # Checked before and after the read: another leader may write other records in their place.
             replica.check(until)
             read = partial(
                 replica.read_below, until=until, isolation_level=self.isolation_level, times=self._span
@@ -187,7 +190,7 @@ class SliceReader:
     ) -> Iterator[Records]:
         size = FIRST_BYTES
         if self.times.limited and self.times.low >= self.times.high:
-            return  # no record can be wanted
+            return  # no record can pass
         while offset < part.end:
             try:
                 records = read(offset, size)

@@ -1,6 +1,6 @@
 """The source "segstore" with PySpark's interfaces: a schema, a reader of a batch, and a reader of a stream.
 
-On disk: only reads. Threads: PySpark makes each object in the process that plans, and sends it to the
+On disk: only reads. Threads: PySpark makes each object in the process of the planner, and sends it to the
 tasks.
 """
 
@@ -36,13 +36,16 @@ if TYPE_CHECKING:
 
 SCANS_APART = hasattr(DataSourceReader, "pushLimit")
 """True if each scan of a DataFrame has its own plan. In PySpark 4.3 all scans share one: after `df.where(a)`
-a plain `df.count()` would count only the rows that pass `a`, and so would the other side of a self-join.
+a plain `df.count()` would count only the rows that pass `a`; the other side of a self-join would lose rows
+too.
 """
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def schema(given: Mapping[str, str]) -> str:
-    """Return the columns of Spark's Kafka source. Raises ConfigError: the options are checked here first."""
+    """Return the columns of Spark's Kafka source. Raises ConfigError; Spark calls it first, so the options
+    are checked here.
+    """
     options = parse_options(given)
     with Lookup(options) as lookup:
         lookup.partitions()
@@ -53,13 +56,16 @@ def reader(given: Mapping[str, str], columns: StructType) -> DataSourceReader:
     """Return a reader of a batch query. Raises ConfigError."""
     options = parse_options(given)
     wanted = SCANS_APART if options.filter_pushdown is None else options.filter_pushdown
-    # PySpark refuses a reader that could take filters where its setting is off, which only its worker knows.
+    # PySpark refuses a reader with `pushFilters` if its setting for filters is off. Only its pushdown worker,
+    # a module of its own, shows that the setting is on.
     kind = FilteringReader if wanted and _PUSHDOWN_WORKER in sys.modules else BatchReader
     return kind(options, arrow_schema(columns))
 
 
 def stream_reader(given: Mapping[str, str], columns: StructType) -> DataSourceStreamReader:
-    """Return a reader of a streaming query; its first method that is called raises what is wrong."""
+    """Return a reader of a streaming query. Errors in options are raised by the first method that is
+    called.
+    """
 
     return StreamReader(settled_path(given), columns)
 
@@ -88,14 +94,14 @@ class BatchReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Where there is nothing to read, PySpark makes a partition of its own.
+        # If there is no slice, PySpark makes a partition of its own.
         if not isinstance(partition, OffsetSlice):
             return iter(())
         return slice_reader(self.options, self.columns, self.pushed.times).read(partition)
 
 
 class FilteringReader(BatchReader):
-    """A BatchReader that takes filters, before any other method is called."""
+    """A BatchReader with filters; Spark calls `pushFilters` before any other method."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self.pushed, left = push(filters)
@@ -103,7 +109,7 @@ class FilteringReader(BatchReader):
 
 
 def slice_reader(options: SourceOptions, columns: pa.Schema, times: NumberRange | None = None) -> SliceReader:
-    """Return how the tasks of a query read."""
+    """Return the reader that a query's tasks use."""
     level, fail = options.isolation_level, options.fail_on_data_loss
     return SliceReader(options.path, columns, level, fail, times or NumberRange(), options.archive)
 
@@ -111,8 +117,8 @@ def slice_reader(options: SourceOptions, columns: pa.Schema, times: NumberRange 
 def slices(
     lookup: Lookup, ranges: list[PlannedRange], known: Positions | None = None
 ) -> Iterator[OffsetSlice]:
-    """Yield the tasks of a query, as many as its options want. `known` has ends of ranges with their leader
-    epochs.
+    """Yield the slices of a query, as many as its options require. `known` has the ends of ranges with their
+    leader epochs.
     """
     options = lookup.options
 
@@ -129,13 +135,12 @@ def slices(
 
 
 def _narrowed(lookup: Lookup, pushed: Pushed, whole: PlannedRange) -> PlannedRange:
-    """Return what filters on offset and time leave of a range: no record before the first one that is late
-    enough passes, but any later one may be too early.
-    """
+    """Return the part of a range that can pass the filters on offset and time."""
     start, end = max(whole.start, pushed.offsets.low), min(whole.end, pushed.offsets.high)
     if start < end and pushed.times.limited:
         if pushed.times.low >= pushed.times.high:
             return whole._replace(end=whole.start)
+        # Only the start is moved by time: after the first late record, any record may be early enough.
         late = lookup.logs.ask(whole.partition, lambda log: log.offset_for_time(pushed.times.low))
         start = end if late is None else max(start, late)
     return whole._replace(start=start, end=max(start, end))
@@ -143,23 +148,24 @@ def _narrowed(lookup: Lookup, pushed: Pushed, whole: PlannedRange) -> PlannedRan
 
 # --- source stream -----------------------------------------------------------------------------
 
-# A `StreamReader` reads the records that are new since the last micro-batch, as many as the options admit.
+# A `StreamReader` reads the records that are new since the last micro-batch, up to the limits of the options.
 #
 # Threads: one, in a process that PySpark keeps for the query. Offsets are {"topic": {"partition": offset}},
 # the form of Spark's Kafka source, `end` exclusive.
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream. PySpark makes two of these objects for a query: one answers the methods below, the
-    other one is sent to the tasks and reads.
+    """Reads a stream. PySpark makes two objects for a query: one answers the methods below, and one is sent
+    to the tasks and reads.
     """
 
     def __init__(self, given: Mapping[str, str], columns: StructType) -> None:
-        self._given, self._asked = given, columns
+        self._given, self._asked_schema = given, columns
         self._available: Positions | None = None
         self._triggered_at = float("-inf")
 
-    # PySpark hides the exceptions of the constructor, so everything is made when it is first used.
+    # PySpark hides the exceptions of the constructor, so options, columns and lookup are made at their first
+    # use.
 
     @cached_property
     def options(self) -> SourceOptions:
@@ -169,7 +175,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def columns(self) -> pa.Schema:
-        return arrow_schema(self._asked)
+        return arrow_schema(self._asked_schema)
 
     @cached_property
     def _lookup(self) -> Lookup:
@@ -178,19 +184,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets --------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, dict[str, Any]]:
-        """Return where a query without a checkpoint begins. Raises ConfigError, DataLossError."""
+        """Return the begin of a query without a checkpoint. Raises ConfigError, DataLossError."""
         assert self.columns is not None
         begin, available = self.options.begin(streaming=True), self._available
         every = self._lookup.partitions()
-        # Spark asks for this after `prepareForTriggerAvailableNow`: a partition may have been added since.
+        # Spark calls this after `prepareForTriggerAvailableNow`: a partition may have been added between the
+        # calls.
         partitions = [each for each in every if available is None or each in available]
         found = self._lookup.positions(self._lookup.resolve(begin, partitions, begin=True))
         self._end_no_earlier(found)
         return _to_json(found)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit that Spark hands back to `latestOffset`, except where it wants all that there
-        is.
+        """Return the limit that Spark passes to `latestOffset`, unless the trigger takes all available
+        records.
         """
         if self.options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self.options.max_offsets_per_trigger)
@@ -199,11 +206,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the partitions and their ends: only records that are in the logs now will be read."""
+        """Fix the partitions and their ends: the query reads only records that are in the logs now."""
         self._available = self._latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, Any]]:
-        """Return how far the next micro-batch goes: `start` itself where it has to wait."""
+        """Return the end of the next micro-batch, or `start` if it must wait."""
         begin = _from_json(start)
         latest = self._latest(begin) if self._available is None else self._still(self._available, begin)
         if not isinstance(limit, ReadAllAvailable) and self._has_to_wait(begin, latest):
@@ -221,21 +228,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._lookup.latest(partitions, begin)
 
     def _still(self, available: Positions, begin: Positions) -> Positions:
-        """Return the fixed ends. If a new leader did not show all records at the start, the query may begin
-        after such an end: then the end is looked up again, once.
-        """
+        """Return the fixed ends; an end before `begin` is looked up again, once."""
+        # If a new leader did not show all records when the ends were fixed, the query may begin after an end.
         early = [at for at in begin if at in available and available[at].offset < begin[at].offset]
         self._available = {**available, **self._lookup.latest(early, begin)} if early else available
         return self._available
 
     def _end_no_earlier(self, begin: Positions) -> None:
-        """Move fixed ends that lie before the beginning, as records came between Spark's two questions."""
+        """Move fixed ends that lie before the begin: records came between Spark's two calls."""
         available = self._available or {}
         early = [each for each in begin if each in available and available[each].offset < begin[each].offset]
         available |= {each: begin[each] for each in early}
 
     def _has_to_wait(self, begin: Positions, latest: Positions) -> bool:
-        """Return whether there is less than minOffsetsPerTrigger, and maxTriggerDelay has not passed."""
+        """Return whether there are fewer records than minOffsetsPerTrigger, and maxTriggerDelay has not
+        passed.
+        """
         least, now = self.options.min_offsets_per_trigger, time.monotonic()
         if least is None or self._available is not None:
             return False
@@ -250,9 +258,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _present(self, begin: Positions, latest: Positions) -> Offsets:
-        """Return the first offset of each partition that can be read: offsets below the log start offset
-        count against no limit.
-        """
+        """Return the first readable offset of each partition; lower offsets count against no limit."""
         begins = {each: begin[each].offset if each in begin else 0 for each in latest}
         return begins | {
             each: max(start, begins[each]) for each, start in self._lookup.earliest(list(latest)).items()
@@ -262,7 +268,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {each: at.offset for each, at in latest.items()}
         if most is not None:
             ends = rate_limited(self._present(begin, latest), ends, most)
-        # Spark runs a micro-batch for an epoch alone: one that is looked up does not replace one unknown.
+        # Spark would run a micro-batch for a changed epoch alone, so an unknown epoch is not replaced by a
+        # known one.
         still = {
             each: begin[each]
             for each, end in ends.items()
@@ -274,8 +281,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- micro-batches --------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the slices of a micro-batch. Raises DataLossError where some of the records were deleted, or
-        taken back by an election, unless failOnDataLoss is false.
+        """Return the slices of a micro-batch. Raises DataLossError if some of its records were deleted, or
+        truncated by an election, unless failOnDataLoss is false.
         """
         begins, ends = _from_json(start), _from_json(end)
         missing = sorted(begins.keys() - ends.keys())
@@ -292,7 +299,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return slice_reader(self.options, self.columns).read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing, since the checkpoint has the offsets, and the topic's settings decide on retention."""
+        """Do nothing: the checkpoint has the offsets, and the topic's settings decide on retention."""
 
     def stop(self) -> None:
         if "_lookup" in self.__dict__:
@@ -310,8 +317,8 @@ def _from_json(parsed: dict[str, Any]) -> Positions:
 
 
 def rate_limited(begin: Offsets, latest: Offsets, most: int) -> Offsets:
-    """Return ends so that `most` offsets are read, shared among partitions in proportion to their records;
-    each gets at least one (KafkaMicroBatchStream.rateLimit).
+    """Return ends so that about `most` offsets are read, shared among partitions in proportion to their
+    offsets. Each partition with new records gets at least one (KafkaMicroBatchStream.rateLimit).
     """
     sizes = {each: end - begin[each] for each, end in latest.items() if end > begin[each]}
     total = sum(sizes.values())

@@ -35,23 +35,24 @@ def dataset(
     on_bad: str = "error",
     value_prefix: str = "",
 ) -> TopicDataset:
-    """Return a topic as a `pyarrow.dataset.Dataset`, which DuckDB finds by the name of the variable that has
-    it, and polars reads by `scan_pyarrow_dataset`. The other arguments are those of `Store.scan`, each scan
-    of the dataset is one more `Store.scan`: it has what was appended since, and raises what that raises.
+    """Return a topic as a `pyarrow.dataset.Dataset`. DuckDB finds it by its variable's name, and polars reads
+    it by `scan_pyarrow_dataset`.
 
-    A directory is opened to read for each scan, beside a writer too. A dataset of a directory can be pickled;
-    one of a store that is open can't.
+    Each scan of the dataset is a new `Store.scan`: it has the records that were appended since, and raises
+    the same errors. `partitions`, `start`, `end`, `from_time`, `to_time`, `isolation_level` and `check_crcs`
+    are as for `Store.scan`. A directory is opened to read for each scan, even while another process writes. A
+    dataset of a directory can be pickled; a dataset of an open store can't.
 
     `values` decodes each value to columns in its place: "json" (with `value_schema`, a pyarrow.Schema, or
     inferred from the first 1000 values), "avro" (`value_schema`: a schema, or a dict of schemas by the ids of
     Confluent's prefix), "protobuf" (`value_schema`: a message class), a pyarrow.Schema (JSON of these
     columns), or a callable that gets a pyarrow.BinaryArray of values without nulls and returns an array of
-    the same length. `on_bad` says what becomes of a value that can't be decoded: "error"
+    the same length. `on_bad` is the treatment of a value that can't be decoded: "error"
     (RecordDeserializationError with its offset), "null", or "column", which has nulls and the reason in a
     column `value_error`. `value_prefix` is put before the names of the columns.
 
-    Raises MissingPackageError without pyarrow, or what `values` need; UnknownTopicOrPartitionError;
-    InvalidArgumentError; and as `Store.scan`.
+    Raises MissingPackageError without pyarrow, or without a package that `values` need;
+    UnknownTopicOrPartitionError; InvalidArgumentError; and the errors of `Store.scan`.
     """
     with Needing("pyarrow", "segstore.dataset"):
         from .table import table_of

@@ -1,11 +1,12 @@
-"""`DuckDBTable`: a table as DuckDB reads it best; what a query shows is the same.
+"""`DuckDBTable`: a table in the types that DuckDB reads best; the results of queries are the same.
 
-- The topic is one entry of a dictionary: DuckDB asks for a table's first column if it only counts, and would
-  make a string of its own for each record.
-- DuckDB before 2.0 compares in the unit of a timestamp's column, and cuts a moment such as that of `now()` to
-  it: of milliseconds, `timestamp <= now()` would miss records, or have too many. So it gets microseconds.
+- The topic is one entry of a dictionary. A query that only counts reads a table's first column, and DuckDB
+  would make a string for each record.
+- DuckDB before 2.0 compares in the unit of a timestamp's column, and rounds a moment such as that of `now()`
+  down to it. In milliseconds `timestamp <= now()` would miss records, or have too many, so the column is in
+  microseconds.
 
-On disk: only reads. Threads: any. It imports pyarrow, and is imported only when a table is asked for.
+On disk: only reads. Threads: any. It imports pyarrow, and is imported only for a table.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _ENTRY = pa.scalar(0, pa.int8())
 
 
 class DuckDBTable(Table):
-    """Another table's records, with timestamps in ms for a DuckDB that is `in_ms`; without that, a timestamp
-    that microseconds can't tell raises pyarrow.ArrowInvalid.
+    """The records of another table, with timestamps in ms if `in_ms`, else in µs. A timestamp outside of the
+    range of µs then raises pyarrow.ArrowInvalid.
     """
 
     def __init__(self, table: Table, in_ms: bool) -> None:
@@ -44,7 +45,7 @@ class DuckDBTable(Table):
     def batches(
         self, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Finish | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield as `Table.batches` does."""
+        """Yield batches as `Table.batches`, in this table's types."""
         wanted = self.schema.names if columns is None else list(columns)
         stored = [name for name in wanted if name not in self.schema.names or not self._is_topic(name)]
 

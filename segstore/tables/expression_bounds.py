@@ -1,10 +1,9 @@
 """`Bounds` of a filter that is an `Expression` of Arrow. Nothing is on disk.
 
-Whatever an expression has that is not known here bounds nothing, so that no record is left out that Arrow's
-filter would keep.
+An unknown part of an expression excludes no record: all records that Arrow's filter would keep are within the
+bounds.
 
-Functions without state: safe from any thread. It imports pyarrow, and is imported only when a table is asked
-for.
+Functions without state: safe from any thread. It imports pyarrow, and is imported only for a table.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from segstore.storage.scans.columns import TOPIC_SCHEMA
 from .expressions import Element, elements
 
 NOTHING = Bounds(frozenset(), INT64_MAX, -1, INT64_MAX, INT64_MIN)
-"""The bounds of no record. Joined with others, they leave these as they are."""
+"""The bounds of no record. Joined with other bounds, they leave these unchanged."""
 _NEVER_NULL = {each.name for each in TOPIC_SCHEMA if not each.nullable}
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 1000**2, "ns": 1000**3}
 _EXACT_DOUBLES = 1 << 53
 
 
 class Truth(NamedTuple):
-    """Bounds of the records for which a condition is true, and of those for which it is false. Those for
-    which it is null are within neither.
+    """Bounds of the records for which a condition is true, and of those for which it is false. Records for
+    which it is null are in neither.
     """
 
     true: Bounds
@@ -44,8 +43,8 @@ _UNKNOWN = Truth(ALL, ALL)
 
 
 def bounds_of(expression: pc.Expression | None, partitions: Callable[[], Collection[int]]) -> Bounds:
-    """Return the bounds of the records that a filter keeps. `partitions` returns the partitions of the topic;
-    it is asked if the filter has a condition on them.
+    """Return the bounds of the records that a filter keeps. `partitions` returns the topic's partitions; it
+    is called only if the filter has a condition on them.
     """
     parts = None if expression is None else elements(expression)
     if parts is None:
@@ -63,7 +62,7 @@ def bounds_of(expression: pc.Expression | None, partitions: Callable[[], Collect
 
 
 def _called(name: str, arguments: list[Any], partitions: Callable[[], Collection[int]]) -> Truth | None:
-    """Return the truth of a call; None for one that is not known."""
+    """Return the `Truth` of a call, or None for an unknown function."""
     if any(isinstance(each, Element) and each.kind == "nested_field_ref" for each in arguments):
         return None
     if name in _LOGIC:
@@ -105,7 +104,7 @@ def _meet(one: Bounds, other: Bounds) -> Bounds:
 
 
 def _closed(bounds: Bounds) -> Bounds:
-    """Return bounds as they are, or NOTHING for those that no record is within."""
+    """Return bounds unchanged, or NOTHING if no record can be within them."""
     nothing = bounds.partitions is not None and not bounds.partitions
     nothing |= bounds.first_offset > bounds.last_offset or bounds.first_time > bounds.last_time
     return NOTHING if nothing else bounds
@@ -134,14 +133,14 @@ _LOGIC: dict[str, tuple[Callable[..., Truth], int]] = {
     "invert": (lambda of: Truth(of.false, of.true), 1),
     "if_else": (_if_else, 3),
 }
-"""Functions of conditions, and how many arguments they have."""
+"""Functions of conditions, and the number of their arguments."""
 
 
 # --- comparisons ---------------------------------------------------------------------------------
 
 
 class ComparisonForms(NamedTuple):
-    """A comparison, the one that is true if it is false, and the one of both sides exchanged."""
+    """A comparison, its negation, and its form with both sides exchanged."""
 
     holds: Callable[[Any, Any], bool]
     negated: str
@@ -179,19 +178,19 @@ def _comparison(
 
 
 def _comparable(column: str, literal: pa.Scalar) -> Fraction | int | None:
-    """Return the number that a literal stands for if Arrow compares it with the column exactly, for the
-    timestamp in ms since the epoch; else None.
+    """Return the number of a literal (a timestamp's in ms) if Arrow compares it with the column exactly, else
+    None.
     """
     if _is_whole(column, literal.type):
         return literal.as_py() if column != "timestamp" else _in_ms(literal.value, literal.type)
     if column not in ("partition", "offset") or not pa.types.is_float64(literal.type):
         return None
     value = literal.as_py()
-    return Fraction(value) if abs(value) < _EXACT_DOUBLES else None  # NaN is not, either
+    return Fraction(value) if abs(value) < _EXACT_DOUBLES else None  # NaN is not below it, either
 
 
 def _is_whole(column: str, kind: pa.DataType) -> bool:
-    """Return whether a type has whole numbers that are compared with the column as they are."""
+    """Return whether a type has whole numbers that Arrow compares with the column without a cast."""
     if column == "timestamp":
         return bool(pa.types.is_timestamp(kind) and kind.tz is not None)
     return column in ("partition", "offset") and bool(pa.types.is_integer(kind))
@@ -213,7 +212,7 @@ def _compared(
 
 
 def _between(column: str, first: int | None, last: int | None) -> Bounds:
-    """Return the bounds of an offset or time, both inclusive; None is no bound."""
+    """Return the bounds of an offset or time, both inclusive; None stands for no bound."""
     lowest = 0 if column == "offset" else INT64_MIN
     since = lowest if first is None else max(first, lowest)
     until = INT64_MAX if last is None else min(last, INT64_MAX)

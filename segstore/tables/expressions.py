@@ -1,10 +1,10 @@
-"""Arrow's `Expression`s as sequences of elements, in which they can be looked at. Nothing is on disk.
+"""Arrow's `Expression`s as sequences of elements, whose parts can be read. Nothing is on disk.
 
-pyarrow shows no part of an expression; it serializes one, for pickle, to a record batch, whose columns are
-the literals and options, and whose metadata list the elements in order. pyarrow 18 to 26 do so alike.
+pyarrow gives no access to the parts of an expression. For pickle it serializes an expression to a record
+batch, whose columns are the literals and options, and whose metadata list the elements in order. pyarrow 18
+to 26 use the same form.
 
-Functions without state: safe from any thread. It imports pyarrow, and is imported only when a table is asked
-for.
+Functions without state: safe from any thread. It imports pyarrow, and is imported only for a table.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 
 class Element(NamedTuple):
-    """`kind` "call" begins a call of the function `name`, whose arguments follow, and "end" ends it;
-    "field_ref" is a column. "nested_field_ref" comes before the columns of a path; `name` is their number.
-    "literal" and "options", those of the call, have a `value`.
+    """A part of an expression. `kind` "call" begins a call of the function `name`, whose arguments follow,
+    and "end" ends it. "field_ref" is a column. "nested_field_ref" comes before the columns of a path; `name`
+    is their number. "literal" and "options" (of the call) have a `value`.
     """
 
     kind: str
@@ -29,7 +29,7 @@ class Element(NamedTuple):
 
 
 def elements(expression: pc.Expression) -> list[Element] | None:
-    """Return the elements of an expression; None if Arrow can't serialize it."""
+    """Return the elements of an expression, or None if Arrow can't serialize it."""
     try:
         (serialized,) = expression.__reduce__()[1]
         batch = pa.ipc.open_file(serialized).get_batch(0)
@@ -43,7 +43,7 @@ def elements(expression: pc.Expression) -> list[Element] | None:
 
 
 def names_of(expressions: Iterable[pc.Expression]) -> set[str] | None:
-    """Return the columns that some expressions name; None if that can't be seen."""
+    """Return the columns that some expressions name, or None if an expression can't be serialized."""
     found: set[str] = set()
     for each in expressions:
         parts = elements(each)
@@ -52,7 +52,7 @@ def names_of(expressions: Iterable[pc.Expression]) -> set[str] | None:
         at = 0
         while at < len(parts):
             kind, name, _ = parts[at]
-            if kind == "nested_field_ref":  # the first one is the column, the others are fields within it
+            if kind == "nested_field_ref":  # the first one is the column; the others are fields within it
                 found.add(parts[at + 1].name)
                 at += int(name)
             elif kind == "field_ref":
@@ -78,18 +78,18 @@ class _ArrowSchema(ctypes.Structure):
 
 
 def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
-    """Return all pairs of a schema's metadata: `Schema.metadata` has one of each key."""
+    """Return all pairs of a schema's metadata, unlike `Schema.metadata`, which has one pair for each key."""
     exported = _ArrowSchema()
     place = ctypes.addressof(exported)
     schema._export_to_c(place)
     try:
         return _pairs(exported.metadata)
     finally:
-        pa.Schema._import_from_c(place)  # which releases it
+        pa.Schema._import_from_c(place)  # the import releases it
 
 
 def _pairs(address: int | None) -> list[tuple[str, str]]:
-    """Read the number of pairs, then for each the lengths and bytes of key and value."""
+    """Read the number of pairs, then for each pair the lengths and bytes of key and value."""
     if address is None:
         return []
 

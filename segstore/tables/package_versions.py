@@ -1,22 +1,24 @@
-"""The oldest versions of the packages that tables are read by. Nothing is on disk. Threads: any."""
+"""The oldest supported versions of the packages that read tables. Nothing is on disk. Threads: any."""
 
 from __future__ import annotations
 
 from segstore.errors import MissingPackageError, pip_install
 
 OLDEST = {"duckdb": "1.4.2", "polars": "1.35", "pyarrow": "19.0"}
-"""The oldest versions that are tested, of DuckDB for `attach`, the others for `scan_polars`: pyarrow 18 makes
-no views of buffers.
+"""The oldest tested versions: DuckDB's for `attach`, the others for `scan_polars`. pyarrow 18 makes no views
+of buffers.
 """
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, without those of a build: 1.5.0 of "1.5.0.dev3"."""
+    """Return the numbers of a version, without those of a build: (1, 5, 0) of "1.5.0.dev3"."""
     return tuple(int(each) for each in version.split(".")[:3] if each.isdecimal())
 
 
 def check_version(what: str, package: str, version: str) -> None:
-    """Raise MissingPackageError, which says that `what` needs a later version than the one installed."""
+    """Raise MissingPackageError, whose text asks for a later version, if the installed version is too old for
+    `what`.
+    """
     oldest = OLDEST[package]
     if release(version) < release(oldest):
         advice = pip_install(f"'{package}>={oldest}'")

@@ -39,16 +39,16 @@ def scan_polars(
     key and value are Binary, headers a List of Struct. `store_or_path` is an open store, or a directory that
     is opened to read each time that the frame is collected.
 
-    No record is read before, and each collect reads anew, up to the end that each partition has then. Only
-    the columns that a query needs are decoded, and a filter on partition, offset or timestamp spares reads of
+    No record is read before a collect, and each collect reads up to the present end of each partition. Only
+    the columns that a query needs are decoded, and a filter on partition, offset or timestamp skips reads of
     records outside of it. `partitions`, `start`, `end`, `from_time`, `to_time`, `isolation_level` and
-    `check_crcs` are those of `Store.scan`; `values`, `value_schema`, `on_bad` and `value_prefix` those of
-    `segstore.dataset`, which decode each value to columns in its place.
+    `check_crcs` are as for `Store.scan`; `values`, `value_schema`, `on_bad` and `value_prefix` are as for
+    `segstore.dataset`, and decode each value to columns in its place.
 
-    Raises MissingPackageError without pyarrow 19 or later, or without polars 1.35 or later; and as
-    `Store.scan`, such as UnknownTopicOrPartitionError. Errors of a collect come as polars raises them: polars
-    1 has them within a ComputeError. A directory is closed when its records are read; polars may leave it
-    open until the next call of polars if the streaming engine needs no more of them.
+    Raises MissingPackageError without pyarrow 19 or later, or without polars 1.35 or later; and the errors of
+    `Store.scan`, such as UnknownTopicOrPartitionError. polars raises the errors of a collect: polars 1 puts
+    them into a ComputeError. A directory is closed after its records are read. If the streaming engine stops
+    early, polars may leave it open until its next call.
     """
     with Needing("polars", "scan_polars"):
         import polars as pl

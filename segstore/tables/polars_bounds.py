@@ -1,7 +1,7 @@
-"""`bounds_of`: the partitions, offsets and timestamps that a predicate of polars leaves.
+"""`bounds_of`: the bounds of partitions, offsets and timestamps that a predicate of polars implies.
 
-The predicate is read as polars' own JSON of it. A part that is not known here leaves all records: bounds only
-spare reads, and the predicate is applied to the records that are read.
+The predicate is read in polars' own JSON form. An unknown part excludes no record: bounds only skip reads,
+and polars applies the predicate to the records that are read.
 
 On disk: nothing. Threads: no state. It imports polars, and is imported only when polars asks for records.
 """
@@ -24,10 +24,10 @@ Node = Mapping[str, Any]
 NOTHING = Bounds(frozenset())
 DAY_MS = 86_400_000
 _EXACT = 1 << 53
-"""Floats below it have all integers: the order of larger ones is not that of offsets."""
+"""Below it a float stands for every integer. Larger floats are not ordered as offsets are."""
 _LARGEST = 1 << 20
-"""Bytes of a predicate: a walk over a longer one, as of a list of a million keys, may cost more than it
-spares.
+"""Bytes of a predicate. Walking a longer one, such as a list of a million keys, may cost more than it
+saves.
 """
 _OPPOSITE = {"Lt": "GtEq", "GtEq": "Lt", "Gt": "LtEq", "LtEq": "Gt", "Eq": "NotEq", "NotEq": "Eq"}
 _TURNED = {"Lt": "Gt", "Gt": "Lt", "LtEq": "GtEq", "GtEq": "LtEq", "Eq": "Eq", "NotEq": "NotEq"}
@@ -40,8 +40,8 @@ _UNITS = {"offset": "number", "partition": "number", "timestamp": "UTC", "topic"
 
 
 def bounds_of(predicate: pl.Expr, topic: str, partitions: Callable[[], Iterable[int]]) -> Bounds:
-    """Return bounds outside of which `predicate` is true for no record of a topic; `partitions` returns the
-    topic's, and is called if the predicate compares partitions.
+    """Return bounds outside of which `predicate` is true for no record of a topic. `partitions` returns the
+    topic's partitions, and is called only if the predicate compares them.
     """
     try:
         if len(predicate.meta.serialize()) > _LARGEST:
@@ -49,19 +49,21 @@ def bounds_of(predicate: pl.Expr, topic: str, partitions: Callable[[], Iterable[
         tree = json.loads(predicate.meta.serialize(format="json"))
         return _BoundsWalk(topic, partitions).bounds(tree, True)
     except (pl.exceptions.PolarsError, ValueError, TypeError, LookupError, RecursionError):
-        return ALL  # a predicate without JSON, or with one of another version
+        return ALL  # a predicate without JSON, or with the JSON of another version
 
 
 class Span(NamedTuple):
-    """The integers of a column, from `first` to `last`, that equal a constant: none if `last` is lower."""
+    """The integers of a column, from `first` to `last`, that equal a constant; no integer if `last` is
+    lower.
+    """
 
     first: int
     last: int
 
 
 class _BoundsWalk:
-    """One walk over a predicate. A record for which a node is `wanted`, True or False, is within the node's
-    bounds; for other records the node is null or the opposite.
+    """A walk over a predicate. The bounds of a node contain all records for which the node is `wanted` (True
+    or False); for other records it is null or the opposite.
     """
 
     def __init__(self, topic: str, partitions: Callable[[], Iterable[int]]) -> None:
@@ -194,11 +196,10 @@ def _either(one: Bounds, other: Bounds) -> Bounds:
 
 
 def _of_null(op: str, unit: str, wanted: bool) -> Bounds:
-    """Return the bounds of a comparison with null, which is null itself, unless nulls may be equal: days and
-    years are null for timestamps beyond those of calendars.
-    """
+    """Return the bounds of a comparison with null."""
     if op not in _OF_VALIDITY:
         return NOTHING
+    # These operators treat nulls as equal. Days and years are null for timestamps beyond the calendar.
     return NOTHING if (op == "EqValidity") is wanted and unit not in _OF_DAYS.values() else ALL
 
 
@@ -223,8 +224,8 @@ def _only(node: Any) -> tuple[str, Any]:
 
 
 class _Column(NamedTuple):
-    """A column, perhaps within calls and casts that keep its order. Its unit is "number", "float", "text",
-    "day" or "year", both of UTC; of timestamps in ms it is the zone that they are shown in, "" for none.
+    """A column, perhaps within calls and casts that keep its order. Its unit is "number", "float", "text", or
+    UTC's "day" or "year". For timestamps in ms the unit is their time zone, "" without one.
     """
 
     name: str
@@ -265,7 +266,7 @@ def _called(column: _Column, family: str, which: Any) -> _Column | None:
         return column._replace(unit="number")
     if name == "ConvertTimeZone":
         return column._replace(unit=_zone(options))
-    if column.unit not in ("UTC", ""):  # a zone's own days, years and times of day are not UTC's
+    if column.unit not in ("UTC", ""):  # days, years and times of day of another zone are not UTC's
         return None
     if name == "ReplaceTimeZone" and options[0] is None:
         return column._replace(unit="")
@@ -284,8 +285,8 @@ def _zone(zone: Any) -> str:
 
 
 def _constant(node: Any) -> pl.Series | None:
-    """Return the value of an expression without columns, computed by polars, as a series of one row; None for
-    other expressions.
+    """Return the value of an expression without columns as a series of one row, computed by polars, or None
+    for other expressions.
     """
     if not _is_constant(node):
         return None
@@ -306,8 +307,8 @@ def _is_constant(node: Any) -> bool:
 
 
 def _span(unit: str, value: pl.Series) -> Span | None:
-    """Return the integers of a column of `unit` that equal a constant; None if its type is another one, or
-    polars compares it in a way of its own.
+    """Return the integers of a column of `unit` that equal a constant. None if its type is unknown, or if
+    polars compares it in a special way.
     """
     dtype = value.dtype
     if unit == "float":

@@ -2,7 +2,7 @@
 rows.
 
 On disk: only reads. Threads: any; each iteration of frames belongs to one thread at a time. It imports
-polars, and is imported only when a LazyFrame is asked for.
+polars, and is imported only for a LazyFrame.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .views import with_views
 
 
 class TopicFrames:
-    """The source that `register_io_source` takes. Each call reads the topic anew."""
+    """The source for polars' `register_io_source`. Each call of `frames` reads the topic again."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def schema(self) -> pl.Schema:
-        """Return the columns and their types, without a read of records."""
+        """Return the columns and their types, without reading records."""
         return _schema(self._table.schema)
 
     def frames(
@@ -41,12 +41,12 @@ class TopicFrames:
         n_rows: int | None,
         batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
-        """Yield the columns of the first `n_rows` records, of these only the ones for which `predicate` is
-        true. `batch_size` is a hint, and frames are as the scan makes them: slices cost more than they spare.
-        Raises as `Store.scan`, and as polars for a predicate that it can't compute.
+        """Yield those of the first `n_rows` records for which `predicate` is true, with the wanted columns.
+        `batch_size` is a hint that is ignored, because slices would cost more than they save. Raises the
+        errors of `Store.scan`, and polars' for a predicate that it can't compute.
         """
         condition = pl.Expr.deserialize(predicate) if isinstance(predicate, bytes) else predicate
-        # The first n_rows are those of all records: within bounds they would be others.
+        # n_rows counts all records: within bounds the first n_rows would be other records.
         bounds = ALL if condition is None or n_rows is not None else self._bounds(condition)
         found = self._table.batches(self._needed(with_columns, condition), bounds, with_views)
         with closing(cast("Generator[pa.RecordBatch]", found)) as batches:
@@ -72,7 +72,7 @@ class TopicFrames:
 
 
 def _first(batches: Iterable[object], n_rows: int | None) -> Iterator[pl.DataFrame]:
-    """Yield batches as frames, up to the one that has the last of `n_rows`, of which no more is taken."""
+    """Yield batches as frames, up to `n_rows` rows, and take no batch after the last row."""
     if n_rows is None:
         yield from map(_frame, batches)
         return

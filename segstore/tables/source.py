@@ -1,4 +1,4 @@
-"""`TopicSource`: a topic of a store that is open, or of one that is opened to read for each scan.
+"""`TopicSource`: a topic of an open store, or of a directory that is opened to read for each scan.
 
 On disk: only reads. Threads: any.
 """
@@ -20,8 +20,8 @@ from segstore.storage.store.store import Store
 
 @contextmanager
 def opened(store_or_path: Store | str | os.PathLike[str]) -> Iterator[Store]:
-    """Yield a store that was given, which stays open; or open the one in a directory to read, beside a live
-    writer too, and close it behind the block.
+    """Yield an open store, and leave it open; or open a directory to read, even beside a live writer, and
+    close it at the end of the block.
     """
     if isinstance(store_or_path, Store):
         yield store_or_path
@@ -31,7 +31,7 @@ def opened(store_or_path: Store | str | os.PathLike[str]) -> Iterator[Store]:
 
 
 class ScanTerms(NamedTuple):
-    """What is scanned, as `Store.scan` takes it."""
+    """The scope of a scan, in the arguments of `Store.scan`."""
 
     partitions: Collection[int] | None = None
     start: int | Edge = EARLIEST
@@ -43,17 +43,17 @@ class ScanTerms(NamedTuple):
 
 
 class TopicSource:
-    """A topic, and what of it is scanned, each time anew: what was appended since is there, too. Raises as
-    `Store.scan` when it is made.
+    """A topic and the scope of its scans. Each scan reads the topic again, with records that were appended
+    since. The constructor raises the errors of `Store.scan`.
     """
 
     def __init__(self, store_or_path: Store | str | os.PathLike[str], topic: str, **terms: Any) -> None:
         self.place, self.topic, self.terms = store_or_path, topic, ScanTerms(**terms)
         with self.scanned():
-            """The topic is there, and the terms are ones that can be."""
+            """The scan checks that the topic exists and the terms are valid."""
 
     @contextmanager
     def scanned(self) -> Iterator[TopicScan]:
-        """Yield a scan of what is there now."""
+        """Yield a scan of the topic's present records."""
         with opened(self.place) as store:
             yield store.scan(self.topic, **self.terms._asdict())

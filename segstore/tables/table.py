@@ -1,5 +1,5 @@
-"""`Table`: a topic as a table that engines read, with the columns of a topic, or with those that its values
-are decoded to in place of the value.
+"""`Table`: a topic as a table for query engines. It has a topic's columns, or decoded columns in place of the
+value.
 
 On disk: only reads. Threads: any; each iteration of batches belongs to one thread at a time.
 """
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from segstore.storage.scans.topic_scan import Finish
 
 SAMPLE = 1000
-"""Values that a schema is inferred from."""
+"""The number of values from which a schema is inferred."""
 
 
 class Table:
-    """What `scan_polars`, `dataset` and `segstore.duckdb` read. `schema` has the columns.
+    """The table behind `scan_polars`, `dataset` and `segstore.duckdb`. `schema` has the columns.
 
-    `values` says how values are decoded: None (not at all), "json", "avro", "protobuf", a pyarrow.Schema
-    (JSON with these columns), or a callable, see `values.function`. `value_schema`: for "avro" a schema (dict
-    or JSON text), or a mapping or callable from ids in Confluent's prefix to schemas; for "protobuf" a
-    message class or descriptor; for "json" a pyarrow.Schema, or None: it is inferred from the first 1000
-    values, and stays. A null value has nulls in the decoded columns. A value that can't be decoded is bad:
-    `on_bad` is "error" (RecordDeserializationError), "null" (nulls in all of them) or "column" (that, and the
-    reason in a column `value_error`). `value_prefix` is put before the names of an object's fields.
+    `values` is the decoding of values: None (not at all), "json", "avro", "protobuf", a pyarrow.Schema (JSON
+    with these columns), or a callable, see `values.function`. `value_schema`: for "avro" a schema (dict or
+    JSON text), or a mapping or callable from ids in Confluent's prefix to schemas; for "protobuf" a message
+    class or descriptor; for "json" a pyarrow.Schema, or None to infer it once, from the first 1000 values. A
+    null value has nulls in the decoded columns. A value that can't be decoded is bad: `on_bad` is "error"
+    (RecordDeserializationError), "null" (nulls in all of its columns) or "column" (nulls, and the reason in a
+    column `value_error`). `value_prefix` is put before the names of an object's fields.
 
     Raises InvalidArgumentError, InvalidTypeError, MissingPackageError.
     """
@@ -62,10 +62,12 @@ class Table:
     def batches(
         self, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Finish | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records that there are now as record batches of these columns, by default of all: those
-        within `bounds`, and perhaps others. A store that is opened for it is closed at the end, also where
-        the iterator is closed or dropped before. Values are read only if a decoded column is asked for.
-        `finish` is that of `TopicScan.batches`. Raises RecordDeserializationError.
+        """Yield the present records as record batches of these columns, by default of all. Records within
+        `bounds` are among them; records outside may be.
+
+        A store that is opened for the iteration is closed at its end, also if the iterator is closed or
+        dropped early. Values are read only for a decoded column. `finish` is as in `TopicScan.batches`.
+        Raises RecordDeserializationError.
         """
         wanted = self.schema.names if columns is None else list(columns)
         for name in wanted:
@@ -82,7 +84,7 @@ class Table:
                 yield found if finish is None else finish(found)
 
     def _first_values(self) -> pa.Array:
-        """Return the topic's first values that are not null."""
+        """Return the topic's first SAMPLE values without nulls."""
         found, count = [], 0
         with self.source.scanned() as scan:
             for batch in scan.batches([VALUE]):
@@ -104,7 +106,7 @@ def table_of(
     value_prefix: str = "",
     **terms: Any,
 ) -> Table:
-    """Return a topic as a table: `terms` as `Store.scan` takes them, the others as `Table` does, and the
-    errors of both.
+    """Return a topic as a table. `terms` are as for `Store.scan`, the other arguments as for `Table`. Raises
+    the errors of both.
     """
     return Table(TopicSource(store_or_path, topic, **terms), values, value_schema, on_bad, value_prefix)

@@ -1,13 +1,13 @@
-"""`TopicDataset`: a topic as a `pyarrow.dataset.Dataset`, which DuckDB, polars, pandas and Arrow's own users
-read, as often as they like.
+"""`TopicDataset`: a topic as a `pyarrow.dataset.Dataset`, which DuckDB, polars, pandas and Arrow's own
+functions can read any number of times.
 
 On disk: only reads. Threads: any; a scanner belongs to one thread at a time.
 
-Arrow's C++ can't be given a scan that prunes by what is asked, so each method of `Dataset` that would read in
-C++ is one of ours. The dataset that C++ sees behind this one refuses to be read: without it, a union of two
+Arrow's C++ accepts no scan that prunes by columns and filter, so each method of `Dataset` that would read in
+C++ is overridden here. The C++ dataset of this object raises if it is read. Without it, a union of two
 topics, for example, would follow a null pointer.
 
-It imports pyarrow, and is imported only when a dataset is asked for.
+It imports pyarrow, and is imported only for a dataset.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _OWN_WAYS = "a topic is read by its dataset's own scanner, to_table, to_batches,
 
 
 class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no types
-    """What `segstore.dataset` returns. Each scan is of the records that are there when it begins; it decodes
-    the columns that are asked for, or named by the filter, and leaves out what the filter rules out by
-    partition, offset or timestamp.
+    """The result of `segstore.dataset`. Each scan reads the records that exist when it begins. It decodes the
+    selected columns and those of the filter, and skips records that the filter excludes by partition, offset
+    or timestamp.
     """
 
     def __init__(
@@ -45,15 +45,15 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
         self._table, self._condition, self._rebuild = table, condition, rebuild
 
     def __repr__(self) -> str:
-        told = "" if self._condition is None else f" where {self._condition}"
-        return f"<TopicDataset of {self._table.source.topic}{told}>"
+        where = "" if self._condition is None else f" where {self._condition}"
+        return f"<TopicDataset of {self._table.source.topic}{where}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (self._rebuild, self._condition)
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns, as `Store.scan` has them, or with those that values are decoded to."""
+        """Return the columns, as in `Store.scan`, or with decoded columns in place of the value."""
         return self._table.schema
 
     @property
@@ -63,7 +63,7 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
 
     @property
     def children(self) -> list[pds.Dataset]:
-        """Return no dataset: this is no union."""
+        """Return no dataset, because this is not a union."""
         return []
 
     # --- reading ---------------------------------------------------------------------------------
@@ -76,9 +76,11 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
         **options: Any,
     ) -> TopicScanner:
         """Return a scanner of these columns (names, or expressions by name), and of the records for which
-        `filter` is true, in batches of up to `batch_size` records. `options` are the others that Arrow's own
-        datasets take, on threads and on reading ahead: they change nothing here. Raises InvalidTypeError;
-        InvalidArgumentError for columns that are not there, and for an expression that Arrow can't evaluate.
+        `filter` is true, in batches of up to `batch_size` records.
+
+        `options` are further options of Arrow's own datasets, on threads and reading ahead; they have no
+        effect. Raises InvalidTypeError; InvalidArgumentError for an unknown column or option, and for an
+        expression that Arrow can't evaluate.
         """
         for name in options:
             if name not in _OPTIONS:
@@ -87,7 +89,7 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
         return TopicScanner(self._table, columns, self._both(filter), rows, self._partitions)
 
     def _both(self, condition: pc.Expression | None) -> pc.Expression | None:
-        """Return the dataset's own filter, and another one."""
+        """Return the conjunction of the dataset's own filter and another one."""
         if condition is None:
             return self._condition
         if not isinstance(condition, pc.Expression):
@@ -99,17 +101,17 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
             return [each.log.partition for each in scan.ranges]
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:
-        """Return the number of records; without a filter, by the headers of batches alone."""
+        """Return the number of records. Without a filter only the headers of batches are read."""
         return self.scanner([], filter, **options).count_rows()
 
     def head(self, num_rows: int, *args: Any, **options: Any) -> pa.Table:
-        """Return the first records, in order of partition and offset, as a table; the other arguments of this
+        """Return the first records, in order of partition and offset, as a table. The other arguments of this
         and the next methods are those of `scanner`.
         """
         return self.scanner(*args, **options).head(num_rows)
 
     def take(self, indices: Any, *args: Any, **options: Any) -> pa.Table:
-        """Return the records at some places of the dataset, counted from 0, as a table."""
+        """Return the records at these positions of the dataset, counted from 0, as a table."""
         return self.scanner(*args, **options).take(indices)
 
     def to_batches(self, *args: Any, **options: Any) -> Iterator[pa.RecordBatch]:
@@ -133,8 +135,8 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
     def join(
         self, right_dataset: pds.Dataset | pa.Table, keys: Any, *args: Any, **kwargs: Any
     ) -> pds.InMemoryDataset:
-        """Return a dataset of all records joined with others, as `pyarrow.Table.join` does, in memory. Arrow
-        joins no lists: headers are left out of it.
+        """Return a dataset of all records joined with others, as `pyarrow.Table.join`, in memory. Headers are
+        left out, because Arrow can't join lists.
         """
         joined = _joinable(self).join(_joinable(right_dataset), keys, *args, **kwargs)
         return pds.InMemoryDataset(joined)
@@ -142,8 +144,8 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
     def join_asof(
         self, right_dataset: pds.Dataset | pa.Table, *args: Any, **kwargs: Any
     ) -> pds.InMemoryDataset:
-        """Return a dataset of all records joined with others that are near, as `pyarrow.Table.join_asof`
-        does, in memory. Headers are left out of it.
+        """Return a dataset of all records joined with others by the nearest key, as
+        `pyarrow.Table.join_asof`, in memory. Headers are left out.
         """
         joined = _joinable(self).join_asof(_joinable(right_dataset), *args, **kwargs)
         return pds.InMemoryDataset(joined)
@@ -158,7 +160,7 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
 
 
 def _joinable(dataset: pds.Dataset | pa.Table) -> pa.Table:
-    """Return a dataset in memory, of a topic without the columns that Arrow can't join."""
+    """Return a dataset in memory; a topic's without the columns that Arrow can't join."""
     if not isinstance(dataset, TopicDataset):
         return dataset.to_table() if isinstance(dataset, pds.Dataset) else dataset
     return dataset.to_table([each.name for each in dataset.schema if not pa.types.is_nested(each.type)])
@@ -175,11 +177,11 @@ class _Refusal:
     read = seek = tell = size = _refuse
 
     def close(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
 
 def _refusing(schema: pa.Schema) -> pds.Dataset:
-    """Return a dataset that C++ knows, and that raises when it is read."""
+    """Return a dataset of C++ that raises if it is read."""
     kind = pds.IpcFileFormat()
     fragment = kind.make_fragment(pa.PythonFile(_Refusal(), mode="r"))
     return pds.FileSystemDataset([fragment], schema, kind)

@@ -1,11 +1,11 @@
-"""`TopicScanner`: what is asked of a topic's dataset: columns, and a filter.
+"""`TopicScanner`: a scan of a topic's dataset, with columns and a filter.
 
 On disk: only reads. Threads: any; each iteration belongs to one thread at a time.
 
-It is no `pyarrow.dataset.Scanner`: that one reads ahead in threads of Arrow, and a process that ends while
-these are in Python, as after a LIMIT, ends by a crash. Here a read is made by whoever takes its batch.
+It is not a `pyarrow.dataset.Scanner`. Arrow's scanner reads ahead in its own threads, and a process that ends
+while they run Python code, for example after a LIMIT, crashes. Here the thread that takes a batch reads it.
 
-It imports pyarrow, and is imported only when a dataset is asked for.
+It imports pyarrow, and is imported only for a dataset.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .expressions import names_of
 from .table import Table
 
 ROWS = 131_072
-"""Most records of a batch, as Arrow has it by default."""
+"""The most records of a batch: Arrow's default."""
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
 
 class TopicScanner:
-    """What `TopicDataset.scanner` returns. It has the methods of `pyarrow.dataset.Scanner`, each of which
-    reads anew.
+    """The result of `TopicDataset.scanner`. It has the methods of `pyarrow.dataset.Scanner`; each of them
+    reads the topic again.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class TopicScanner:
         return self._table.schema
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Return the records as an iterator of record batches. What is open for it is closed when it is
-        exhausted, closed or dropped.
+        """Return the records as an iterator of record batches. Its store is closed when it is exhausted,
+        closed or dropped.
         """
         bounds = bounds_of(self._condition, self._partitions)
         for batch in self._table.batches(self._schema.names, bounds):
@@ -76,7 +76,7 @@ class TopicScanner:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def scan_batches(self) -> Iterator[pds.TaggedRecordBatch]:
-        """Return the records as an iterator of pairs of a record batch and no fragment."""
+        """Return the records as an iterator of pairs (record batch, no fragment)."""
         return (pds.TaggedRecordBatch(batch, None) for batch in self.to_batches())
 
     def to_table(self) -> pa.Table:
@@ -84,7 +84,7 @@ class TopicScanner:
         return pa.Table.from_batches(self.to_batches(), self.projected_schema)
 
     def count_rows(self) -> int:
-        """Return the number of records; without a filter, by the headers of batches alone."""
+        """Return the number of records. Without a filter only the headers of batches are read."""
         bare = TopicScanner(self._table, [], self._condition, self._batch_size, self._partitions)
         return sum(batch.num_rows for batch in bare.to_batches())
 
@@ -99,8 +99,8 @@ class TopicScanner:
         return pa.Table.from_batches(found, self.projected_schema)
 
     def take(self, indices: Any) -> pa.Table:
-        """Return the records at some places, counted from 0, as a table. Raises InvalidArgumentError for a
-        place that is not there.
+        """Return the records at these positions, counted from 0, as a table. Raises InvalidArgumentError for
+        a position without a record.
         """
         wanted = np.asarray(pa.array(indices, pa.int64()))
         order = np.argsort(wanted, kind="stable")
@@ -120,13 +120,13 @@ class TopicScanner:
     # --- one batch -------------------------------------------------------------------------------
 
     def _of(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield what is asked of a batch as it was read."""
+        """Yield the selected records and columns of a batch."""
         kept = self._kept(batch)
         for at in range(0, kept.num_rows, self._batch_size):
             yield self._projected(kept.slice(at, self._batch_size))
 
     def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the records for which the filter is true; no copy if these are all or none."""
+        """Return the records for which the filter is true, without a copy if these are all or none."""
         if self._condition is None:
             return batch
         (mask,) = _evaluated(
@@ -166,7 +166,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def given_columns(columns: Any) -> list[str] | dict[str, pc.Expression] | None:
-    """Return the columns that were asked for. Raises InvalidTypeError."""
+    """Return the columns of a scan, checked. Raises InvalidTypeError."""
     if columns is None:
         return None
     if isinstance(columns, Mapping):
@@ -188,17 +188,17 @@ def _expressions(
 
 
 def _projected(schema: pa.Schema, columns: list[str] | dict[str, pc.Expression] | None) -> pa.Schema:
-    """Return the schema that columns have. Raises InvalidArgumentError if Arrow can't evaluate them."""
+    """Return the schema of the columns. Raises InvalidArgumentError if Arrow can't evaluate them."""
     try:
         return pds.InMemoryDataset(schema.empty_table()).scanner(columns=columns).projected_schema
     except pa.ArrowException as e:
-        told = columns if not isinstance(columns, dict) else ", ".join(map(str, columns.values()))
-        raise InvalidArgumentError(f"{told}: {e}") from e
+        shown = columns if not isinstance(columns, dict) else ", ".join(map(str, columns.values()))
+        raise InvalidArgumentError(f"{shown}: {e}") from e
 
 
 def _read_for(expressions: list[pc.Expression], schema: pa.Schema) -> pa.Schema:
-    """Return the columns that expressions name, in the order of a schema. Raises InvalidArgumentError for
-    others.
+    """Return the columns that expressions name, in the order of a schema. Raises InvalidArgumentError for an
+    unknown column.
     """
     names = names_of(expressions)
     if names is None:

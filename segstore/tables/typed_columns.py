@@ -19,16 +19,16 @@ from .values.decoding import VALUE, Columns, Decoder, decoded, up_to_bad
 
 WAY_OUT = 'on_bad="null" or on_bad="column" passes it by; value_schema says other types'
 ERROR = "value_error"
-"""The column with what is wrong with a value, of on_bad="column"."""
+"""The column with the reasons for bad values, of on_bad="column"."""
 PLACE = ("partition", "offset")
 
 
 class TypedColumns:
-    """`schema` has the topic's columns, with those of the decoder in place of `value`. Raises
-    InvalidArgumentError if two have one name.
+    """The columns of a topic with decoded columns in place of `value`. The constructor raises
+    InvalidArgumentError if two have the same name.
 
-    With on_bad="error" only the columns that are asked for are decoded, and a value may be bad in another
-    one. Otherwise all are: a value is bad whichever columns are asked for.
+    With on_bad="error" only the selected columns are decoded, so a value that is bad in another column counts
+    as good. Otherwise all are decoded: the same values are bad whichever columns are selected.
     """
 
     def __init__(self, decoder: Decoder, on_bad: str, value_prefix: str) -> None:
@@ -52,14 +52,14 @@ class TypedColumns:
             )
 
     def stored(self, columns: Sequence[str]) -> list[str]:
-        """Return the columns of the topic that these are made of."""
+        """Return the topic's columns from which `columns` are made."""
         plain = [name for name in columns if name not in self._made]
         if len(plain) == len(columns):
             return plain
         return list(dict.fromkeys([*plain, VALUE, *(PLACE if self._on_bad == "error" else ())]))
 
     def batch(self, topic: str, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-        """Return a batch of `columns`, made of one of the columns that are `stored`. Raises
+        """Return a batch of `columns`, made from a batch of their `stored` columns. Raises
         RecordDeserializationError.
         """
         wanted = pa.schema([self.schema.field(name) for name in columns])

@@ -1,4 +1,4 @@
-"""Byte strings as Arrow's views, which polars takes as they are: of offsets it makes views in one thread.
+"""Byte strings as Arrow's views. polars takes views unchanged, but converts offsets to views in one thread.
 Nothing is on disk.
 
 Functions without state: safe from any thread. It imports pyarrow, and is imported only when polars asks for
@@ -20,8 +20,8 @@ _VIEWS = {pa.binary(): pa.binary_view(), pa.string(): pa.string_view()}
 
 
 def with_views(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a record batch with its columns of type binary and string as views into the same bytes; columns
-    within others, such as the names of headers, stay as they are.
+    """Return a record batch with its columns of type binary and string as views into the same bytes. Nested
+    columns, such as the names of headers, stay unchanged.
     """
     if not any(each.type in _VIEWS for each in batch.schema):
         return batch
@@ -29,14 +29,14 @@ def with_views(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def viewed(array: pa.Array) -> pa.Array:
-    """Return an array of type binary or string as views into its bytes, any other one as it is. Raises
+    """Return an array of type binary or string as views into its bytes, any other array unchanged. Raises
     InvalidArgumentError for offsets beyond these bytes.
     """
     kind, n = _VIEWS.get(array.type), len(array)
     if kind is None or not n:
         return array if kind is None else pa.array([], kind)
     validity, _, data = array.buffers()
-    at = array.offset % 8 if array.null_count else 0  # a bitmap begins with a byte
+    at = array.offset % 8 if array.null_count else 0  # a bitmap begins at a byte
     views = pa.allocate_buffer((at + n) * _SIZE)
     memory, column = np.frombuffer(views, np.uint8), over(array)
     memory[: at * _SIZE] = 0

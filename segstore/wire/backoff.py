@@ -1,5 +1,5 @@
-"""How long a client waits before it tries again (Kafka: ExponentialBackoff, ClusterConnectionStates;
-KIP-580). Threads: one.
+"""The waits between a client's tries (Kafka: ExponentialBackoff, ClusterConnectionStates; KIP-580). Threads:
+one.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ _JITTER = 0.2
 
 
 class Backoff:
-    """Waits that double with every failure, from `least_ms` to `most_ms`, and are spread by a fifth, so that
-    many clients of a broker that returns do not come at once.
+    """Waits that double with every failure, from `least_ms` to `most_ms`, with a jitter of a fifth, so that a
+    returning broker's clients do not all connect at once.
     """
 
     def __init__(self, least_ms: int, most_ms: int, draw: random.Random | None = None) -> None:
@@ -19,11 +19,11 @@ class Backoff:
         self.failures = 0
 
     def succeeded(self) -> None:
-        """Begin with the shortest wait again."""
+        """Reset the wait to the shortest."""
         self.failures = 0
 
     def failed(self) -> float:
-        """Return the seconds to wait after one more failure."""
+        """Count a failure, and return the seconds to wait."""
         base = min(self._least * 2.0 ** min(self.failures, 62), self._most)
         self.failures += 1
         return base * self._draw.uniform(1 - _JITTER, 1 + _JITTER) / 1000

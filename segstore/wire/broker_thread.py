@@ -1,6 +1,5 @@
-"""`BrokerThread`: a thread that works with one broker over one connection, which is made anew where it is
-lost (Kafka: ShutdownableThread with a BlockingSend). Nothing is on disk. Threads: its own; `close` may be
-called by any.
+"""`BrokerThread`: a thread that works with one broker over one connection, and reconnects if it is lost
+(Kafka: ShutdownableThread with a BlockingSend). Nothing is on disk. Threads: its own; any may call `close`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class BrokerThread(ABC):
     """Works with the broker `node` until it `is_idle`, or until `close`."""
 
     def __init__(self, kind: str, node: int, cluster: Cluster) -> None:
-        """`kind` is what the thread is called."""
+        """`kind` is a part of the thread's name."""
         self._kind, self.node, self._cluster = kind, node, cluster
         self._config = cluster.config
         self._closing, self._ended = Latch(), Latch()
@@ -33,7 +32,7 @@ class BrokerThread(ABC):
         Background(self._run, f"segstore-{self._kind}-{self.node}").start()
 
     def close(self, seconds: float) -> bool:
-        """End the thread, and wait; return whether it has ended."""
+        """End the thread and wait up to `seconds`; return whether it has ended."""
         self._closing.open()
         if (connection := self._connection) is not None:
             connection.abort()
@@ -41,17 +40,17 @@ class BrokerThread(ABC):
 
     @abstractmethod
     def _is_idle(self) -> bool:
-        """Return whether there is nothing to do with this broker any more: then the thread ends."""
+        """Return whether no work is left with this broker: the thread then ends."""
 
     @abstractmethod
     def _work(self, connection: BrokerConnection) -> None:
-        """Work until there is nothing to do, or `_closing` is open. Raises SegstoreError where the connection
-        is lost.
+        """Work until no work is left, or `_closing` is open. Raises SegstoreError if the connection is
+        lost.
         """
 
     @abstractmethod
     def _lost(self, error: Exception) -> None:
-        """Note why the broker is not reached."""
+        """Note the error for which the broker can't be reached."""
 
     def _run(self) -> None:
         try:

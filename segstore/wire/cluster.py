@@ -1,7 +1,7 @@
-"""`Cluster`: the brokers of one cluster, and a connection to any of them that answers questions about it
+"""`Cluster`: the brokers of one cluster, and a connection to any of them for requests about the cluster
 (Kafka: Metadata, NetworkClient, AdminClient).
 
-Nothing is on disk. Threads: one asks at a time; `connect` and `abort` may be called by any.
+Nothing is on disk. Threads: one asks at a time; any may call `connect` and `abort`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _MOST_PORT = 65_535
 _GROUP = 0
 _BATCHED_SINCE = 4
 PASSING = (DisconnectedError, RequestTimedOutError)
-"""What another try, or another broker, may mend."""
+"""Errors after which another try, or another broker, may succeed."""
 
 
 def addresses(bootstrap: object) -> tuple[Address, ...]:
-    """Return addresses as bootstrap.servers has them: "HOST:PORT", with commas between several. Raises
+    """Return the addresses in a bootstrap.servers: "HOST:PORT", with commas between several. Raises
     InvalidArgumentError, InvalidTypeError.
     """
     if not isinstance(bootstrap, str):
@@ -55,8 +55,8 @@ def _address(text: str) -> Address:
 
 
 class Cluster:
-    """One cluster, which is found by any of the bootstrap addresses; later by those that its brokers
-    advertise. Raises ConfigError for files that settings name, InvalidArgumentError.
+    """One cluster. It is reached by any of the bootstrap addresses, later also by the addresses that its
+    brokers advertise. Raises InvalidArgumentError; ConfigError if a file of the settings can't be used.
     """
 
     def __init__(self, bootstrap: str, config: WireConfig) -> None:
@@ -67,11 +67,11 @@ class Cluster:
         self._coordinator: BrokerConnection | None = None
         self._aborted = False
         self.connections = 0
-        """How often a connection for questions was made."""
+        """The number of connections that were made for `ask`."""
 
     def connect(self, node: int) -> BrokerConnection:
-        """Return a new connection to a broker. Raises what `BrokerConnection` does; DisconnectedError for a
-        broker that is not known.
+        """Return a new connection to a broker. Raises the errors of `BrokerConnection`; DisconnectedError for
+        an unknown broker.
         """
         address = self._brokers.get(node)
         if address is None:
@@ -79,8 +79,8 @@ class Cluster:
         return self._connected(address)
 
     def metadata(self, topics: Iterable[str] | None) -> ClusterMetadata:
-        """Return what the cluster tells of these topics, None for all that this client may see. No topic is
-        created. Raises as `ask`.
+        """Return the cluster's metadata of these topics; None: of all topics that this client may see. No
+        topic is created. Raises the errors of `ask`.
         """
         asked = None
         if topics is not None:
@@ -91,8 +91,8 @@ class Cluster:
         return found
 
     def ask(self, api: str, **fields: Any) -> Any:
-        """Ask any broker; where one does not answer, the next one. Raises DisconnectedError or
-        RequestTimedOutError where none does; AuthenticationFailedError, UnsupportedVersionError.
+        """Send a request to any broker; if it does not answer, to the next one. Raises DisconnectedError or
+        RequestTimedOutError if none answers; AuthenticationFailedError, UnsupportedVersionError.
         """
         connection = self._control
         if connection is not None:
@@ -108,7 +108,7 @@ class Cluster:
             raise
 
     def _any(self) -> BrokerConnection:
-        """Connect to a broker that is known, or to a bootstrap address."""
+        """Connect to a known broker, or to a bootstrap address."""
         failed: list[str] = []
         refused: AuthenticationFailedError | None = None
         for address in dict.fromkeys((*self._brokers.values(), *self.bootstrap)):
@@ -132,14 +132,16 @@ class Cluster:
     # --- groups -----------------------------------------------------------------------------------
 
     def ask_coordinator(self, group: str, api: str, **fields: Any) -> Any:
-        """Ask the coordinator of a group. Raises BrokerError where there is none now, and as `ask`."""
+        """Send a request to the coordinator of a group. Raises BrokerError if it has none now, and the errors
+        of `ask`.
+        """
         if self._coordinator is not None:
             self._coordinator.close()
         connection = self._coordinator = self._connected(self._coordinator_of(group))
         return connection.ask(api, **fields)
 
     def ask_each(self, api: str, **fields: Any) -> Iterable[Any]:
-        """Ask each broker, one after the other. Raises as `ask`."""
+        """Send a request to each broker, one after the other. Raises the errors of `ask`."""
         for node in sorted(self._brokers):
             connection = self.connect(node)
             try:
@@ -162,14 +164,14 @@ class Cluster:
         self._control = None
 
     def abort(self) -> None:
-        """End the question that is under way in another thread; no connection is made any more."""
+        """End a request of another thread. No new connection is made."""
         self._aborted = True
         for connection in (self._control, self._coordinator):
             if connection is not None:
                 connection.abort()
 
     def close(self) -> None:
-        """Close the connection of questions."""
+        """Close the connections of requests."""
         self._aborted = True
         self._drop()
         if self._coordinator is not None:
@@ -177,7 +179,7 @@ class Cluster:
 
 
 def is_passing(error: SegstoreError) -> bool:
-    """Return whether asking again later may succeed."""
+    """Return whether the same request may succeed later."""
     if isinstance(error, BrokerError):
         return error.code in _RETRIABLE
     return isinstance(error, PASSING)

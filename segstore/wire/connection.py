@@ -1,7 +1,7 @@
 """`BrokerConnection`: a blocking connection to one broker, with Kafka's framing, negotiated versions, TLS and
 SASL (Kafka: NetworkClient, SaslClientAuthenticator; KIP-35, KIP-43, KIP-152).
 
-Nothing is on disk. Threads: one asks at a time; `abort` may be called by any, and ends the call that waits.
+Nothing is on disk. Threads: one asks at a time; any may call `abort`, which ends the waiting call.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from segstore.wire.settings import WireConfig
 _INT32 = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 _ID_AT, _LEAST, _ROOM = 8, 8, 1 << 16
-"""Where a request with its size has the correlation id, the bytes of the least answer with its size, and
-those of an answer that one call receives.
+"""_ID_AT: the position of the correlation id in a request with its size. _LEAST: bytes of the smallest answer
+with its size. _ROOM: bytes that the first receiving call of an answer may take.
 """
 _NO_ROOM = memoryview(b"")
 _VERSIONS, _HANDSHAKE = "ApiVersions", "SaslHandshake"
 _HANDSHAKE_VERSION = 1
-"""Version 0 would be followed by tokens without Kafka's framing."""
+"""After version 0, tokens would come without Kafka's framing."""
 _CERTIFICATE_ALERTS = re.compile("ALERT.*(CERT|UNKNOWN_CA|ACCESS_DENIED)")
-"""Reasons of OpenSSL's errors. With TLS 1.3 a broker judges the client's certificate behind the handshake
-(RFC 8446, 4.6.2): what it says of that is read in place of the first answer (Kafka: SslTransportLayer).
+"""Reasons of OpenSSL's errors. With TLS 1.3 a broker checks the client's certificate after the handshake (RFC
+8446, 4.6.2): its alert is read in place of the first answer (Kafka: SslTransportLayer).
 """
 _NEWEST_USED = {"OffsetCommit": 9, "OffsetFetch": 9}
-"""Newer versions have topics by their ids, of which callers don't know those of the other cluster."""
+"""Newer versions name topics by their ids, and callers don't know the ids of the other cluster."""
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """The address at which a broker listens."""
 
     host: str
     port: int
@@ -59,8 +59,8 @@ class Address(NamedTuple):
 
 
 class Coming(NamedTuple):
-    """An answer to `api` of which the beginning is `here`; `size` is that of all of it, both without the size
-    that precedes it. `here` is good until the next call of its connection.
+    """An answer to `api` that has begun to arrive. `here` is its first part, and `size` its whole length,
+    both without the size field. `here` is valid until the next call of its connection.
     """
 
     api: str
@@ -70,8 +70,8 @@ class Coming(NamedTuple):
 
 
 class BrokerConnection:
-    """One connection. `context` is that of TLS, None without. It is made, encrypted and authenticated when
-    the constructor returns.
+    """One connection. `context` is for TLS, None without TLS. When the constructor returns, the connection is
+    encrypted and authenticated, as the settings require.
 
     Raises DisconnectedError, RequestTimedOutError, AuthenticationFailedError, UnsupportedVersionError.
     """
@@ -99,14 +99,14 @@ class BrokerConnection:
             self._socket.close()
 
     def abort(self) -> None:
-        """End the call that waits for this connection, in another thread, with DisconnectedError."""
+        """End another thread's waiting call with DisconnectedError."""
         self._aborted = True
         with suppress(OSError):
-            # Of the plain socket below TLS: a thread may be within that of TLS.
+            # The plain socket's method, because another thread may be in a call of the TLS socket.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def version(self, api: str) -> int:
-        """Return the newest version of an API that both sides have. Raises UnsupportedVersionError."""
+        """Return the newest common version of an API. Raises UnsupportedVersionError."""
         definition = message(f"{api}Request")
         theirs = self._versions.get(definition.api_key)
         low, high = definition.valid
@@ -120,40 +120,42 @@ class BrokerConnection:
         return common
 
     def has(self, api: str) -> bool:
-        """Return whether the broker has any version of an API that is known here."""
+        """Return whether the broker has a version of an API in common with this client."""
         try:
             return self.version(api) >= 0
         except UnsupportedVersionError:
             return False
 
     def ask(self, api: str, **fields: Any) -> Any:
-        """Send a request, in the newest version that both sides have, and return the answer's body. Raises
-        DisconnectedError, RequestTimedOutError; UnsupportedVersionError where no version is left.
+        """Send a request, in the newest common version, and return the answer's body. Raises
+        DisconnectedError, RequestTimedOutError; UnsupportedVersionError without a common version.
         """
         return self.ask_in(api, self.version(api), structs(f"{api}Request")(**fields))
 
     def ask_in(self, api: str, version: int, body: Any, extra_ms: int = 0) -> Any:
-        """Do what `ask` does, in this version; `extra_ms` is how long the broker may wait before it
-        answers.
+        """Send a request in this version, and return the answer's body. The broker may wait `extra_ms` before
+        it answers.
         """
         limit = self._config.request_timeout_ms + extra_ms
         self._deadline = time.monotonic() + limit / 1000
         return self._exchange(api, version, body, f"{api} was not answered in {limit} ms")
 
     def pass_on(self, api: str, request: bytearray, extra_ms: int = 0) -> memoryview:
-        """Do what `ask_in` does with a request as `encoded` gives it, which gets a correlation id; return the
-        answer as it came, without its size, for `decoded`. It is good until the next call. The socket's calls
-        have the whole time up to the answer's beginning, and together once more for the rest.
+        """Send a request of `encoded`, with a new correlation id, and return the answer without its size, for
+        `decoded`. The answer is valid until the next call.
+
+        The time-out applies to each call of the socket until the answer begins, and once to the remaining
+        bytes together.
         """
         return self.rest(self.begin(api, request, extra_ms))
 
     def begin(self, api: str, request: bytearray, extra_ms: int = 0) -> Coming:
-        """Do what `pass_on` does, but return as soon as the answer has begun to come."""
+        """Send a request as `pass_on`, and return when the answer begins to arrive."""
         limit = self._config.request_timeout_ms + extra_ms
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         _INT32.pack_into(request, _ID_AT, self._correlation_id)
         try:
-            if self._socket.gettimeout() != limit / 1000:  # a call of the system less
+            if self._socket.gettimeout() != limit / 1000:  # saves a system call
                 self._socket.settimeout(limit / 1000)
             self._socket.sendall(request)
             size, here = self._begun()
@@ -162,7 +164,9 @@ class BrokerConnection:
         return Coming(api, limit, size, self._checked(here))
 
     def rest(self, coming: Coming) -> memoryview:
-        """Return all of an answer that has begun. It is good until the next call. Raises as `ask`."""
+        """Return a whole answer that has begun to arrive. It is valid until the next call. Raises the errors
+        of `ask`.
+        """
         api, limit, size, here = coming
         if len(here) == size:
             self._large = _NO_ROOM  # the caller has caught up
@@ -180,11 +184,11 @@ class BrokerConnection:
         return whole
 
     def more(self, coming: Coming, room: memoryview) -> int:
-        """Receive what comes next of an answer that has begun, as much as there is room, and return how many
-        bytes. Each call has the whole time. Raises as `ask`.
+        """Receive the next bytes of an answer into `room`, and return their number. The time-out applies to
+        each call. Raises the errors of `ask`.
         """
         try:
-            return self._came(room)
+            return self._receive_some(room)
         except (OSError, ValueError) as error:
             late = f"an answer was not received in {coming.limit_ms} ms"
             raise self._ended(coming.api, late, error) from error
@@ -194,7 +198,7 @@ class BrokerConnection:
         return bytearray(self._request(api, version, body))
 
     def decoded(self, api: str, version: int, answer: memoryview) -> Any:
-        """Return the body of an answer that is here without its size. Raises DisconnectedError."""
+        """Return the body of an answer that has no size field. Raises DisconnectedError."""
         return self._body(api, version, answer)
 
     # --- making it --------------------------------------------------------------------------------
@@ -207,7 +211,7 @@ class BrokerConnection:
             raise RequestTimedOutError(f"{self.address}: no connection within {limit} ms") from error
         except OSError as error:
             raise DisconnectedError(f"{self.address}: no connection: {error.strerror or error}") from error
-        except (ValueError, OverflowError) as error:  # as a broker may tell of another
+        except (ValueError, OverflowError) as error:  # a broker may advertise such an address
             raise DisconnectedError(f"{self.address!s:.300}: no address: {error}") from error
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made
@@ -228,14 +232,15 @@ class BrokerConnection:
             raise DisconnectedError(f"{self.address}: the TLS handshake failed: {why}") from error
 
     def _negotiate(self) -> None:
-        """Ask which versions the broker has (KIP-35); of an unknown version it says which ones it knows."""
+        """Ask for the broker's versions (KIP-35)."""
         version = message("ApiVersionsRequest").valid.high
         body = structs("ApiVersionsRequest")(client_software_name="segstore", client_software_version="1")
-        answer = self._exchange(_VERSIONS, version, body, self._setup_told(_VERSIONS))
+        answer = self._exchange(_VERSIONS, version, body, self._setup_late(_VERSIONS))
+        # A broker that does not know the request's version answers with the versions that it knows.
         if answer.error_code == Code.UNSUPPORTED_VERSION:
             known = [each.max_version for each in answer.api_keys if each.api_key == 18]
             version = min(version, known[0] if known else 0)
-            answer = self._exchange(_VERSIONS, version, body, self._setup_told(_VERSIONS))
+            answer = self._exchange(_VERSIONS, version, body, self._setup_late(_VERSIONS))
         if answer.error_code:
             raise told_error(answer.error_code, f"{self.address}: {_VERSIONS}")
         self._versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
@@ -243,7 +248,7 @@ class BrokerConnection:
     def _authenticate(self) -> None:
         mechanism = self._config.sasl_mechanism
         body = structs("SaslHandshakeRequest")(mechanism=mechanism)
-        shaken = self._exchange(_HANDSHAKE, _HANDSHAKE_VERSION, body, self._setup_told(_HANDSHAKE))
+        shaken = self._exchange(_HANDSHAKE, _HANDSHAKE_VERSION, body, self._setup_late(_HANDSHAKE))
         if shaken.error_code:
             raise AuthenticationFailedError(
                 f"{self.address}: the broker does not take sasl.mechanism={mechanism}, but "
@@ -254,19 +259,19 @@ class BrokerConnection:
     def _token(self, token: bytes) -> bytes:
         api = "SaslAuthenticate"
         body = structs("SaslAuthenticateRequest")(auth_bytes=token)
-        answer = self._exchange(api, self.version(api), body, self._setup_told(api))
+        answer = self._exchange(api, self.version(api), body, self._setup_late(api))
         if answer.error_code:
             raise AuthenticationFailedError(f"{self.address}: {answer.error_message or 'SASL failed'}")
         return bytes(answer.auth_bytes)
 
-    def _setup_told(self, api: str) -> str:
+    def _setup_late(self, api: str) -> str:
         return f"{api} was not answered in {self._config.socket_connection_setup_timeout_ms} ms"
 
     # --- exchanging -------------------------------------------------------------------------------
 
     def _exchange(self, api: str, version: int, body: Any, late: str) -> Any:
-        """Send a request and read its answer; `late` is said where that takes too long. After any error the
-        connection is of no use.
+        """Send a request and read its answer, with `late` as the text of a time-out; after an error the
+        connection must not be used.
         """
         request = self._request(api, version, body)
         try:
@@ -278,8 +283,8 @@ class BrokerConnection:
         return self._body(api, version, self._checked(data))
 
     def _check_trusted(self, error: Exception) -> None:
-        """Raise AuthenticationFailedError where the broker does not take this client's certificate, or asks
-        for one.
+        """Raise AuthenticationFailedError if the broker refuses this client's certificate, or requires
+        one.
         """
         reason = getattr(error, "reason", None) or ""
         if isinstance(error, ssl.SSLError) and _CERTIFICATE_ALERTS.search(reason):
@@ -291,8 +296,8 @@ class BrokerConnection:
             ) from error
 
     def _ended(self, api: str, late: str, error: Exception) -> DisconnectedError | RequestTimedOutError:
-        """Return the error for one of the socket's; `late` is said of a time-out. Raises
-        AuthenticationFailedError where that is what it means.
+        """Return the error for an error of the socket; `late` is the text of a time-out. Raises
+        AuthenticationFailedError if the broker refuses the client's certificate.
         """
         if isinstance(error, TimeoutError):
             return self._timed_out(late)
@@ -325,39 +330,38 @@ class BrokerConnection:
         return int(size)
 
     def _begun(self) -> tuple[int, memoryview]:
-        """Return the size of an answer, and what came of it by the first call of the system, which are most
-        answers whole, in room that is kept. Each call has the socket's whole time.
-        """
+        """Return an answer's size and its first bytes, in a buffer that is reused."""
         room = self._room = self._room or bytearray(_ROOM)
-        got = self._came(room)
+        # The first system call receives most answers as a whole. The time-out applies to each call.
+        got = self._receive_some(room)
         while got < _LEAST:
-            got += self._came(memoryview(room)[got:])
+            got += self._receive_some(memoryview(room)[got:])
         size = self._size(room)
         if got - _INT32.size > size:
             raise OSError(f"{got - _INT32.size - size} bytes came behind an answer")
         return size, memoryview(room)[_INT32.size : got]
 
     def _exactly(self, size: int, late: str) -> bytearray:
-        """Receive so many bytes."""
+        """Receive exactly `size` bytes."""
         data = bytearray(size)
         self._fill(memoryview(data), 0, late)
         return data
 
     def _fill(self, room: memoryview, at: int, late: str) -> None:
-        """Receive until this room, which is filled up to `at`, is full."""
+        """Receive until `room`, which is filled up to `at`, is full."""
         while at < len(room):
             self._bound(late)
-            at += self._came(room[at:])
+            at += self._receive_some(room[at:])
 
-    def _came(self, room: bytearray | memoryview) -> int:
-        """Receive what there is, at least a byte."""
+    def _receive_some(self, room: bytearray | memoryview) -> int:
+        """Receive the available bytes, at least one."""
         got = self._socket.recv_into(room)
         if not got:
             raise OSError("the broker has closed it")
         return got
 
     def _bound(self, late: str) -> None:
-        """Let the next call of the socket end at the deadline. Raises TimeoutError where it has passed."""
+        """Limit the next call of the socket to the deadline. Raises TimeoutError if it has passed."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(late)
@@ -387,6 +391,6 @@ class BrokerConnection:
 
     @staticmethod
     def _api_versions(version: int, data: memoryview) -> Any:
-        """Read an answer to ApiVersions, whose error 35 comes in version 0, and whose header has no tags."""
+        """Read an answer to ApiVersions, whose error 35 is in version 0 and whose header never has tags."""
         (error,) = struct.unpack_from(">h", data)
         return decode("ApiVersionsResponse", 0 if error == Code.UNSUPPORTED_VERSION else version, data)

@@ -1,5 +1,5 @@
-"""User and password out of `sasl.jaas.config`, the form in which Java's clients have them (Kafka:
-PlainLoginModule, ScramLoginModule). Threads: any.
+"""User and password from `sasl.jaas.config`, the form of Java's clients (Kafka: PlainLoginModule,
+ScramLoginModule). Threads: any.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a cluster tells of itself: brokers, topics, leaders (Kafka: MetadataResponse, MetadataSnapshot).
-Threads: any; immutable.
+"""The metadata of a cluster: brokers, topics, leaders (Kafka: MetadataResponse, MetadataSnapshot). Threads:
+any; immutable.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ NO_LEADER = -1
 
 
 class LeaderAndEpoch(NamedTuple):
-    """Who leads a partition, -1 for nobody, and in which leader epoch, -1 where that is not known."""
+    """The leader of a partition, -1 without one, and its leader epoch, -1 if it is not known."""
 
     leader: int
     leader_epoch: int
 
 
 class Topic(NamedTuple):
-    """A topic as the cluster has it. `topic_id` is "" where the broker knows no ids; `error` is a code of
-    Kafka's, and `partitions` is empty where it is not 0. `repeated`: the answer tells of the topic, or of one
-    of its partitions, more than once.
+    """A topic in the cluster's metadata. `topic_id` is "" if the broker knows no ids. `error` is a code of
+    Kafka's; if it is not 0, `partitions` is empty. `repeated`: the answer has the topic, or one of its
+    partitions, more than once.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Topic(NamedTuple):
 
 
 class ClusterMetadata(NamedTuple):
-    """One answer."""
+    """The metadata of one answer."""
 
     cluster_id: str
     brokers: Mapping[int, Address]
@@ -44,7 +44,7 @@ class ClusterMetadata(NamedTuple):
 
 
 def read_metadata(answer: Any) -> ClusterMetadata:
-    """Return what an answer says."""
+    """Return the metadata in an answer."""
     brokers = {each.node_id: Address(each.host, each.port) for each in answer.brokers}
     topics: dict[str, Topic] = {}
     for each in answer.topics:
@@ -55,12 +55,12 @@ def read_metadata(answer: Any) -> ClusterMetadata:
 
 def _topic(held: Any, repeated: bool) -> Topic:
     topic_id = names.topic_id_of(held.topic_id) if any(held.topic_id) else ""
-    partitions = {} if held.error_code else {p.partition_index: _led(p) for p in held.partitions}
+    partitions = {} if held.error_code else {p.partition_index: _leader_of(p) for p in held.partitions}
     repeated |= not held.error_code and len(partitions) < len(held.partitions)
     return Topic(held.name, topic_id, held.is_internal, held.error_code, partitions, repeated)
 
 
-def _led(held: Any) -> LeaderAndEpoch:
-    # A partition whose replica is missing somewhere (REPLICA_NOT_AVAILABLE) has a leader all the same.
+def _leader_of(held: Any) -> LeaderAndEpoch:
+    # A partition with a missing replica (REPLICA_NOT_AVAILABLE) has a leader nevertheless.
     gone = held.error_code not in (Code.NONE, Code.REPLICA_NOT_AVAILABLE)
     return LeaderAndEpoch(NO_LEADER if gone else held.leader_id, held.leader_epoch)

@@ -28,8 +28,8 @@ _FIRST = re.compile(r"r=(?P<nonce>[^,]+),s=(?P<salt>[^,]+),i=(?P<iterations>[0-9
 
 
 def authenticate(mechanism: str, login: tuple[str, str], send: Send) -> None:
-    """Prove to a broker that this client knows the password, and with SCRAM have the broker prove it, too.
-    Raises AuthenticationFailedError, and what `send` raises.
+    """Prove to a broker that this client knows the password; with SCRAM the broker must prove it, too. Raises
+    AuthenticationFailedError, and the errors of `send`.
     """
     if mechanism == PLAIN:
         send("\0".join(("", *login)).encode())
@@ -38,7 +38,7 @@ def authenticate(mechanism: str, login: tuple[str, str], send: Send) -> None:
 
 
 class _Scram:
-    """One exchange."""
+    """One SCRAM exchange."""
 
     def __init__(self, mechanism: str, username: str, password: str) -> None:
         self._mechanism, self._password = mechanism, password

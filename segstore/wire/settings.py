@@ -1,6 +1,5 @@
-"""`WireConfig`: the settings of a client of the wire, by the names of Kafka's clients; files of certificates
-also by librdkafka's names. Nothing is on disk: the files that settings name are read when a client
-is made.
+"""`WireConfig`: the settings of a client of the wire protocol, by the names of Kafka's clients; settings for
+certificate files also by librdkafka's names. Nothing is on disk: the files are read when a client is made.
 
 Threads: any; immutable.
 """
@@ -99,11 +98,11 @@ class WireConfig(KafkaSettings):
 
     @property
     def trusted(self) -> str | None:
-        """Return the path of the certificates that are trusted, None for those of the system."""
+        """Return the path of the trusted certificates, or None for those of the system."""
         return self.ssl_ca_location or self.ssl_truststore_location
 
     def conflict(self) -> str | None:
-        """Return a message where the settings contradict each other."""
+        """Return a message if settings contradict each other, else None."""
         if self.ssl_ca_location and self.ssl_truststore_location:
             return "ssl.ca.location and ssl.truststore.location are both given: one is allowed"
         if self.ssl_key_location and not self.ssl_certificate_location:

@@ -1,4 +1,4 @@
-"""The TLS context of a client, out of its settings. On disk: the files that settings name are read. Threads:
+"""The TLS context of a client, from its settings. On disk: the files that settings name are read. Threads:
 any; no state.
 """
 
@@ -23,7 +23,7 @@ def client_context(config: WireConfig) -> ssl.SSLContext:
 
 
 def _trusting(context: ssl.SSLContext, path: str) -> ssl.SSLContext:
-    """Return a context that trusts the certificates of a file, and no others."""
+    """Return a context that trusts only the certificates of a file."""
     only = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     only.check_hostname = context.check_hostname
     try:
@@ -37,7 +37,7 @@ def _show(context: ssl.SSLContext, config: WireConfig) -> None:
     path = config.ssl_certificate_location
     assert path is not None
     try:
-        # A password is always given: without one the library would ask for it at the terminal.
+        # A password is always passed, because without one the library would ask for it at the terminal.
         context.load_cert_chain(path, config.ssl_key_location, config.ssl_key_password or "")
     except (OSError, ValueError) as error:
         raise ConfigError(

@@ -1,11 +1,11 @@
 """The studies of why a log is fast; each is one module.
 
-On disk: a study makes a directory of its own below the one that is given, and removes it at the end of a run,
-also after Ctrl-C. Threads: one thread runs a study; its child processes, if it has any, end with it.
+On disk: a study makes a directory of its own below the caller's directory, and removes it at the end of a
+run, also after Ctrl-C. Threads: one thread runs a study; its child processes, if it has any, end with it.
 
-Each module has NAME, QUESTION (one sentence), ABOUT (what is measured, and what limits it), SHOWN (the
-figures for which a table on a terminal has room), `run`, `findings` and `plot`. `findings` reads only the
-cells that it is given, so that its sentences follow from them.
+Each module has NAME, QUESTION (one sentence), ABOUT (the measurement and its limits), SHOWN (the figures that
+fit into a table on a terminal), `run`, `findings` and `plot`. `findings` reads only its argument's cells, so
+that its sentences follow from them.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Study(Protocol):
     SHOWN: tuple[str, ...]
 
     def run(self, directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-        """Measure and return the results. With `quick` it takes seconds, with little data: enough to see that
-        it works.
+        """Measure and return the results. With `quick` it takes seconds and little data, enough for a
+        trial.
         """
 
     def findings(self, results: Results) -> list[ClaimFinding]:
-        """Return what the cells say about what people claim."""
+        """Return a finding for each common claim, from the cells."""
 
     def plot(self, results: Results) -> Picture:
         """Return one picture of all results."""
 
 
 def study(name: str) -> Study:
-    """Return the study with this name. Raises InvalidArgumentError where there is none."""
+    """Return the study with this name. Raises InvalidArgumentError if there is none."""
     if name not in STUDIES:
         raise InvalidArgumentError(f"no study is named {name!r}; there are {', '.join(STUDIES)}")
     return cast("Study", import_module(f"{__name__}.{STUDIES[name]}"))

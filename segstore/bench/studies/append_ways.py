@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 # --- appending ---------------------------------------------------------------------------------
 
-# These are the ways that are compared. Each takes batches of records, and calls `sync` after every batch. It
-# begins with an empty file or topic, which is deleted after the run.
+# These are the compared ways. Each takes batches of records, and calls `sync` after every batch. It begins
+# with an empty file or topic, which is deleted after the run.
 
 RECORD, PER_BATCH = 256, 64  # bytes, records
 BATCH = RECORD * PER_BATCH
@@ -123,7 +123,7 @@ def to_log(store: Store, way: str, batches: Batches, durable: bool) -> Mapping[s
 
 
 def _nothing() -> None:
-    """Do nothing, in place of a sync."""
+    """Do nothing, instead of a sync."""
 
 
 def _figures(batches: Batches, took: float) -> Mapping[str, float]:
@@ -131,7 +131,7 @@ def _figures(batches: Batches, took: float) -> Mapping[str, float]:
 
 
 def direct_refused(path: str) -> str | None:
-    """Return the reason why this file system refuses O_DIRECT; None where it takes it."""
+    """Return the reason why this file system refuses O_DIRECT, or None if it takes it."""
     name = os.path.join(path, "direct")
     try:
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_DIRECT | os.O_CLOEXEC, 0o600)
@@ -170,7 +170,7 @@ CACHE, EACH = "page cache", "fdatasync a batch"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each way with each durability; O_DIRECT only where the file system takes it. Raises OSError."""
+    """Measure each way with each durability; O_DIRECT only if the file system takes it. Raises OSError."""
     many, few = (32, 4) if quick else (1024, 48)
     records = records_of(many * PER_BATCH, RECORD)
     batches = [records[at : at + PER_BATCH] for at in range(0, len(records), PER_BATCH)]

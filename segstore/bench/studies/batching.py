@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 APPEND, SYNCED, SIZE, LINGER = "append_batch", "append_batch, synced", "batch_size", "linger_ms"
 TOPIC = "t"
 UNFILLED = 1 << 20  # a batch_size that no paced run fills
-TICK = 0.001  # s: a sleep is not more exact than this
+TICK = 0.001  # seconds: a sleep is not more exact than this
 
 
 @contextmanager
@@ -59,7 +59,9 @@ def _topic(store: Store, **config: int) -> Iterator[PartitionLog]:
 def appended(
     store: Store, values: Sequence[bytes], each: int, calls: int, synced: bool = False
 ) -> Mapping[str, float]:
-    """Measure `append_batch` of `each` values, until all are appended; if `synced`, `calls` times."""
+    """Measure `append_batch` of `each` values a call: until all values are appended, or `calls` times if
+    `synced`.
+    """
     with _topic(store, **({"flush_messages": 1} if synced else {})) as log:
         starts = range(0, calls * each, each) if synced else range(0, len(values), each)
         batches = [values[at : at + each] for at in (start % len(values) for start in starts)]
@@ -69,7 +71,7 @@ def appended(
 
 
 def flooded(store: Store, values: Sequence[bytes], count: int, batch_size: int) -> Mapping[str, float]:
-    """Measure a Producer that is sent `count` records as fast as it takes them."""
+    """Measure a Producer to which `count` records are sent as fast as it takes them."""
     with _topic(store):
         began = time.perf_counter()
         with Producer(store, linger_ms=5, batch_size=batch_size) as producer:
@@ -81,8 +83,8 @@ def flooded(store: Store, values: Sequence[bytes], count: int, batch_size: int) 
 def paced(
     store: Store, values: Sequence[bytes], rate: int, length: float, linger_ms: int
 ) -> Mapping[str, float]:
-    """Measure how long a record takes from `send` until its future is done, at `rate` records a second for
-    `length` seconds.
+    """Measure the time from `send` until a record's future is done, at `rate` records a second for `length`
+    seconds.
     """
     count, took = int(rate * length), list[float]()
     clock = time.perf_counter
@@ -164,7 +166,9 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Compare the largest value with the smallest, and say from where on more no longer helps."""
+    """Compare the largest value with the smallest, and name the value from which a larger one no longer
+    helps.
+    """
 
     return [
         ClaimFinding(
@@ -187,9 +191,7 @@ def findings(results: Results) -> list[ClaimFinding]:
 
 
 def _ends(results: Results, kinds: Sequence[str], figure: str, more: bool) -> str:
-    """Return a sentence that compares the largest value with the smallest. The claim is that the largest
-    wins, or the smallest unless `more` is better.
-    """
+    """Return a sentence on the claim that the largest value wins (if `more` is better), or the smallest."""
     contests = []
     for by in kinds:
         few, *_, many = (cell.keys["value"] for cell in results.where(by=by))
@@ -200,7 +202,7 @@ def _ends(results: Results, kinds: Sequence[str], figure: str, more: bool) -> st
 
 
 def knee(results: Results, by: str) -> str:
-    """Return a sentence that names the smallest value which gives nine tenths of the best rate."""
+    """Return a sentence that names the smallest value with nine tenths of the best rate."""
     rates = {cell.keys["value"]: cell.figures["records/s"].median for cell in results.where(by=by)}
     best = max(rates.values())
     enough = min(value for value, rate in rates.items() if rate >= 0.9 * best)
@@ -214,9 +216,7 @@ def curve(results: Results, figure: str) -> str:
 
 
 def plot(results: Results) -> Picture:
-    """Return a picture of throughput over both batch sizes, and of what lingering does to latency and to
-    batches.
-    """
+    """Return a picture of throughput over both batch sizes, and of latency and batch size over linger_ms."""
 
     def points(by: str, figure: str) -> dict[float, Figure]:
         return {float(cell.keys["value"]): cell.figures[figure] for cell in results.where(by=by)}

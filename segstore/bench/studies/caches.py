@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # --- readers -----------------------------------------------------------------------------------
 
-# These are the ways of reading that are compared, each in a process that was just started.
+# These are the compared ways of reading, each in a new process.
 
 BLOCK = 4096
 SKEW = 3.0  # a position is drawn as u ** SKEW of the file: its first tenth gets 46 % of the reads
@@ -61,8 +61,8 @@ class OwnCache:
 
 
 def places(size: int, reads: int, turn: int) -> list[int]:
-    """Return the positions that a pass reads. Some blocks are read much more often than others; these are
-    spread over the file, so that the neighbour of a wanted block is not likely to be wanted too.
+    """Return the positions that a pass reads. Some blocks are read much more often than others. These blocks
+    are spread over the file, so that the neighbour of a wanted block is not likely to be wanted too.
     """
     draw, count = random.Random(SEED + turn).random, size // BLOCK
     order = list(range(count))
@@ -71,11 +71,11 @@ def places(size: int, reads: int, turn: int) -> list[int]:
 
 
 def passes(path: str, way: str, reads: int) -> dict[str, float]:
-    """Read in two passes over a file, and return reads/s, percentiles (µs) and hits (%) of each pass, and the
+    """Read in two passes over a file. Return reads/s, percentiles (µs) and hits (%) of each pass, and the
     memory (MiB) taken after both.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no readahead: only what was asked for is read
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no readahead: only the requested bytes are read
     size = os.fstat(fd).st_size
     where = [places(size, reads, turn) for turn in range(2)]
     before, figures = memory(), {}
@@ -132,7 +132,7 @@ WARM, COLD = "process", "machine"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each way of reading after each kind of restart. Raises OSError; StorageError where the child
+    """Measure each way of reading after each kind of restart. Raises OSError; StorageError if the child
     process fails.
     """
     size, reads = (4 << 20, 2_000) if quick else (64 << 20, 12_000)
@@ -154,7 +154,9 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def _read(name: str, way: str, restarted: str, reads: int) -> Mapping[str, float]:
-    """Return the figures of a child process, and how much of the file the page cache had before it began."""
+    """Return the figures of a child process, and the share (%) of the file that was cached before it
+    began.
+    """
     evict(name)
     if restarted == WARM:
         with open(name, "rb") as file:
@@ -168,9 +170,7 @@ def _read(name: str, way: str, restarted: str, reads: int) -> Mapping[str, float
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Return findings on what the cache gives once it is warm, what it gives after a restart, and what it
-    costs.
-    """
+    """Return findings on the cache's gain once it is warm, its gain after a restart, and its cost."""
     return [
         ClaimFinding(
             "A warm cache in the process reads faster than pread from the page cache.",

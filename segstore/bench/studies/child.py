@@ -1,9 +1,8 @@
-"""Runs a function in a new process, to measure what only a new process can show: its memory, and a fresh
-start.
+"""Runs a function in a new process, to measure its memory and a fresh start.
 
-Threads: one. The child ends with its call, and is killed where the caller is interrupted. It is run as
-`python -m segstore.bench.studies.child MODULE FUNCTION JSON`, and writes what the function returns to
-standard output, as JSON.
+Threads: one. The child ends with its call, and is killed if the caller is interrupted. It is run as `python
+-m segstore.bench.studies.child MODULE FUNCTION JSON`, and writes the function's result to standard output, as
+JSON.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ from segstore.errors import StorageError
 
 def ask(module: str, function: str, **arguments: Any) -> Any:
     """Call `function(**arguments)` of a module in a new process, and return its result. Arguments and result
-    are JSON values. Raises StorageError where the process fails.
+    are JSON values. Raises StorageError if the process fails.
     """
     command = [sys.executable, "-m", __name__, module, function, json.dumps(arguments)]
     process = None
     try:
         with ended_later():
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        told, error = process.communicate()
+        result, error = process.communicate()
     finally:
         if process is not None:
-            process.kill()  # this does nothing where the process has ended
+            process.kill()  # does nothing if the process has ended
             process.communicate()
     if process.returncode:
         why = error.decode(errors="replace").strip().rpartition("\n")[2]
         raise StorageError(f"{module}.{function} failed in its process: {why}")
-    return json.loads(told)
+    return json.loads(result)
 
 
 def memory() -> dict[str, int]:
-    """Return how many bytes of this process are resident: "own" ones, and those of mapped "files"."""
+    """Return the resident bytes of this process: its own ("own"), and those of mapped files ("files")."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         found = dict(line.split(":", 1) for line in status)
     return {name: int(found[field].split()[0]) * 1024 for name, field in _FIELDS.items()}
@@ -53,8 +52,8 @@ def main() -> None:
     """Call the function that the arguments name, in the child process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C, and kills this process
     module, function, arguments = sys.argv[1:]
-    told = getattr(import_module(module), function)(**json.loads(arguments))
-    sys.stdout.write(json.dumps(told))
+    result = getattr(import_module(module), function)(**json.loads(arguments))
+    sys.stdout.write(json.dumps(result))
 
 
 if __name__ == "__main__":

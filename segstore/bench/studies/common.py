@@ -1,6 +1,6 @@
-"""What the studies share: a scratch directory, runs by turns with progress, percentiles.
+"""The base of all studies: a scratch directory, runs by turns with progress, percentiles.
 
-On disk: that directory. Threads: one thread runs a study.
+On disk: the scratch directory. Threads: one thread runs a study.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Variants = Mapping[Key, Callable[[], Mapping[str, float]]]
 
 @contextmanager
 def scratch(directory: Path) -> Iterator[str]:
-    """Yield a new directory within `directory`, and remove it with all that is in it however the block ends.
-    Raises OSError.
+    """Yield a new directory within `directory`, and remove it with its content at the end of the block, also
+    after an error. Raises OSError.
     """
     path = tempfile.mkdtemp(prefix=PREFIX, dir=directory)
     try:
@@ -51,14 +51,16 @@ def scratch_store(path: str, name: str = "store") -> Iterator[Store]:
 
 def new_log(store: Store, topic: str, **config: Any) -> PartitionLog:
     """Create a topic of one partition, and return its empty log. `config` has Kafka's names of settings, with
-    _ for the dots.
+    _ for ".".
     """
     store.create_topic(topic, config={name.replace("_", "."): value for name, value in config.items()})
     return store.partition(topic, 0)
 
 
 def measure(names: Sequence[str], variants: Variants, runs: int, progress: Progress, what: str) -> list[Cell]:
-    """Run the variants by turns, and return a cell for each; `names` are the names of its key's parts."""
+    """Run the variants by turns, and return a cell for each. `names` are the names of the parts of a
+    variant's key.
+    """
     total, done = runs * len(variants), 0
     progress(0, total, what)
 
@@ -74,14 +76,14 @@ def measure(names: Sequence[str], variants: Variants, runs: int, progress: Progr
 def concluded(
     study: ModuleType | Any, directory: Path, cells: Sequence[Cell], settings: Mapping[str, Any]
 ) -> Results:
-    """Return the results of a study's module: the cells, and the findings that the module draws from them."""
+    """Return the results of a study's module: the cells, and the module's findings from them."""
     where = machine(directory, ["cramjam"])
     results = Results(study.NAME, study.QUESTION, where, settings, cells)
     return Results(study.NAME, study.QUESTION, where, settings, cells, study.findings(results))
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """Return how long a call takes, in seconds."""
+    """Return the duration of a call, in seconds."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began

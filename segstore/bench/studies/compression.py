@@ -1,6 +1,6 @@
 """The study of compression: whole batches against single records.
 
-On disk: a topic for each run, deleted after it. Threads: the calling one; segstore compresses on others,
+On disk: a topic for each run, deleted after it. Threads: the caller's; segstore compresses in other threads,
 whose CPU time is counted too.
 """
 
@@ -40,8 +40,8 @@ Values = Sequence[bytes]
 
 
 def each(store: Store, values: Values, codec: int) -> Mapping[str, float]:
-    """Measure values that the caller compresses one by one, each a frame of its own, and that are appended as
-    they are.
+    """Measure values that the caller compresses one by one, each as a frame of its own, and that the log
+    stores unchanged.
     """
 
     def write(log: PartitionLog) -> None:
@@ -109,8 +109,8 @@ SHOWN = (RATIO, WRITE, READ)
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each codec with each unit of compression. Raises OSError; InvalidArgumentError where the
-    flights are not installed.
+    """Measure each codec with each unit of compression. Raises OSError; InvalidArgumentError if the flights
+    are not installed.
     """
     values = [bytes(value) for value in load(400 if quick else 20_000).values.to_pylist()]
     with scratch(directory) as path, scratch_store(path) as store:
@@ -128,7 +128,7 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Compare batches with records, and larger batches with smaller ones, and say which codec is the best."""
+    """Compare batches with records, and larger batches with smaller ones, and name the best codec."""
     codecs = [codec for codec in results.values("codec") if codec != CODECS[0]]
 
     def said(first: str, second: str, figure: str) -> str:
@@ -152,7 +152,7 @@ def findings(results: Results) -> list[ClaimFinding]:
 
 def _choice(results: Results, codecs: Sequence[str]) -> str:
     """Return a sentence that names the codecs with the smallest log and with the least CPU time in ordinary
-    batches, each with those whose runs overlap.
+    batches. Codecs whose runs overlap are named together.
     """
     cells = {codec: results.cell(codec=codec, **{"as one": USUAL}).figures for codec in codecs}
     small = leaders({codec: cells[codec][RATIO] for codec in codecs}, True)
@@ -175,6 +175,6 @@ def plot(results: Results) -> Picture:
             groups: dict[str, dict[str, Figure]] = {}
             for cell in results.cells:
                 groups.setdefault(cell.keys["codec"], {})[cell.keys["as one"]] = cell.figures[figure]
-            groups[CODECS[0]] = groups.pop(CODECS[0])  # comes last, as it has no bar for single records
+            groups[CODECS[0]] = groups.pop(CODECS[0])  # comes last, because it has no bar for single records
             bars(axes, groups)
         return all_axes[0].figure  # type: ignore[return-value]

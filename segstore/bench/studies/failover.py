@@ -51,7 +51,7 @@ PATIENCE = 600.0
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each number of partitions. Raises OSError; StorageError where the child process fails."""
+    """Measure each number of partitions. Raises OSError; StorageError if the child process fails."""
     counts = (1, 5, 20) if quick else COUNTS
     with scratch(directory) as path:
         variants = {(count,): partial(_run, path, count) for count in counts}
@@ -67,17 +67,17 @@ def _run(path: str, partitions: int) -> Mapping[str, float]:
 
 
 class FailingDisk(Files):
-    """Files of which those below one directory can't be written any more, once `failed` is set to it."""
+    """Files whose writes below the directory `failed` raise EIO; an empty `failed` fails none."""
 
     failed = ""
 
     def pwrite(self, handle: Handle, data: Buffer, position: int) -> int:
-        """See `Files.pwrite`."""
+        """Write as `Files.pwrite`, unless the directory has failed."""
         self._check(handle)
         return super().pwrite(handle, data, position)
 
     def pwritev(self, handle: Handle, buffers: Sequence[Buffer], position: int) -> int:
-        """See `Files.pwritev`."""
+        """Write as `Files.pwritev`, unless the directory has failed."""
         self._check(handle)
         return super().pwritev(handle, buffers, position)
 
@@ -87,8 +87,8 @@ class FailingDisk(Files):
 
 
 def failed_over(base: str, partitions: int) -> Mapping[str, float]:
-    """Let the directory fail that leads all partitions of a new store; this is called in the child process.
-    Returns the figures.
+    """Fail the directory that leads all partitions of a new store, and return the figures. It runs in the
+    child process.
     """
     files, clock = FailingDisk(), time.perf_counter
     paths = [os.path.join(base, f"d{number}") for number in range(DIRECTORIES)]
@@ -108,7 +108,7 @@ def failed_over(base: str, partitions: int) -> Mapping[str, float]:
 
 
 def _append_to(logs: Sequence[PartitionLog]) -> list[float]:
-    """Append one record to each log, and return when each was acknowledged."""
+    """Append one record to each log, and return the times of the acknowledgements."""
     acknowledged = []
     for log in logs:
         _append(log)
@@ -117,7 +117,7 @@ def _append_to(logs: Sequence[PartitionLog]) -> list[float]:
 
 
 def _append(log: PartitionLog) -> None:
-    """Append until it is acknowledged. Raises StorageError where it is not for PATIENCE."""
+    """Append until a record is acknowledged. Raises StorageError after PATIENCE seconds."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         try:
@@ -130,7 +130,7 @@ def _append(log: PartitionLog) -> None:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Compare the fewest partitions with the most, and say what each further partition costs."""
+    """Compare the fewest partitions with the most, and compute the cost of each further partition."""
     few, *_, many = results.values("partitions")
 
     def said(figure: str) -> str:

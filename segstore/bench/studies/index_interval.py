@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # These functions make the logs, and look up records in them.
 
 PER_BATCH, VALUE = 8, 100  # records, bytes
-RECORD_OVERHEAD = 8  # about how many bytes a record takes beside its value
+RECORD_OVERHEAD = 8  # approximate bytes of a record beside its value
 INDEXES = (".index", ".timeindex")
 
 
@@ -128,8 +128,8 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Compare the smallest interval with the largest, both with Kafka's default, and say what an index takes
-    on disk.
+    """Compare the smallest interval with the largest, and both with Kafka's default. A last finding is the
+    index's size on disk.
     """
     dense, *_, sparse = results.values(KEY)
 

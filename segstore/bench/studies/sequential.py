@@ -115,7 +115,7 @@ def findings(results: Results) -> list[ClaimFinding]:
 
 
 def _disk(filesystem: Mapping[str, Any]) -> str:
-    """Return a sentence on the disk below the file."""
+    """Return a sentence on the disk that has the file."""
     where = f"This is {filesystem['type']} on {filesystem['device']}"
     if filesystem["rotational"] is None:
         return f"{where}, no block device."

@@ -1,7 +1,7 @@
 """Makes sentences about figures. Threads: any; there is no state.
 
-A contest compares two figures of the same kind. One wins where their intervals don't overlap
-(`figures.winner`), and every sentence follows from that: nothing here knows which result is expected.
+A contest compares two figures of the same kind. One wins if their intervals don't overlap (`figures.winner`),
+and every sentence follows from that: no code here has an expected result.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _UNITS = ("CPU s/GB", "reads/s", "ms", "µs", "MiB")
 
 
 class Contest(NamedTuple):
-    """A comparison of two figures. The claim is that `first` is better than `second`; `where` tells contests
-    apart.
+    """A comparison of two figures. The claim is that `first` is better than `second`; `where` is the
+    contest's name in a text.
     """
 
     where: str
@@ -37,8 +37,8 @@ class Contest(NamedTuple):
         return all(len(figure.runs) >= FEWEST_TO_WIN for figure in self.figures)
 
     def text(self) -> str:
-        """Return a sentence with both medians, and the factor between them or how often `first` was the
-        better one.
+        """Return a sentence with both medians and the factor between them; if the runs overlap, the number of
+        turns that `first` won instead of the factor.
         """
         ours, theirs = (figure.median for figure in self.figures)
         between = f"a factor of {factor(ours, theirs)}"
@@ -55,8 +55,8 @@ class Contest(NamedTuple):
 
     @property
     def turns(self) -> int:
-        """Return in how many turns `first` was better than `second` was in the same turn: so a drift of the
-        machine affects both alike.
+        """Return the number of turns in which `first` was better than `second`. Comparing the same turn of
+        both cancels a drift of the machine.
         """
         pairs = zip(self.figures[0].runs, self.figures[1].runs, strict=True)
         return sum(first > second if self.more_is_better else first < second for first, second in pairs)
@@ -71,8 +71,8 @@ def contest(
     where: Mapping[str, object],
     words: tuple[str, str, str] | None = None,
 ) -> Contest:
-    """Return the contest of two cells that differ in `key` only. `words` are the texts for `where` and for
-    both values; by default they are the keys' values. Raises InvalidArgumentError where a cell is missing.
+    """Return the contest of two cells that differ only in `key`. `words` are the texts for `where` and for
+    both values; by default they are the keys' values. Raises InvalidArgumentError if a cell is missing.
     """
     ours, theirs = (results.cell(**{**where, key: value}).figures[figure] for value in values)
     place, first, second = words or (", ".join(map(str, where.values())), *map(str, values))
@@ -80,12 +80,12 @@ def contest(
 
 
 def unit_of(figure: str) -> str:
-    """Return the unit at the end of a figure's name; the whole name where it ends in none."""
+    """Return the unit at the end of a figure's name, or the whole name if it has no known unit."""
     return next((unit for unit in _UNITS if figure.endswith(f" {unit}")), figure)
 
 
 def factor(value: float, other: float) -> str:
-    """Return the quotient of the larger value and the smaller one."""
+    """Return the quotient of the larger value and the smaller one, as text."""
     small, large = sorted((value, other))
     return (
         f"{large / small:.2f}"
@@ -97,7 +97,9 @@ def factor(value: float, other: float) -> str:
 
 
 def leaders(figures: Mapping[str, Figure], more_is_better: bool) -> list[str]:
-    """Return the name of the figure with the best median, followed by those whose intervals overlap it."""
+    """Return the name of the figure with the best median, followed by the names of figures whose intervals
+    overlap it.
+    """
     sign = 1 if more_is_better else -1
     ordered = sorted(figures, key=lambda name: -sign * figures[name].median)
     best = figures[ordered[0]]
@@ -105,7 +107,9 @@ def leaders(figures: Mapping[str, Figure], more_is_better: bool) -> list[str]:
 
 
 def headline(contests: Sequence[Contest]) -> str:
-    """Return a sentence that says whether the claim holds: that the first of each contest wins."""
+    """Return a sentence with the verdict on the claim. The claim holds if the first figure of each contest
+    wins.
+    """
     if not contests:
         return "Not measured here."
     if not all(contest.enough for contest in contests):

@@ -1,5 +1,5 @@
-"""What people claim of zero copy, and what the figures of a run say to it: who wins, and which method is
-recommended.
+"""Common claims about zero copy, and the answers that a run's figures give: the winner of each cell, and the
+recommended methods.
 
 Threads: any.
 """
@@ -24,23 +24,27 @@ from segstore.storage.transfer.sinks import Sink
 
 # A win: an interval that lies on one side of the other's.
 #
-# One method beats another where its interval (see `figures`) lies apart from the other's, by MARGIN at least,
-# and there were enough runs. A disturbance of all methods alike then makes no winner, nor does a difference
-# that the next run may reverse.
+# One method beats another if its interval (see `figures`) is at least MARGIN better than the other's, and if
+# there were enough runs. So neither a disturbance of all methods nor a difference that the next run may
+# reverse makes a winner.
 
 MARGIN = 0.03
-"""Of the better one's nearest run: what two runs of one method on a machine at rest may differ by."""
+"""The least margin of a win, as a fraction of the better method's nearest run: two runs of one method on a
+machine at rest may differ by less.
+"""
 MORE_IS_BETTER = {THROUGHPUT: True, CPU: False}
 """The measures in which a way can win, and whether more of each is better."""
 
 
 def beats(one: Figure, other: Figure, measure: str) -> bool:
-    """Return whether `one` wins against `other`."""
+    """Return whether figure `one` wins against figure `other`."""
     return win({"one": one, "other": other}, measure) == "one"
 
 
 def win(figures: Mapping[str, Figure], measure: str) -> str | None:
-    """Return the one that beats all others, by name; None where there is none such, or no other."""
+    """Return the name of the figure that beats all others, or None if no figure does, or if there is only
+    one.
+    """
     more = MORE_IS_BETTER[measure]
     best = winner(figures, more) if len(figures) > 1 else None
     if best is None:
@@ -56,14 +60,14 @@ def win(figures: Mapping[str, Figure], measure: str) -> str | None:
 # --- claims ------------------------------------------------------------
 
 ENOUGH = 0.95
-"""Of a bare loop's throughput: what the engine shall reach."""
+"""The fraction of a bare loop's throughput that the engine must reach."""
 WAYS_SAID = {LOG: "through log.transfer", BARE: "by bare calls"}
 MEASURES_SAID = {THROUGHPUT: "throughput", CPU: "the sender's CPU"}
 
 
 def contenders(results: Results, measure: str, **keys: Any) -> dict[str, Figure]:
-    """Return by method the figure of the cells with these keys. "auto" and the bare loop, which are others'
-    methods by another name, are no contenders.
+    """Return each method's figure in the cells with these keys. "auto" and the bare loop are left out: both
+    are another contender's method under a second name.
     """
     return {
         cell.keys["method"]: cell.figures[measure]
@@ -76,7 +80,7 @@ def contenders(results: Results, measure: str, **keys: Any) -> dict[str, Figure]
 
 
 def small_and_large(results: Results) -> ClaimFinding:
-    """Return where the crossover between mmap and sendfile is, for each sink, out of the page cache."""
+    """Return a finding with the crossover between mmap and sendfile, for each sink, from a warm cache."""
     claim = "mmap is fast for small files, sendfile for large ones"
     if results.settings["runs"] < FEWEST_TO_WIN:
         return ClaimFinding(claim, f"Not told: nothing is called a win of fewer than {FEWEST_TO_WIN} runs.")
@@ -90,7 +94,7 @@ def small_and_large(results: Results) -> ClaimFinding:
 
 
 def verdicts(results: Results, measure: str, way: str, sink: str) -> dict[int, str | None]:
-    """Return by size which of mmap and sendfile beats the other, None where neither does."""
+    """Return the winner of mmap and sendfile for each size, or None if neither beats the other."""
     found: dict[int, str | None] = {}
     for size in sorted(results.values("size")):
         figures = contenders(results, measure, way=way, sink=sink, size=size, cache="warm")
@@ -107,20 +111,20 @@ def _better(figures: Mapping[str, Figure], measure: str) -> str | None:
 
 
 def crossover(found: Mapping[int, str | None]) -> str:
-    """Return in words what `verdicts` gave, by size."""
+    """Return a text on the winner of mmap and sendfile at each size, from the result of `verdicts`."""
     won = [(size, who) for size, who in found.items() if who]
     stretches = [(who, [size for size, _ in group]) for who, group in groupby(won, lambda one: one[1])]
     if not found:
         return "not measured"
     if not stretches:
         return "no difference that can be told at any size"
-    told = ", ".join(f"{who} wins {_span(sizes)}" for who, sizes in stretches)
+    wins = ", ".join(f"{who} wins {_span(sizes)}" for who, sizes in stretches)
     if len(stretches) == 1:
-        return f"no crossover, {told}{_undecided(found)}"
+        return f"no crossover, {wins}{_undecided(found)}"
     if [who for who, _ in stretches] == ["mmap", "sendfile"]:
         (_, small), (_, large) = stretches
-        return f"crossover between {name(small[-1])} and {name(large[0])}: {told}{_undecided(found)}"
-    return f"no single crossover: {told}{_undecided(found)}"
+        return f"crossover between {name(small[-1])} and {name(large[0])}: {wins}{_undecided(found)}"
+    return f"no single crossover: {wins}{_undecided(found)}"
 
 
 def name(size: int) -> str:
@@ -141,7 +145,7 @@ def _undecided(found: Mapping[int, str | None]) -> str:
 
 
 def against_bare_loop(results: Results) -> ClaimFinding:
-    """Return the throughput of log.transfer by sendfile as a part of what a bare loop of os.sendfile reaches,
+    """Return the throughput of log.transfer by sendfile as a fraction of a bare loop of os.sendfile, both
     medians.
     """
     said = []
@@ -161,7 +165,9 @@ def against_bare_loop(results: Results) -> ClaimFinding:
 
 
 def cpu_against_read(results: Results) -> ClaimFinding:
-    """Return the sender's CPU time a byte of each method over read's, medians, at the size nearest 64 KiB."""
+    """Return each method's CPU time (of the sender, a byte) relative to that of read, by medians, at the size
+    nearest to 64 KiB.
+    """
     size = min(results.values("size"), key=lambda one: abs(one - 64 * KIB))
     said = []
     for sink in results.values("sink"):
@@ -176,20 +182,20 @@ def cpu_against_read(results: Results) -> ClaimFinding:
 
 # --- choices -----------------------------------------------------------------------------------
 
-# Which method the figures recommend for a sink and a size.
+# The method that the figures recommend for a sink and a size.
 #
-# It is sendfile, unless another method beats it in throughput or CPU, and sendfile beats that one in neither;
-# of several such methods the one with the most throughput. A size that was not measured gets the answer of
-# the next larger one.
+# It is sendfile, unless a method beats sendfile in throughput or CPU, and sendfile beats this method in
+# neither. Among several such methods it is the one with the most throughput. A size that was not measured
+# gets the recommendation of the next larger size.
 
 USUAL = "sendfile"
 
 Table = dict[str, list[tuple[int | None, str]]]
-"""Sink -> (up to so many bytes, method), the last one for all above: None."""
+"""Sink -> steps (largest size in bytes, method). The last step has None as its size: all larger sizes."""
 
 
 def recommended(results: Results) -> Table:
-    """Return what "auto" shall take, by log.transfer's own figures out of the page cache."""
+    """Return the methods that "auto" should take, by log.transfer's own figures from a warm page cache."""
     table: Table = {}
     sizes = sorted(results.values("size"))
     for sink in results.values("sink"):
@@ -218,7 +224,7 @@ def choice(results: Results, sink: str, size: int) -> str:
 
 
 def what_auto_takes(results: Results) -> ClaimFinding:
-    """Return the recommended table, and where the one that "auto" has differs from it."""
+    """Return the recommended table, and the sizes at which the method of "auto" differs."""
     said = []
     for sink, steps in recommended(results).items():
         now = choose(Sink(-1, sink, False))
@@ -238,7 +244,7 @@ def _up_to(most: int | None) -> str:
 
 # --- compare -----------------------------------------------------------------------------------
 
-# Who wins in each cell, and whether two runs agree on it.
+# The winner of each cell, and the comparison of two runs' winners.
 
 Won = dict[tuple[str, ContenderGroup, str], str]
 """(Way, group, measure) -> winner."""
@@ -246,8 +252,8 @@ Won = dict[tuple[str, ContenderGroup, str], str]
 
 @dataclass
 class ClaimComparison:
-    """Cells that both runs call a win, with the `same` winner or with `different` ones; and those that only
-    one of them does.
+    """The wins of two runs in the cells of both: with the `same` winner, with `different` winners, or wins of
+    only one run (`once`).
     """
 
     same: Won = field(default_factory=dict)
@@ -267,7 +273,7 @@ def wins(results: Results) -> Won:
 
 
 def marked(results: Results) -> Results:
-    """Return the same results; each cell's notes have in "wins" what its method wins there."""
+    """Return the results with a note "wins" in each cell: the measures that the cell's method wins."""
     won = wins(results)
     return replace(results, cells=[_marked(cell, won) for cell in results.cells])
 
@@ -279,7 +285,7 @@ def _marked(cell: Cell, won: Won) -> Cell:
 
 
 def who_wins(results: Results) -> ClaimFinding:
-    """Return how many cells have a winner, and who that is."""
+    """Return the number of cells with a winner, and each winner's count."""
     places, won, said = _groups(results), wins(results), []
     for measure, what in MEASURES_SAID.items():
         counts = Counter(method for (_, _, of), method in won.items() if of == measure)
@@ -299,8 +305,8 @@ def _groups(results: Results) -> set[tuple[str, ContenderGroup]]:
 
 
 def compare(one: Results, other: Results) -> ClaimComparison:
-    """Hold the wins of two runs against each other. Raises InvalidArgumentError where they measured
-    something else.
+    """Compare the wins of two runs. Raises InvalidArgumentError if they are results of different
+    measurements.
     """
     if one.name != other.name:
         raise InvalidArgumentError(f"results of {one.name} and of {other.name} can't be compared")

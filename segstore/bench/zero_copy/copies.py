@@ -1,11 +1,12 @@
-"""The table of the copies that each method is said to make, beside the system calls that were counted.
+"""The table of the copies that the literature states for each method, beside the system calls that were
+counted.
 
 Threads: any.
 
-A process can count its calls, each of which enters the kernel once and leaves it once. It can't count
-copies: their numbers are the ones in the literature, and the CPU time of each method is the evidence for
-them. DMA copies (disk to page cache, memory to network card) are the devices' own; over loopback, out of a
-warm page cache, there are none.
+A process can count its calls, each of which enters the kernel once and leaves it once. It can't count copies:
+their numbers are from the literature, and the CPU time of each method is the evidence for them. DMA copies
+(disk to page cache, memory to network card) are made by the devices; over loopback, from a warm page cache,
+there are none.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from segstore.bench.zero_copy.plan import BARE, KIB
 
 
 class CopiesRow(NamedTuple):
-    """A row as it is told: copies by the CPU and by devices, calls a transfer, and switches between user and
-    kernel."""
+    """A row of the literature's table: copies by the CPU and by devices, and the calls of a transfer."""
 
     way: str
     method: str
@@ -32,8 +32,8 @@ class CopiesRow(NamedTuple):
 
     @property
     def switches(self) -> int:
-        """Return the number of switches between user and kernel mode: each call is one into the kernel and
-        one out of it.
+        """Return the number of switches between user and kernel mode: each call is one switch into the kernel
+        and one out of it.
         """
         return 2 * len(self.calls)
 
@@ -45,36 +45,38 @@ TABLE = (
     CopiesRow("sendfile + DMA gather", "sendfile", 0, 2, ("sendfile",)),
     CopiesRow("splice", "splice", 0, 2, ("splice",)),
 )
-AS_TOLD = {"pread64": "read"}
-"""A pread64, which is a read at a given position, counts as a read."""
+SAME_CALLS = {"pread64": "read"}
+"""A pread64, which is a read at a position, counts as a read."""
 HEADINGS = ("way", "CPU copies", "DMA copies", "calls", "switches")
-"""The headings of the first columns of `rows`. A column for each sink follows, of what was counted there."""
+"""The headings of the first columns of `rows`. For each sink a column with its counted switches follows."""
 
 
 def rows(results: Results) -> list[list[str]]:
-    """Return a row for each of the TABLE: as told, then for each sink the switches that were counted."""
-    size, table = told_size(results), []
+    """Return a row for each of the TABLE: the literature's columns, then the counted switches for each
+    sink.
+    """
+    size, table = table_size(results), []
     for row in TABLE:
         cells = [counted(results, sink, row.method, size) for sink in results.values("sink")]
         if any(cells):
-            told = [
+            stated = [
                 row.way,
                 str(row.cpu_copies),
                 str(row.dma_copies),
                 ", ".join(row.calls),
                 str(row.switches),
             ]
-            table.append([*told, *(f"{2 * sum(calls.values()):g}" if calls else "" for calls in cells)])
+            table.append([*stated, *(f"{2 * sum(calls.values()):g}" if calls else "" for calls in cells)])
     return table
 
 
-def told_size(results: Results) -> int:
-    """Return the size that the table is made for: 64 KiB, or the nearest that was measured."""
+def table_size(results: Results) -> int:
+    """Return the size for which the table is made: 64 KiB, or the nearest measured size."""
     return int(min(results.values("size"), key=lambda one: abs(one - 64 * KIB)))
 
 
 def counted(results: Results, sink: str, method: str, size: int) -> Mapping[str, float] | None:
-    """Return the system calls of one bare transfer, by name; None where it was not measured."""
+    """Return the system calls of one bare transfer, by name, or None if it was not measured."""
     for cell in results.where(way=BARE, sink=sink, method=method, size=size):
         return dict(cell.notes["calls"])
     return None
@@ -86,14 +88,16 @@ def calls_text(calls: Mapping[str, float]) -> str:
 
 
 def copy_table(results: Results) -> ClaimFinding:
-    """Return whether the calls are as told, and what the CPU has to say to the copies."""
-    size, said = told_size(results), []
+    """Return a finding that compares the counted calls with the literature, and shows the CPU time as
+    evidence for copies.
+    """
+    size, said = table_size(results), []
     for sink in results.values("sink"):
         differs = {}
         for row in TABLE:
             calls = counted(results, sink, row.method, size)
-            if calls is not None and not _is_as_told(calls, row):
-                differs[row.method] = f"{row.method} makes {calls_text(calls)} in place of {_calls_told(row)}"
+            if calls is not None and not _has_calls_of(calls, row):
+                differs[row.method] = f"{row.method} makes {calls_text(calls)} in place of {_calls_of(row)}"
         said.append(f"{sink}: " + ("; ".join(differs.values()) if differs else "the calls are as told"))
     head = f"Calls of one transfer of {name(size)}, without the engine's look-up:\n"
     return ClaimFinding(
@@ -102,11 +106,11 @@ def copy_table(results: Results) -> ClaimFinding:
     )
 
 
-def _is_as_told(calls: Mapping[str, float], row: CopiesRow) -> bool:
-    return {AS_TOLD.get(call, call): n for call, n in calls.items()} == dict.fromkeys(row.calls, 1)
+def _has_calls_of(calls: Mapping[str, float], row: CopiesRow) -> bool:
+    return {SAME_CALLS.get(call, call): n for call, n in calls.items()} == dict.fromkeys(row.calls, 1)
 
 
-def _calls_told(row: CopiesRow) -> str:
+def _calls_of(row: CopiesRow) -> str:
     return ", ".join(f"1 {call}" for call in row.calls)
 
 

@@ -1,6 +1,6 @@
-"""`CountedFiles`: the system calls of transfers, counted as they are made.
+"""`CountedFiles`: counts the system calls of transfers as they are made.
 
-On disk: as `Files`. Threads: any; transfers at the same time are not told apart.
+On disk: as `Files`. Threads: any; calls of concurrent transfers are counted together.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 
 class CountedFiles(ExhibitFiles):
-    """`calls` by strace's names, failed ones too (fstat is newfstatat in some C libraries); `notices` of
-    zerocopy and io_uring, and how many of these said that the kernel has `copied` after all.
+    """Files that count their system calls. `calls` has them by strace's names, also failed calls (fstat is
+    newfstatat in some C libraries). `notices` counts the notices of zerocopy and io_uring, and `copied` those
+    notices which report a copy by the kernel.
 
-    Counted is what transfers of sound logs call, to send and to look at sinks and logs; not memory, locks,
-    and the opening of files.
+    Transfers of sound logs are counted: their sending calls, and their look-ups of sinks and logs. Calls for
+    memory, locks and the opening of files are not counted.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class CountedFiles(ExhibitFiles):
         self.notices = self.copied = 0
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Set all counts to zero."""
         self.calls.clear()
         self.notices = self.copied = 0
 

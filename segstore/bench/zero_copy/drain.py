@@ -1,9 +1,9 @@
-"""The receiver's process: reads what it is sent as fast as it can, and drops it.
+"""The receiver's process: reads bytes as fast as it can, and drops them.
 
-Threads: one. Run by path as `python -I -S drain.py DATA CONTROL`, two descriptors: it imports nothing of
-segstore, so that it starts at once. CONTROL, a socket, brings 8 bytes, big-endian: how many bytes to read
-from DATA; one byte goes back once they have come. It ends when either of the two is closed, so with its
-parent.
+Threads: one. Run by path as `python -I -S drain.py DATA CONTROL`, two descriptors. It imports nothing of
+segstore, so that it starts at once. CONTROL, a socket, brings the number of bytes to read from DATA (8 bytes,
+big-endian); one byte is the answer when they have come. It ends when DATA or CONTROL is closed, so it ends
+with its parent.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import socket
 import sys
 
 BUFFER = 256 << 10
-"""Bytes read at a time: more than a pipe holds, and little enough to stay in a core's own cache."""
+"""Bytes read at a time: more than a pipe holds, and few enough for a core's own cache."""
 
 
 def drain(data: int, control: socket.socket) -> None:
-    """Answer every request until the other side has gone."""
+    """Answer every request until the other side is closed."""
     whole = memoryview(bytearray(BUFFER))
     while asked := control.recv(8, socket.MSG_WAITALL):
         left = int.from_bytes(asked, "big")

@@ -1,9 +1,9 @@
-"""The state of the machine for a run: which core sends and which receives, and whether a file is in the
-page cache.
+"""The state of the machine for a run: the cores of sender and receiver, and a file's presence in the page
+cache.
 
-Where there are two cores, sender and receiver have one each, always the same: left to the scheduler, both
-share a core at times, and a run takes twice as long as the next. Threads: the caller's thread is bound, and
-those that it starts; other threads of the process are not.
+On a machine with two cores, sender and receiver have one each, always the same. The scheduler alone would at
+times run both on one core, and such a run takes twice as long. Threads: the caller's thread is bound, and
+threads that it starts; other threads of the process are not.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 @contextmanager
 def apart() -> Iterator[int | None]:
-    """Run a block in which this thread stays on one core, and yield the number of another one. Where there is
-    no other one, yield None and bind nothing.
+    """Run a block in which this thread stays on one core, and yield the number of another core. With one core
+    only, yield None and bind nothing.
     """
     allowed = os.sched_getaffinity(0)
     ours, theirs = _pair(sorted(allowed))
@@ -39,7 +39,7 @@ def apart() -> Iterator[int | None]:
 
 
 def _pair(allowed: list[int]) -> tuple[int, int | None]:
-    """Return two processors that are not threads of one core, where there are such."""
+    """Return two processors, of different cores if possible; the second is None if there is only one."""
     ours, *others = allowed
     siblings = _siblings(ours)
     apart = [core for core in others if core not in siblings]
@@ -57,10 +57,10 @@ def _siblings(core: int) -> set[int]:
 
 # --- cold --------------------------------------------------------------------------------------
 
-# Removes a file from the page cache, and checks that it is gone, by posix_fadvise(2) and mincore(2).
+# Removes a file from the page cache, and checks the removal, by posix_fadvise(2) and mincore(2).
 #
-# On disk: syncs what was written, because dirty pages stay. Threads: any; the caller's runs on each core for
-# a moment.
+# On disk: syncs the file first, because dirty pages stay. Threads: any; the caller's thread runs on each core
+# for a moment.
 
 _TRIES, _PAUSE = 50, 0.005  # seconds
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -68,9 +68,9 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def evict(path: str) -> int:
-    """Make the kernel drop the file's pages, and return how many are still there. Raises OSError.
+    """Make the kernel drop the file's pages, and return the number of pages that stayed. Raises OSError.
 
-    What went to a socket keeps its pages until the peer has acknowledged it, and longer (`_free_deferred`).
+    Pages that were sent to a socket stay until the peer has acknowledged them, or longer (`_free_deferred`).
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -87,8 +87,8 @@ def evict(path: str) -> int:
 
 
 def _free_deferred() -> None:
-    """Send each core a packet: what a TCP peer on another core has read is freed by the core that sent it,
-    once that core receives a packet (Linux's skb_attempt_defer_free).
+    """Send each core a packet. After a TCP peer on another core has read bytes, the sender's core frees them
+    only when it receives a packet (Linux's skb_attempt_defer_free).
     """
     cores = os.sched_getaffinity(0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
@@ -104,18 +104,19 @@ def _free_deferred() -> None:
 
 
 def pages(path: str) -> int:
-    """Return how many pages the file has. Raises OSError."""
+    """Return the number of the file's pages. Raises OSError."""
     return -(-os.path.getsize(path) // mmap.PAGESIZE)
 
 
 def resident(path: str) -> int:
-    """Return how many of the file's pages the page cache holds. Raises OSError as mincore(2)."""
+    """Return the number of the file's pages in the page cache. Raises OSError as mincore(2)."""
     size = os.path.getsize(path)
     if not size:
         return 0
     there = np.zeros(pages(path), np.uint8)
     with open(path, "rb") as file:
-        # Goes with its last reference: a close would refuse where an interrupt left a pointer into it.
+        # The mapping ends with its last reference. After an interrupt close() could raise, because a pointer
+        # into it is left.
         data = np.frombuffer(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ), np.uint8)
     if _libc.mincore(data.ctypes.data, size, there.ctypes.data):
         number = ctypes.get_errno()

@@ -1,9 +1,9 @@
-"""The measurement: the contenders, one run of a contender (so many transfers into a sink, with their time
-and CPU), and the passes over all of them.
+"""The measurement: the contenders, one run of a contender (some transfers into a sink, with their time and
+CPU), and the passes over all contenders.
 
-On disk: reads only. Threads: one, and nothing else may run in the process: the CPU time is the process's,
-as io_uring's workers are threads of it. The kernel keeps that sum in nanoseconds; how it is divided into
-user and system is known only by its tick, some milliseconds.
+On disk: reads only. Threads: one, and no other may run in the process: the CPU time is that of the whole
+process, because io_uring's workers are its threads. The kernel counts that time in nanoseconds, but divides
+it into user and system time by its tick of some milliseconds.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ from segstore.storage.transfer.sinks import look_at
 
 GB = 1e9
 Send = Callable[[int], int]
-"""Sends transfer i of a stretch: bytes."""
+"""Sends transfer i of a log, and returns its bytes."""
 
 
 class TransferSample(NamedTuple):
-    """A run: so many transfers of `size` bytes; seconds, of which `p50` and `p99` are of one transfer."""
+    """A run of `transfers` transfers, each of `size` bytes. Times are in seconds; `p50` and `p99` are those
+    of one transfer.
+    """
 
     size: int
     transfers: int
@@ -60,13 +62,13 @@ class TransferSample(NamedTuple):
 
     @property
     def gb(self) -> float:
-        """Return the gigabytes (1e9) that went."""
+        """Return the gigabytes (1e9 bytes) that were sent."""
         return self.size * self.transfers / GB
 
 
 def sample(sink: Receiver, send: Send, size: int, order: Sequence[int]) -> TransferSample:
-    """Send the transfers of `order`, and wait until the receiver has all. Raises StorageError where less
-    came.
+    """Send the transfers of `order`, and wait until the receiver has all bytes. Raises StorageError if bytes
+    are missing.
     """
     sink.expect(size * len(order))
     took, sent = [0] * len(order), 0
@@ -88,7 +90,9 @@ def sample(sink: Receiver, send: Send, size: int, order: Sequence[int]) -> Trans
 
 
 def _switches(before: Any, after: Any) -> int:
-    """Return the context switches of both kinds: for want of room or data, and for another's turn."""
+    """Return the number of context switches: voluntary ones (waiting for room or data), and involuntary ones
+    (another thread's turn).
+    """
     return int(after.ru_nvcsw - before.ru_nvcsw + after.ru_nivcsw - before.ru_nivcsw)
 
 
@@ -105,13 +109,13 @@ FIGURES: dict[str, Callable[[TransferSample], float]] = {
 
 
 def figures(samples: Sequence[TransferSample]) -> dict[str, Figure]:
-    """Return what is reported of a cell, each of all its runs."""
+    """Return the figures of a cell, each with the values of all its runs."""
     return {name: Figure(tuple(of(run) for run in samples)) for name, of in FIGURES.items()}
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Run a block in which the garbage collector rests: when it comes is nobody's doing."""
+    """Run a block without garbage collection, because a collection would slow down a random contender."""
     was = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -124,21 +128,23 @@ def undisturbed() -> Iterator[None]:
 
 # --- contenders --------------------------------------------------------------------------------
 
-# What is measured against what: log.transfer by each method, the same methods bare, and Python's os.sendfile.
-# Each contender is made for one sink and one log; the number of a transfer says which bytes go.
+# The contenders: log.transfer by each method, the same methods bare, and Python's os.sendfile. Each contender
+# is made for one sink and one log; the number of a transfer chooses its bytes.
 
 Ready = Callable[[], AbstractContextManager[Send]]
-"""Begins a run, whose transfers come in the log's order: what is kept between them ends with it."""
+"""Begins a run, whose transfers come in the log's order. State that is kept between transfers ends with the
+run.
+"""
 
 
 def unavailable() -> dict[str, str]:
-    """Return the methods that this machine has not, with the reason."""
+    """Return the methods that this machine does not support, with the reason."""
     files = ExhibitFiles()
     return {method: why for method in ALL_METHODS if (why := files.why_not(method)) is not None}
 
 
 def names(plan: MeasurementPlan, sink: str, cache: str) -> Iterator[Contender]:
-    """Yield the contestants for a sink of this kind."""
+    """Yield the contenders for a sink of this kind."""
     missing = unavailable()
     methods = [m for m in plan.methods if m not in missing and sink in ALL_METHODS[m].kinds]
     yield from (Contender(LOG, method) for method in methods)
@@ -149,8 +155,8 @@ def names(plan: MeasurementPlan, sink: str, cache: str) -> Iterator[Contender]:
 
 
 class Contenders:
-    """Makes contenders over an open store; `files` is what the store was opened with. What they open is
-    closed with `stack`.
+    """Makes contenders over an open store; `files` is the Files with which the store was opened. `stack`
+    closes all that they open.
     """
 
     def __init__(self, store: Store, files: ExhibitFiles, stack: ExitStack) -> None:
@@ -209,19 +215,19 @@ def _by_os_sendfile(sink: int, size: int, handle: Handle) -> Send:
 
 # --- passes ------------------------------------------------------------------------------------
 
-# Measures all cells, pass after pass, so that disturbances of the machine bear on all methods alike.
+# Measures all cells, pass after pass, so that disturbances of the machine affect all methods alike.
 #
 # A pass goes through all groups, and within a group through its contenders, each time beginning with another
-# one. Before the passes that count comes one that does not: it says how many transfers make a run, the same
-# number for all contenders of a group.
+# one. A first pass, which does not count, finds the number of transfers in a run, which is the same for all
+# contenders of a group.
 
-_TRIED_BYTES, _TRIED_MOST = 1 << 20, 64  # how much the first pass sends
+_TRIED_BYTES, _TRIED_MOST = 1 << 20, 64  # bytes and transfers of the first pass, at most
 _LEAST = {"warm": 4, "cold": 1}  # transfers in a run
 
 
 @dataclass
 class MeasuredGroup:
-    """A group that can be measured: where its bytes go and lie, and what sends them."""
+    """A group that can be measured: its sink, its log, and its contenders."""
 
     group: ContenderGroup
     sink: Receiver
@@ -233,7 +239,7 @@ class MeasuredGroup:
 
 
 def measure(groups: Sequence[MeasuredGroup], plan: MeasurementPlan, progress: Progress) -> None:
-    """Fill in `samples` and `not_cold` of all groups: as many runs of each contender as the plan says."""
+    """Fill in `samples` and `not_cold` of all groups: `plan.runs` runs of each contender."""
     total = plan.runs + 1
     for group in groups:
         progress(0, total, "how long a transfer takes")
@@ -253,7 +259,7 @@ def _run(group: MeasuredGroup, contender: Contender) -> None:
 
 
 def _prepare_cache(group: MeasuredGroup) -> bool:
-    """Bring the log into the page cache or out of it; False where some of it could not be dropped."""
+    """Bring the log into the page cache or out of it, and return False if some of its pages stayed."""
     path = group.stretch.path
     if group.group.cache == "cold":
         return machine_state.evict(path) == 0
@@ -263,8 +269,8 @@ def _prepare_cache(group: MeasuredGroup) -> bool:
 
 
 def _count(group: MeasuredGroup, plan: MeasurementPlan) -> int:
-    """Return how many transfers take `plan.seconds`, on an average of all contenders; not more bytes than the
-    log has.
+    """Return the number of transfers that take `plan.seconds`, on an average of all contenders, but not more
+    bytes than the log has.
     """
     most = group.stretch.transfers
     tried = max(1, min(_TRIED_MOST, _TRIED_BYTES // group.group.size, most))

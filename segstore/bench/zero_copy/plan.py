@@ -1,11 +1,10 @@
-"""The plan of the measurement: which sizes, caches, sinks and methods, how often and how long; and the logs
-that it needs.
+"""The plan of the measurement: sizes, caches, sinks, methods, number and length of runs; and the logs for it.
 
 On disk: `layout` writes a store. Threads: any; one writes.
 
 A cell is one way to send `size` bytes at a time to one sink. "log" is `PartitionLog.transfer` as users call
-it, or the same with one of the `contenders`; "bare" is only the method's system calls, over and over, once it
-is known where the bytes lie. Only "log" is measured cold too.
+it, or the same with one of the `contenders`; "bare" is only the method's system calls, repeated, with known
+positions of the bytes. Only "log" is measured cold too.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from segstore.storage.store.store import Store
 SIZE_NAMES = {size: name for name, size in SIZES.items()}
 WAYS = LOG, BARE = ("log", "bare")
 OS_SENDFILE = "os.sendfile"
-"""A bare loop of Python's own os.sendfile: what the engine is held against."""
+"""A bare loop of Python's own os.sendfile, with which the engine is compared."""
 
 
 class ContenderGroup(NamedTuple):
-    """Contenders that are measured by turns, as they do the same."""
+    """Contenders with the same task, which are measured by turns."""
 
     size: int
     cache: str
@@ -47,8 +46,9 @@ class Contender(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasurementPlan:
-    """How much is measured. `seconds`: how long a run shall be; `stretch`: about how many bytes a log has,
-    which is also the most that a run sends."""
+    """The measurements to make. `seconds` is the length of a run. `stretch` is the approximate size of a log
+    in bytes, and the most that a run sends.
+    """
 
     sizes: tuple[int, ...] = tuple(SIZES.values())
     caches: tuple[str, ...] = CACHES
@@ -65,22 +65,20 @@ class MeasurementPlan:
 
 
 def quick(plan: MeasurementPlan) -> MeasurementPlan:
-    """Return a plan that takes seconds in place of minutes: it shows that all works, and gives no figures to
-    rely on.
-    """
+    """Return a plan that takes seconds instead of minutes: enough for a trial, not for reliable figures."""
     sizes = tuple(size for size in plan.sizes if size in (KIB, 64 * KIB, MIB)) or plan.sizes[:1]
     return MeasurementPlan(sizes, plan.caches, plan.sinks, plan.methods, min(plan.runs, 2), 0.002, 2 * MIB)
 
 
 # --- layout ------------------------------------------------------------------------------------
 
-# The logs that are sent: for each size whole batches, of which a transfer takes exactly that many bytes.
+# The logs that are sent: for each size whole batches, of which a transfer takes exactly `size` bytes.
 #
-# On disk: a store with two topics for each size of batch, one to be sent from the page cache ("warm") and one
-# from the disk ("cold"); incompressible records, one a batch, synced. Threads: one.
+# On disk: a store with two topics for each size of batch, one for the page cache ("warm") and one for the
+# disk ("cold"); incompressible records, one a batch, synced. Threads: one.
 
 MOST_BATCH = 16 << 10
-"""Bytes of a producer's batch, as Kafka's batch.size has it: larger transfers take several."""
+"""Bytes of a producer's batch, as Kafka's batch.size has it. Larger transfers take several batches."""
 LEAST_BATCHES = 8192
 _HEADER = 61
 _RECORD = 5  # attributes, timestamp delta, offset delta, no key, no headers: a byte each
@@ -89,7 +87,9 @@ _CHUNK = 8 << 20
 
 
 class MeasuredLog(NamedTuple):
-    """A log of so many transfers of exactly `size` bytes; transfer i begins with offset i * `step`."""
+    """A log of `transfers` transfers, each of exactly `size` bytes; transfer i begins with offset i *
+    `step`.
+    """
 
     topic: str
     path: str
@@ -99,15 +99,15 @@ class MeasuredLog(NamedTuple):
 
 
 def batch_bytes(size: int) -> int:
-    """Return the size in bytes of each batch that a transfer of `size` bytes takes: one up to MOST_BATCH,
-    many of those above.
+    """Return the size of a batch in bytes for transfers of `size` bytes. Transfers up to MOST_BATCH are one
+    batch, larger transfers are several.
     """
     return min(size, MOST_BATCH)
 
 
 def write(root: str, sizes: Iterable[int], caches: Iterable[str], most: int) -> None:
-    """Make a store at `root` with all logs that `stretch` finds there, each of up to about `most` bytes,
-    and two transfers at least.
+    """Write a store at `root` with all logs that `stretch` returns, each of about `most` bytes, but of two
+    transfers at least.
     """
     largest, caches = max(sizes), tuple(caches)
     with open_store(root) as store:
@@ -142,7 +142,7 @@ def _write_topic(store: Store, topic: str, batch: int, count: int) -> None:
 
 
 def value_bytes(batch: int) -> int:
-    """Return how long a record's value is that makes a batch of `batch` bytes, alone in it."""
+    """Return the length of the value whose record, alone in a batch, makes a batch of `batch` bytes."""
     for lengths in range(2, 10):
         value = batch - _HEADER - _RECORD - lengths
         if _varint_bytes(value) + _varint_bytes(_RECORD + _varint_bytes(value) + value) == lengths:
@@ -151,5 +151,5 @@ def value_bytes(batch: int) -> int:
 
 
 def _varint_bytes(value: int) -> int:
-    """Return the bytes that a length takes as a zigzag varint: 7 bits a byte."""
+    """Return the number of bytes of a length as a zigzag varint: 7 bits a byte."""
     return max(1, -(-(2 * value).bit_length() // 7))

@@ -1,8 +1,8 @@
 """The sinks, and the process at the other end of each, whose work does not count for the sender.
 
-On disk: the file sink, unlinked as soon as it is open. Threads: one. Each sink is a context manager: its
-process has ended on exit, and ends by itself when this process is killed. Pipes and sockets have the
-kernel's default sizes; TCP has no delay (TCP_NODELAY), as Kafka's server sets it.
+On disk: the file sink, unlinked as soon as it is open. Threads: one. Each sink is a context manager. Its
+process ends on exit, and also if this process is killed. Pipes and sockets have the kernel's default sizes;
+TCP has no delay (TCP_NODELAY), as in Kafka's server.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from segstore.cli.signals import ended_later
 from segstore.errors import StorageError
 
 _DRAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "drain.py")
-_PATIENCE = 60.0  # seconds without an answer, after which a receiver is lost
+_PATIENCE = 60.0  # seconds without an answer, after which a receiver counts as lost
 
 
 class Receiver:
-    """What a log is sent to: `fd`. `expect` a number of bytes, send them, and `wait` until they have come."""
+    """The receiving end of a measurement; a log is sent to `fd`. Call `expect` with a number of bytes, send
+    them, and `wait` until they have come.
+    """
 
     def __init__(self, fd: int, pid: int | None = None) -> None:
         self.fd, self.pid = fd, pid
@@ -34,7 +36,7 @@ class Receiver:
         raise NotImplementedError
 
     def wait(self) -> None:
-        """Return once all that was expected has come. Raises StorageError where it has not."""
+        """Wait until all expected bytes have come. Raises StorageError if they don't."""
         raise NotImplementedError
 
 
@@ -93,7 +95,7 @@ _ENDS: dict[str, Callable[[], tuple[int, int]]] = {"tcp": _tcp, "unix": _unix, "
 
 @contextmanager
 def sink(kind: str, directory: str, core: int | None = None) -> Iterator[Receiver]:
-    """Make a sink of one of the SINKS; a file is made in `directory`. `core`: the one that receives."""
+    """Make a sink of one of the SINKS; a file is made in `directory`. `core` is the receiver's core."""
     if kind == "file":
         with tempfile.TemporaryFile(dir=directory) as file:
             yield _File(file.fileno())
@@ -117,7 +119,7 @@ def sink(kind: str, directory: str, core: int | None = None) -> Iterator[Receive
 
 def _start(data: int, control: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-I", "-S", _DRAIN, str(data), str(control)]
-    # A session of its own: Ctrl-C is for the one that measures, which then ends it.
+    # A session of its own, because Ctrl-C is for the measuring process, which then ends this one.
     return subprocess.Popen(
         command, pass_fds=(data, control), stdin=subprocess.DEVNULL, start_new_session=True
     )

@@ -1,6 +1,6 @@
-"""Results of the measurement: cells, findings about people's claims, tables and pictures.
+"""Results of the measurement: cells, answers to common claims, tables and pictures.
 
-On disk: pictures in the directory that the caller names. Threads: any; one draws.
+On disk: pictures in the caller's directory. Threads: any; one draws.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from segstore.bench.zero_copy.claims import (
     win,
 )
 from segstore.bench.zero_copy.contenders import EXHIBITS, ZEROCOPY
-from segstore.bench.zero_copy.copies import HEADINGS, calls_text, copy_table, rows, told_size
+from segstore.bench.zero_copy.copies import HEADINGS, calls_text, copy_table, rows, table_size
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT, MeasuredGroup, figures
 from segstore.bench.zero_copy.plan import BARE, LOG, Contender, ContenderGroup, MeasurementPlan
 from segstore.bench.zero_copy.syscalls import Judged, SyscallCounts
@@ -52,7 +52,9 @@ def results(
     judged: Mapping[tuple[str, str], Judged] | str,
     missing: Mapping[str, str],
 ) -> Results:
-    """Return the results. `judged`: by sink and method, or why strace could not."""
+    """Return the results. `judged` has strace's counts by sink and method, or the reason why there are
+    none.
+    """
     settings = {**asdict(plan), "margin": MARGIN, "unavailable": dict(missing)}
     cells = [cell for group in groups for cell in _cells(group, counted)]
     found = marked(Results(NAME, QUESTION, machine(directory, ["segstore"]), settings, cells))
@@ -96,7 +98,9 @@ def _findings(
 
 
 def zerocopy(counted: Counted, missing: Mapping[str, str]) -> ClaimFinding:
-    """Return the count of the kernel's own notices over loopback, and why an exhibit is missing."""
+    """Return a finding with the kernel's own notices over loopback, or with the reasons for a missing
+    exhibit.
+    """
     notices = sum(counts.notices for counts in counted.values())
     copied = sum(counts.copied for counts in counted.values())
     reasons = dict.fromkeys(missing[method] for method in EXHIBITS if method in missing)
@@ -116,7 +120,7 @@ def zerocopy(counted: Counted, missing: Mapping[str, str]) -> ClaimFinding:
 
 
 def calls_judged(judged: Mapping[tuple[str, str], Judged] | str) -> ClaimFinding:
-    """Return whether strace counted the same system calls."""
+    """Return the finding that compares the counted system calls with strace's."""
     claim = "The system calls are as strace counts them"
     if isinstance(judged, str):
         return ClaimFinding(claim, f"Not judged: {judged}.")
@@ -130,7 +134,7 @@ def calls_judged(judged: Mapping[tuple[str, str], Judged] | str) -> ClaimFinding
 
 
 def cold_enough(found: Results) -> ClaimFinding:
-    """Return which runs were left out, as pages would not leave the cache."""
+    """Return the finding on the runs that were dropped because the log's pages stayed in the cache."""
     warm = {
         f"{name(cell.keys['size'])} to {cell.keys['sink']} by {cell.keys['method']}": cell.notes["not cold"]
         for cell in found.where(cache="cold")
@@ -157,7 +161,7 @@ DETAILS = ("MB/s", "±", "CPU s/GB", "±", "system", "calls/MB", "switches/MB", 
 
 
 def summary(results: Results) -> Iterator[RenderableType]:
-    """Yield for each sink and cache what log.transfer reaches, by size and method; the copies; the
+    """Yield log.transfer's figures for each sink and cache, by size and method; then the copies and the
     findings.
     """
     yield Text(machine_text(results))
@@ -201,7 +205,7 @@ def _number(cell: Cell, measure: str, won: bool) -> Text:
 
 
 def _copies(results: Results) -> Table:
-    title = f"As it is told, and switches counted at {name(told_size(results))}, bare"
+    title = f"As it is told, and switches counted at {name(table_size(results))}, bare"
     made = _table(title, *HEADINGS, *results.values("sink"))
     for row in rows(results):
         made.add_row(*row)
@@ -250,7 +254,7 @@ FILES = {THROUGHPUT: "throughput", CPU: "cpu"}
 
 
 def draw(results: Results, directory: str) -> list[str]:
-    """Write all pictures: their paths. Raises OSError; MissingPackageError without matplotlib."""
+    """Write all pictures, and return their paths. Raises OSError; MissingPackageError without matplotlib."""
     return [
         path
         for way in results.values("way")

@@ -1,7 +1,7 @@
 """The whole measurement: writes the logs, counts calls, measures, reports.
 
-On disk: a store and the file sink in a directory of its own within the one that is given, removed at the end,
-whatever happens. Threads: one. A process for each socket or pipe, ended at the end.
+On disk: a store and the file sink in a new directory within the caller's, which is always removed at the end.
+Threads: one. Each socket or pipe has a process, which ends with the measurement.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _PREFIX = "segstore-zero-copy-"
 def run(
     directory: str | os.PathLike[str], plan: MeasurementPlan, progress: Progress, strace: bool = True
 ) -> Results:
-    """Measure all that the plan says, on the file system of `directory`. Raises OSError, StorageError;
-    InvalidArgumentError where the plan selects nothing that can run here.
+    """Measure the plan on the file system of `directory`. Raises OSError, StorageError; InvalidArgumentError
+    if no method of the plan can send to any of its sinks here.
 
-    `strace`: whether strace, where there is one, shall count the system calls again.
+    `strace`: count the system calls again with strace, if it is installed.
     """
     if not any(True for group in plan.groups() for _ in names(plan, group.sink, group.cache)):
         methods, to = ", ".join(plan.methods), ", ".join(plan.sinks)
@@ -71,7 +71,7 @@ def _ready(
 def _counted(
     root: str, plan: MeasurementPlan, sinks: Mapping[str, Receiver]
 ) -> dict[tuple[ContenderGroup, Contender], SyscallCounts]:
-    """Count the system calls, out of the page cache: where the bytes come from changes no count."""
+    """Count the system calls with a warm page cache; a cold one would not change the counts."""
     files = CountedFiles()
     with _ready(root, plan, sinks, files) as groups:
         return {

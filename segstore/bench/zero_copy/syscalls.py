@@ -1,7 +1,7 @@
-"""The system calls of each contender, counted by `CountedFiles` in a store that is opened for it alone, and
-by strace.
+"""The system calls of each contender, counted by `CountedFiles` in a store that is opened only for this
+contender, and by strace.
 
-On disk: opens a store to read. Threads: one. Where strace is installed, the same transfers run again in a
+On disk: opens a store to read. Threads: one. If strace is installed, the same transfers run again in a
 process that strace watches.
 """
 
@@ -32,21 +32,22 @@ TRANSFERS = 8
 
 
 class SyscallCounts(NamedTuple):
-    """Calls of one transfer by strace's names; notices of MSG_ZEROCOPY in all, and how many of them said that
-    the kernel has copied after all."""
+    """System calls of one transfer, by strace's names. `notices` are all notices of MSG_ZEROCOPY, and
+    `copied` the number of them that report a copy by the kernel.
+    """
 
     calls: Mapping[str, float]
     notices: int
     copied: int
 
     def per_mb(self, size: int) -> float:
-        """Return how many system calls a megabyte (1e6 bytes) takes in transfers of `size` bytes."""
+        """Return the number of system calls for a megabyte (1e6 bytes) in transfers of `size` bytes."""
         return sum(self.calls.values()) / size * 1e6
 
 
 def count(files: CountedFiles, sink: Receiver, ready: Ready, stretch: MeasuredLog) -> SyscallCounts:
-    """Return what TRANSFERS transfers call, or those that there are, once one has warmed up what is kept
-    between them.
+    """Return the counts of up to TRANSFERS transfers. A first transfer, which is not counted, sets up the
+    state that is kept between transfers.
     """
     transfers = min(TRANSFERS, stretch.transfers - 1)
     sink.expect(stretch.size * (transfers + 1))
@@ -62,38 +63,39 @@ def count(files: CountedFiles, sink: Receiver, ready: Ready, stretch: MeasuredLo
 
 # --- traced ------------------------------------------------------------------------------------
 
-# Transfers in a process that strace watches, and whether it and `CountedFiles` agree.
+# Transfers in a process that strace watches, to compare strace's counts with those of `CountedFiles`.
 #
-# Run by `judge`, and as `python -m segstore.bench.zero_copy.syscalls STORE DIRECTORY SINK CACHE SIZE METHOD`:
-# the process says that it is ready, goes on once it is told, and prints what it counted. strace is attached
-# meanwhile, so that only transfers are counted. The process probes nothing: closing a ring of io_uring would
-# interrupt a waiting transfer, which the kernel then begins again, as another call for strace.
+# Run by `judge`, and as `python -m segstore.bench.zero_copy.syscalls STORE DIRECTORY SINK CACHE SIZE METHOD`.
+# The process reports that it is ready, waits for an answer, makes the transfers, and prints its counts.
+# strace is attached while it waits, so that only transfers are counted. The process probes nothing: closing a
+# ring of io_uring would interrupt a waiting transfer, and the kernel would restart the call, which strace
+# lists twice.
 
 WARM = 2
 WATCHED = frozenset(
     {"sendfile", "splice", "copy_file_range", "pread64", "write", "sendto", "sendmsg", "recvmsg", "mmap"}
     | {"munmap", "pipe2", "poll", "fstat", "io_uring_setup", "io_uring_enter", "io_uring_register"}
 )
-"""Calls that a transfer may make. Of others, as brk, the interpreter makes some now and then."""
-_ALIASES = {"newfstatat": "fstat"}  # what the C library makes of it
+"""Calls that a transfer may make. Other calls, such as brk, are made by the interpreter at any time."""
+_ALIASES = {"newfstatat": "fstat"}  # the C library's fstat is this call
 READY = "ready\n"
 _PR_SET_PTRACER = 0x59616D61
 
 
 class Judged(NamedTuple):
-    """The WATCHED calls of as many TRANSFERS, by their own count and by strace's."""
+    """The WATCHED calls of TRANSFERS transfers, by `CountedFiles` and by strace."""
 
     counted: dict[str, int]
     traced: dict[str, int]
 
 
 def why_not() -> str | None:
-    """Return why strace can't judge here; None where it can."""
+    """Return the reason why strace can't judge here, or None if it can."""
     strace = shutil.which("strace")
     if strace is None:
         return "there is no strace here"
     command = [strace, "-c", "-o", os.devnull, "true"]
-    with ended_later():  # a strace that Ctrl-C ends may leave what it has begun stopped for ever
+    with ended_later():  # Ctrl-C would end strace, and leave its child stopped for ever
         tried = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True
         )
@@ -101,7 +103,7 @@ def why_not() -> str | None:
 
 
 def judge(root: str, directory: str, group: ContenderGroup, method: str) -> Judged:
-    """Count the same transfers of a store at `root` both ways. Raises StorageError where strace failed."""
+    """Count the same transfers of a store at `root` both ways. Raises StorageError if strace fails."""
     command = [
         sys.executable,
         "-m",
@@ -116,7 +118,7 @@ def judge(root: str, directory: str, group: ContenderGroup, method: str) -> Judg
     pipe = subprocess.PIPE
     with tempfile.NamedTemporaryFile("r", dir=directory, prefix="strace-") as report, ExitStack() as ending:
         with ended_later():
-            # A session of its own: Ctrl-C is for this one, which then ends it.
+            # A session of its own, because Ctrl-C is for this process, which then ends the child.
             watched = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
             ending.enter_context(watched)
             ending.push(lambda kind, *_: watched.kill() if kind else None)
@@ -125,7 +127,7 @@ def judge(root: str, directory: str, group: ContenderGroup, method: str) -> Judg
 
 
 def _watch(watched: subprocess.Popen[str], report: str) -> Counter[str]:
-    """Let strace list what the process calls next, and give the process's own count of that."""
+    """Attach strace to the process, let it make its transfers, and return its own counts."""
     assert watched.stdin is not None
     assert watched.stdout is not None
     if watched.stdout.readline() != READY:
@@ -134,7 +136,7 @@ def _watch(watched: subprocess.Popen[str], report: str) -> Counter[str]:
     with ExitStack() as ending:
         with ended_later():
             strace = ending.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
-            ending.callback(strace.send_signal, signal.SIGINT)  # it lets go, and ends its list
+            ending.callback(strace.send_signal, signal.SIGINT)  # strace detaches, and ends its list
         assert strace.stderr is not None
         said = strace.stderr.readline()
         if "attached" not in said:
@@ -149,13 +151,11 @@ def _of_transfers(calls: Counter[str]) -> dict[str, int]:
 
 
 def _listed(text: str) -> Counter[str]:
-    """Return the calls by name, of what `strace` lists. Memory that the interpreter or the C library asks for
-    is none of a transfer's: a mapping of no file. A call that the kernel begins anew is listed twice, and
-    counts once.
-    """
+    """Return the calls by name in strace's list."""
     calls: Counter[str] = Counter()
     for line in text.splitlines():
         name, bracket, rest = line.partition("(")
+        # The interpreter or the C library makes anonymous mappings, not a transfer.
         if name == "mmap" and "MAP_ANONYMOUS" in rest:
             continue
         if bracket and name.isidentifier() and " = ? ERESTART" not in rest:
@@ -164,7 +164,7 @@ def _listed(text: str) -> Counter[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the transfers in the process that is watched."""
+    """Run the transfers in the watched process."""
     root, directory, kind, cache, size, method = arguments
     files, one = CountedFiles(), Contender(LOG, method)
     with ExitStack() as stack:
@@ -181,13 +181,13 @@ def main(arguments: Sequence[str]) -> None:
         files.clear()
         for i in range(WARM, WARM + TRANSFERS):
             send(i % log.transfers)
-        os.writev(1, [json.dumps(files.calls).encode(), b"\n"])  # which no transfer calls
-        os.read(0, 1)  # until strace has let go: what comes now is of no transfer
+        os.writev(1, [json.dumps(files.calls).encode(), b"\n"])  # writev, because no transfer calls it
+        os.read(0, 1)  # wait until strace has detached: the calls from here on belong to no transfer
         to.wait()
 
 
 def _any_may_watch() -> None:
-    """Let any process watch this one, where Yama lets only its parents do so."""
+    """Allow any process to trace this one, because Linux's Yama allows only its parents."""
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
 
 

@@ -1,6 +1,6 @@
-"""Serves Spark's checkpoint directories out of a compacted topic.
+"""Serves Spark's checkpoint directories from a compacted topic.
 
-On disk: the topic, through the engine; see `segstore.filetree`. A WebHDFS server listens on the loopback
+On disk: the topic, through the engine (see `segstore.filetree`). A WebHDFS server listens on the loopback
 address, with a secret in its paths, for the client that PySpark ships. This package does not import pyspark.
 Threads: any may use a `Checkpoints`; the server has its own.
 """
@@ -36,7 +36,7 @@ _ROCKSDB = {
 
 class Checkpoints(Closing):
     """The checkpoints of a topic, and their server. It is a context manager: the server runs while it is
-    open; once it is closed, everything is durable.
+    open. After `close`, all files are durable.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class Checkpoints(Closing):
     # --- for Spark --------------------------------------------------------------------------
 
     def url(self, name: str = "", scheme: str = SCHEME) -> str:
-        """Return the URL of the checkpoint directory `name`. "segstore" is known to sessions that were
-        configured, and makes Spark take the checkpoint file manager with fewer requests; "webhdfs" is known
-        to all.
+        """Return the URL of the checkpoint directory `name`. Raises InvalidArgumentError.
 
-        Raises InvalidArgumentError.
+        Scheme "segstore" needs a session that `configure` has set up, and makes Spark take the checkpoint
+        file manager with fewer requests. Scheme "webhdfs" works in every session.
         """
         arguments.one_of("scheme", scheme, [SCHEME, "webhdfs"])
         return f"{scheme}://{HOST}:{self.port}/{self._secret}{clean_path(name)}".rstrip("/")
 
     def configure(self, spark: SparkSession, *, rocksdb: bool = False) -> None:
-        """Let a session know segstore:// and keep the checkpoints of RDDs and DataFrames here, below /rdd.
+        """Register segstore:// with a session, and set /rdd here as the checkpoint directory of its RDDs and
+        DataFrames.
 
         `rocksdb`: new queries keep their state in RocksDB with a changelog, the setting that suits a log.
         """
@@ -90,17 +90,17 @@ class Checkpoints(Closing):
 
     @property
     def offset(self) -> int:
-        """Return the log end offset: the directories of this moment can be seen as of it later."""
+        """Return the log end offset. The directories' state at this offset can be read later."""
         return self.tree.log.end_offset
 
     @property
     def operations(self) -> list[ServedOperation]:
-        """Return the last 10,000 operations that were served, in the order of their ends."""
+        """Return the last 10,000 served operations, in the order of their ends."""
         return list(self._faults.operations)
 
     @property
     def counts(self) -> Counter[str]:
-        """Return how often each operation was served."""
+        """Return the number of times each operation was served."""
         return Counter(self._faults.counts)
 
     def delay(
@@ -113,11 +113,11 @@ class Checkpoints(Closing):
         times: int = 1,
         after: bool = False,
     ) -> OperationFault:
-        """Let the `nth` matching operation from now on, and `times - 1` after it, take `seconds` longer.
+        """Delay the `nth` matching operation from now on, and the `times - 1` after it, by `seconds`.
 
-        `operation` is one of WebHDFS, such as "RENAME", or None for any; `path` is a pattern, with * and ?,
-        of its path in the tree (a RENAME's target). With `after` the delay comes after the operation in place
-        of before it. Raises InvalidArgumentError.
+        `operation` is a WebHDFS operation, such as "RENAME", or None for any; `path` is a pattern, with * and
+        ?, of the operation's path in the tree (a RENAME's target). With `after` the delay comes after the
+        operation instead of before it. Raises InvalidArgumentError.
         """
         return self._faults.add("delay", operation, path, nth, times, after=after, seconds=seconds)
 
@@ -130,8 +130,8 @@ class Checkpoints(Closing):
         times: int = 1,
         after: bool = False,
     ) -> OperationFault:
-        """Let matching operations fail, chosen as by `delay`: Spark gets an IOException. With `after`, the
-        operation was done all the same.
+        """Make matching operations fail with an IOException. They are chosen as by `delay`. With `after`, the
+        operation is done before the failure is reported.
         """
         return self._faults.add("fail", operation, path, nth, times, after=after)
 
@@ -144,8 +144,8 @@ class Checkpoints(Closing):
         times: int = 1,
         after: bool = False,
     ) -> OperationFault:
-        """Cut the connection of matching operations, chosen as by `delay`, without an answer. Java's client
-        may repeat the request by itself.
+        """Cut the connection of matching operations without an answer. They are chosen as by `delay`. Java's
+        client may repeat the request by itself.
         """
         return self._faults.add("drop", operation, path, nth, times, after=after)
 
@@ -156,9 +156,7 @@ class Checkpoints(Closing):
     # --- closing ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop the server, and make everything durable. A second call does nothing more. Raises
-        StorageError.
-        """
+        """Stop the server, and flush all files. A second call does nothing. Raises StorageError."""
         self._server.close()
         if not self.tree.log.context.closed:
             self.tree.flush()

@@ -1,7 +1,8 @@
-"""An HTTP/1.1 server for local clients: it listens on the loopback address, with a thread for each
+"""An HTTP/1.1 server for local clients. It listens on the loopback address, with a thread for each
 connection.
 
-Threads: `serve` is called by many at once. `close` cuts all connections and waits for their threads.
+Threads: `serve` is called from many threads at once. `close` cuts all connections and waits for their
+threads.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from typing import BinaryIO
 
 # --- wire --------------------------------------------------------------------------------------
 
-# The Hadoop client speaks HTTP/1.1, one request after the other on a connection. Threads: each
-# connection has one of its own. No lock is held while a body is received or sent.
+# The Hadoop client speaks HTTP/1.1, one request after the other on a connection. Threads: each connection has
+# its own. No lock is held while a body is received or sent.
 
 _MOST_LINE = 1 << 16
 _MOST_HEADERS = 100
 _PART = 1 << 16
-_MOST_LEFT = 1 << 24  # the most bytes of an unread body that are read so that the connection can go on
+_MOST_LEFT = 1 << 24  # bytes of an unread body that are read so that the connection can go on
 
 
 class BadRequestError(Exception):
@@ -50,8 +51,8 @@ class CheckpointRequest:
 
 @dataclass
 class Response:
-    """A response; `parts` have `length` bytes together. No Content-Type is ever sent, since the shaded client
-    fails on one.
+    """A response; `parts` have `length` bytes together. It never has a Content-Type, because the shaded
+    client fails on one.
     """
 
     status: int
@@ -67,11 +68,11 @@ class Response:
 
 
 class RequestBody:
-    """A request's body, part by part. Raises ConnectionError where the client goes away within it."""
+    """A request's body, part by part. Raises ConnectionError if the client disconnects within it."""
 
     def __init__(self, source: BinaryIO, headers: Mapping[str, str], sink: socket.socket) -> None:
         self._source, self._sink = source, sink
-        self._asked = headers.get("expect", "").lower() == "100-continue"
+        self._awaits_continue = headers.get("expect", "").lower() == "100-continue"
         encoding = headers.get("transfer-encoding", "identity").lower()
         if encoding not in ("identity", "chunked"):
             raise BadRequestError(f"Transfer-Encoding: {encoding}")
@@ -81,22 +82,22 @@ class RequestBody:
         self._parts = self._chunked() if encoding == "chunked" else self._plain(int(length))
 
     def __iter__(self) -> Iterator[bytes]:
-        if self._asked:
-            self._asked = False
+        if self._awaits_continue:
+            self._awaits_continue = False
             self._sink.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         return self._parts
 
     def drained(self) -> bool:
-        """Read the rest of the body; return False where the client was not told to send it, or it is too
-        long.
+        """Read the body to its end. Return False if it is too long, or if the client still waits for "100
+        Continue".
         """
         left = 0
-        if not self._asked:
+        if not self._awaits_continue:
             for part in self._parts:
                 left += len(part)
                 if left > _MOST_LEFT:
                     return False
-        return not self._asked
+        return not self._awaits_continue
 
     def _plain(self, left: int) -> Iterator[bytes]:
         while left:
@@ -123,7 +124,7 @@ class RequestBody:
 
 
 def read_request(source: BinaryIO, sink: socket.socket) -> CheckpointRequest | None:
-    """Return the next request; None where the client has closed the connection. Raises BadRequestError,
+    """Return the next request, or None if the client has closed the connection. Raises BadRequestError,
     ConnectionError.
     """
     first = source.readline(_MOST_LINE)
@@ -154,8 +155,8 @@ def _line(source: BinaryIO) -> bytes:
 
 
 def send(sink: socket.socket, response: Response, last: bool) -> None:
-    """Send the response; head and first part go out together. Raises OSError; what `parts` raises leaves
-    the response short.
+    """Send the response; head and first part go out together. Raises OSError. If `parts` raises, the response
+    is left short.
     """
     parts = iter(response.parts)
     sink.sendall(response.head(last) + next(parts, b""))
@@ -169,15 +170,15 @@ log = logging.getLogger("segstore")
 
 HOST = "127.0.0.1"
 _BACKLOG = 128
-_PAUSE = 0.1  # seconds, where there are no descriptors left
-_WAIT = 10.0  # seconds for threads that are still writing to the log
+_PAUSE = 0.1  # seconds, after accept() fails because no file descriptor is free
+_WAIT = 10.0  # seconds to wait for threads that still write to the log
 
 Serve = Callable[[CheckpointRequest], Response | None]
-"""Answers a request; an answer of None cuts the connection without a response."""
+"""Answers a request. None as its answer cuts the connection without a response."""
 
 
 class CheckpointServer:
-    """An HTTP server that runs from its construction on. The constructor raises OSError where the port is
+    """An HTTP server that runs from its construction on. The constructor raises OSError if the port is
     taken.
     """
 
@@ -229,7 +230,7 @@ class CheckpointServer:
             connection.close()
 
     def _one(self, connection: socket.socket, source: object) -> bool:
-        """Serve one request; return whether another may come."""
+        """Serve one request; return whether the connection stays open."""
         try:
             request = read_request(source, connection)  # type: ignore[arg-type]
         except BadRequestError as error:
@@ -252,7 +253,7 @@ class CheckpointServer:
                 return
             self._closed = True
             running = dict(self._open)
-        # A thread that is within accept() is woken by a connection, whatever the kernel does on close.
+        # A connection wakes a thread that waits in accept(); closing the socket does not on every kernel.
         with contextlib.suppress(OSError):
             socket.create_connection((HOST, self.port), timeout=1).close()
         self._acceptor.join(_WAIT)

@@ -1,5 +1,5 @@
-"""`FileRole` says what a file is to Spark, and so whether it may be replaced; `Sync` says when it is synced.
-`OperationFaults` has faults for studies of recovery.
+"""Rules for checkpoint files, and faults for studies of recovery. `FileRole` decides whether a file may be
+replaced, `Sync` whether it is synced; `OperationFaults` has the faults.
 
 Threads: any; `OperationFaults` has a lock.
 """
@@ -18,11 +18,11 @@ from segstore.errors import InvalidArgumentError
 
 
 class FileRole(enum.Enum):
-    """What a file is to Spark. The nearest directory above it that has one of these names decides.
+    """The role that a file has in a checkpoint. The nearest parent directory with one of these names decides.
 
-    A batch that is run again writes its state files again: they are replaced, where HDFS would answer false
-    and Spark would keep the old file silently. `offsets` and `commits` are refused: Spark asks whether they
-    are there before it renames, which is not atomic, so that of two runs of one query both could win.
+    A batch that runs again writes its state files again. They are replaced; HDFS would answer false, and
+    Spark would keep the old file silently. Replacing `offsets` and `commits` is refused: Spark checks whether
+    they exist before it renames, which is not atomic, so two runs of one query could both win.
     """
 
     STATE = "state"
@@ -40,13 +40,13 @@ def role_of(path: str) -> FileRole:
 
 
 class Sync(enum.Enum):
-    """Says which files are synced before Spark gets the answer; one fsync covers such a file and all that was
-    written before it.
+    """The levels of syncing: which files are synced before Spark gets the answer. One fsync covers the file
+    and all files that were written before it.
 
     BATCH: a micro-batch's plan (`offsets/N`), and with it the batch before, its state and its commit: one
-    fsync a batch. A power cut costs at most the batch that ran, and it is run again by the same plan.
-    COMMIT: `commits/N` too. FILE: every file that gets its name. NONE: nothing, as in a plain directory, for
-    Spark syncs none of its files.
+    fsync a batch. A power cut costs at most the running batch, and it runs again by the same plan. COMMIT:
+    `commits/N` too. FILE: every file that gets its name. NONE: no file, as in a plain directory: Spark syncs
+    none of its files.
     """
 
     NONE = "none"
@@ -55,7 +55,9 @@ class Sync(enum.Enum):
     FILE = "file"
 
     def covers(self, path: str) -> bool:
-        """Return whether a file is synced when it gets this name; a temporary name never is."""
+        """Return whether a file is synced when it gets this name. A temporary name, which begins with ".", is
+        never synced.
+        """
         if path.rpartition("/")[2].startswith("."):
             return False
         roles = {
@@ -76,11 +78,11 @@ OPERATIONS = (
     *("GETFILEBLOCKLOCATIONS", "GETSERVERDEFAULTS", "GETHOMEDIRECTORY", "CHECKACCESS"),
     *("CREATE", "MKDIRS", "RENAME", "DELETE"),
 )
-KEPT = 10_000  # how many operations are remembered
+KEPT = 10_000  # operations that are remembered
 
 
 class ServedOperation(NamedTuple):
-    """An operation that was served. `path` is a RENAME's target; `status` is HTTP's, or 0 where no answer was
+    """An operation that was served. `path` is a RENAME's target; `status` is HTTP's, or 0 if no answer was
     sent.
     """
 
@@ -92,7 +94,7 @@ class ServedOperation(NamedTuple):
 
 @dataclass(eq=False)
 class OperationFault:
-    """A fault for some operations; `hits` counts how often it struck."""
+    """A fault for matching operations; `hits` counts the operations that it struck."""
 
     kind: str
     operation: str | None
@@ -125,7 +127,7 @@ class OperationFaults:
     def add(
         self, kind: str, operation: str | None, path: str, nth: int, times: int, **more: float
     ) -> OperationFault:
-        """Set a fault, and return it. Raises InvalidArgumentError for an operation that does not exist."""
+        """Add a fault, and return it. Raises InvalidArgumentError for an operation that does not exist."""
         if operation not in (None, *OPERATIONS):
             raise InvalidArgumentError(f"operation={operation!r}: must be one of {', '.join(OPERATIONS)}")
         if nth < 1 or times < 1:

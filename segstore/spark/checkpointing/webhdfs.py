@@ -1,8 +1,8 @@
 """`WebHdfs`: serves the operations of WebHDFS from a file tree. On disk: through the tree.
 
-A plain RENAME may overwrite a file, unlike in HDFS, where that serves Spark better (see `FileRole`). `Sync`
-says what is made durable before the answer goes out; the rest is durable within flush.ms. Threads: any; no
-lock is held while a body is received.
+Unlike in HDFS, a plain RENAME overwrites a file of a query's state (see `FileRole`). `Sync` decides whether a
+file is durable before the answer goes out; other files are durable within flush.ms. Threads: any; no lock is
+held while a body is received.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _JAVA: list[tuple[type[BaseException], int, str]] = [
 ]
 
 
-def answer(told: Mapping[str, Any], status: int = 200) -> Response:
-    data = json.dumps(told, ensure_ascii=False).encode()
+def answer(content: Mapping[str, Any], status: int = 200) -> Response:
+    data = json.dumps(content, ensure_ascii=False).encode()
     return Response(status, [data], len(data))
 
 
@@ -70,7 +70,7 @@ def boolean(value: bool) -> Response:
 
 
 def failure(error: BaseException) -> Response:
-    """Return the RemoteException that the client throws again."""
+    """Return the RemoteException from which the client makes its own exception."""
     status, java = next((status, java) for kind, status, java in _JAVA if isinstance(error, kind))
     exception = {"exception": java.rpartition(".")[2], "javaClassName": java, "message": _text(error)}
     return answer({"RemoteException": exception}, status)
@@ -83,7 +83,7 @@ def _text(error: BaseException) -> str:
 
 
 def status_of(node: File | Directory, name: str = "", children: int = 0) -> dict[str, Any]:
-    """Return a FileStatus; `name` is the last part of the path, where it is listed."""
+    """Return a FileStatus; `name` is the last part of the path if it is an entry of a listing, else ""."""
     is_file = isinstance(node, File)
     return {
         "accessTime": 0,
@@ -178,7 +178,7 @@ class WebHdfs:
         }
 
     def serve(self, request: CheckpointRequest) -> Response | None:
-        """Return the response to a request; None where the connection is to be cut."""
+        """Return the response to a request, or None if the connection must be cut."""
         target, _, text = request.target.partition("?")
         query = {name.lower(): value for name, value in parse_qsl(text, keep_blank_values=True)}
         name = query.get("op", "").upper()
@@ -210,10 +210,9 @@ class WebHdfs:
     def _found(
         self, request: CheckpointRequest, name: str, query: Query
     ) -> Callable[[str, Query], Response] | None:
-        """Return the function that serves an operation; None for the first step of CREATE, which only tells
-        the client where the body goes.
-        """
+        """Return the function that serves an operation, or None for the first step of CREATE."""
         if (request.method, name) == ("PUT", "CREATE"):
+            # The answer to the first step of CREATE redirects the client.
             return partial(self._create, request) if query.get("data") == "true" else None
         run = self._operations.get((request.method, name))
         if run is None:
@@ -229,10 +228,10 @@ class WebHdfs:
     def _served(self, name: str, path: str, run: Callable[[], Response]) -> Response | None:
         began = time.monotonic()
         faults = self._faults.meeting(name, path)
-        outcome = _struck(faults, name, path, after=False)
+        outcome = _faulted(faults, name, path, after=False)
         if outcome is None:
             outcome = _guarded(run)
-            outcome = _struck(faults, name, path, after=True) or outcome
+            outcome = _faulted(faults, name, path, after=True) or outcome
         self._faults.note(name, path, 0 if isinstance(outcome, OperationFault) else outcome.status, began)
         return None if isinstance(outcome, OperationFault) else outcome
 
@@ -263,7 +262,7 @@ class WebHdfs:
         return answer(statuses(self._tree.listing(path)))
 
     def _list_batch(self, path: str, query: Query) -> Response:
-        """Return the whole listing at once."""
+        """Return the whole listing, so that no further request is needed."""
         after = query.get("startafter", "")
         entries = [entry for entry in self._tree.listing(path) if not after or entry[0] > after]
         listing = {"partialListing": statuses(entries), "remainingEntries": 0}
@@ -313,7 +312,7 @@ class WebHdfs:
         return boolean(done)
 
     def _plain_rename(self, path: str, target: str) -> bool:
-        """Rename as HDFS does, which returns false where it can't, but replace files as `FileRole` says."""
+        """Rename as HDFS does, which returns false on failure, but replace state files (`FileRole.STATE`)."""
         there = self._tree.get(target)
         if isinstance(there, Directory) and path != target:
             target = target.rstrip("/") + "/" + path.rpartition("/")[2]
@@ -337,9 +336,8 @@ class WebHdfs:
                 self._renamed.popitem(last=False)
 
     def _renamed_before(self, path: str, target: str) -> bool:
-        """Return whether this request repeats an earlier one: Java's client sends a request again, unasked,
-        where a kept connection ends without an answer.
-        """
+        """Return whether this request repeats an earlier rename."""
+        # Java's client repeats a request if a kept connection ends without an answer.
         node = self._tree.get(target)
         return isinstance(node, File) and self._renamed.get((path, target)) == node.id
 
@@ -371,10 +369,10 @@ def _guarded(run: Callable[[], Response]) -> Response:
         return failure(error)
 
 
-def _struck(
+def _faulted(
     faults: list[OperationFault], name: str, path: str, *, after: bool
 ) -> Response | OperationFault | None:
-    """Return what faults make of the answer: a Fault, where the connection is to be cut."""
+    """Apply the faults, and return an error response, a fault that cuts the connection, or None."""
     for fault in (fault for fault in faults if fault.after is after):
         if fault.kind == "delay":
             time.sleep(fault.seconds)

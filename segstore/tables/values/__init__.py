@@ -1,7 +1,7 @@
 """Values as typed columns: JSON, Avro, Protobuf, and the application's own functions; and rows as values.
 
-`serializer("avro", schema)` is the `value_serializer` of a Producer, and its `column(rows)` are the values
-that `append_batch` takes.
+`serializer("avro", schema)` is the `value_serializer` of a Producer. Its `column(rows)` returns values for
+`append_batch`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """`AvroDecoder`: Avro values as columns, decoded by fastavro.
 
-With schemas by id each value must have Confluent's prefix. With one schema a topic's values have it if more
-of the first ones are whole values behind a byte 0 and an id above 0 than from their first byte on: some bytes
-are both, so that one value can't say it. A value that can't be read as most of the others may be read the
-other way.
+With schemas by id each value must have Confluent's prefix. With one schema the first values decide whether a
+topic has the prefix: more of them must be whole values after a byte 0 and an id above 0 than from their first
+byte on. One value can't decide it, because some bytes are valid both ways. A later value that can't be read
+this way may be read the other way.
 
-Nothing is on disk. Threads: a decoder may be used by any number of them.
+Nothing is on disk. Threads: any number may use a decoder.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 SAMPLE = 100
-"""Values that are looked at for a prefix."""
+"""The number of values that are checked for a prefix."""
 
 First = Callable[[], pa.Array]
 Schemas = Mapping[int, Any] | Callable[[int], Any]
 
 
 class AvroDecoder:
-    """Values of a schema, of which `first` gets the first ones; or of one by the id in the prefix of each
-    value, read as values of `schema`.
+    """A decoder of values of one schema; `first` returns a topic's first values. With `by_id` each value has
+    its own writer's schema, found by the id in its prefix, and is read as `schema`.
     """
 
     def __init__(self, schema: Any, first: First, by_id: Schemas | None = None) -> None:
@@ -52,8 +52,9 @@ class AvroDecoder:
 
     @classmethod
     def by_id(cls, schemas: Schemas, first: First) -> Self:
-        """Return the decoder of values with a prefix: the schema with the highest id is that of the columns;
-        of a callable the highest id in the first records. Raises InvalidArgumentError.
+        """Return the decoder of values with a prefix. The columns are those of the schema with the highest
+        id: of the mapping's ids, or, for a callable, of the ids in the first records. Raises
+        InvalidArgumentError.
         """
         if isinstance(schemas, Mapping):
             ids = [_id(each) for each in schemas]
@@ -70,14 +71,16 @@ class AvroDecoder:
             raise InvalidArgumentError(f"value_schema: {error}") from error
 
     def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
-        """Return columns. Raises BadValues, pyarrow.ArrowInvalid, OverflowError."""
+        """Decode the values, and return the columns `names`. Raises BadValues, pyarrow.ArrowInvalid,
+        OverflowError.
+        """
         read = self._plain if self._by_id is None else self._written
         rows: list[Any] = []
         bad: dict[int, str] = {}
         for i, data in enumerate(values.to_pylist()):
             try:
                 rows.append(None if data is None else read(data))
-            except SegstoreError:  # no value's fault
+            except SegstoreError:  # an error of the callable `schemas`, not of the value
                 raise
             except Exception as error:
                 bad[i] = reason_of(error)

@@ -1,7 +1,7 @@
-"""Arrow types of Avro schemas, and the conversions of values that fastavro makes to ones that Arrow takes.
+"""Arrow types of Avro schemas, and the conversions from fastavro's values to Arrow's.
 
-Dates and times are read as the numbers that they are: Arrow's have the same unit, and a year above 9999 is no
-error. Nothing is on disk. Threads: no state but that of a walk.
+Dates and times are read as plain numbers: Arrow's types have the same units, and allow years above 9999.
+Nothing is on disk. Threads: no state except that of a walk.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NUMBERS = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
 }
-"""Logical types of which a number is read."""
+"""Logical types whose values are read as numbers."""
 NAMED = ("record", "error", "enum", "fixed")
 WIDEST = 76
 """Digits of Arrow's widest decimal."""
@@ -50,7 +50,7 @@ Fix = Callable[[Any], Any]
 
 
 class AvroConversion(NamedTuple):
-    """An Arrow type, and the conversion of its values, None if there is nothing to convert."""
+    """An Arrow type, and the conversion of its values, None if no value is converted."""
 
     type: pa.DataType
     fix: Fix | None = None
@@ -71,7 +71,7 @@ def parsed(schema: Any) -> Any:
 
 
 def read_as_numbers(schema: Any) -> Any:
-    """Return a parsed schema without the logical types of NUMBERS, as fastavro takes it."""
+    """Return a parsed schema for fastavro, without the logical types of NUMBERS."""
     return fastavro.parse_schema(_stripped(schema))
 
 
@@ -97,7 +97,7 @@ def _number(schema: Mapping[str, Any]) -> pa.DataType | None:
 
 
 def walked(schema: Any) -> tuple[AvroConversion, bool]:
-    """Return the kind of a parsed schema; and whether fastavro has to name the types of values in unions."""
+    """Return (conversion of a parsed schema, whether fastavro must name the types of values in unions)."""
     walk = _SchemaWalk(tagged=False)
     kind = walk.kind(schema)
     if not walk.ambiguous:
@@ -106,14 +106,16 @@ def walked(schema: Any) -> tuple[AvroConversion, bool]:
 
 
 class _SchemaWalk:
-    """`tagged`: values of named types come from unions as pairs of the name and the value."""
+    """A walk over a schema. If `tagged`, a value of a named type in a union is a pair of the name and the
+    value.
+    """
 
     def __init__(self, tagged: bool) -> None:
         self.tagged, self.ambiguous = tagged, False
         self._named: dict[str, AvroConversion | None] = {}
 
     def kind(self, schema: Any) -> AvroConversion:
-        """Return the kind of a schema, or of the named one."""
+        """Return the conversion of a schema, which may be a name."""
         if isinstance(schema, list):
             return self._union(schema)
         if isinstance(schema, str):
@@ -154,15 +156,18 @@ class _SchemaWalk:
 
 
 def full_name(schema: Any) -> str:
-    """Return the name of a schema as a branch of a union: that of its type, the full one of a named type."""
+    """Return the name of a schema as a branch of a union: its type's name, with the namespace for a named
+    type.
+    """
     if isinstance(schema, str):
         return schema
     return str(schema["name"]) if schema["type"] in NAMED else full_name(schema["type"])
 
 
 def branch_names(schemas: list[Any]) -> dict[str, str]:
-    """Return the fields of a union's struct by the full names of its branches: the same names, without the
-    namespace if they are clear so. int is within long, and float within double.
+    """Return the fields of a union's struct by the full names of its branches. A field has its branch's name,
+    without the namespace if the short name is unique. Values of int are in the field of long, and those of
+    float in the field of double, if both types are branches.
     """
     branches = {full_name(each): each for each in schemas if each != "null"}
     for narrow, wide in (("int", "long"), ("float", "double")):
@@ -177,7 +182,7 @@ def branch_names(schemas: list[Any]) -> dict[str, str]:
 
 
 def struct(kinds: Mapping[str, AvroConversion]) -> AvroConversion:
-    """Return the kind of a record with these fields."""
+    """Return the conversion of a record with these fields."""
     fixes = [(name, kind.fix) for name, kind in kinds.items() if kind.fix]
 
     def fix(row: dict[str, Any]) -> dict[str, Any]:
@@ -218,7 +223,9 @@ def _untagged(change: Fix | None) -> Fix:
 
 
 def _one_of(branches: Mapping[str, AvroConversion], names: Mapping[str, str]) -> AvroConversion:
-    """Return the kind of a union: a struct with a field for each branch, one of which is not null."""
+    """Return the conversion of a union: a struct with a field for each branch, only one of which is not
+    null.
+    """
 
     def fix(value: Any) -> dict[str, Any]:
         name, inner = value if isinstance(value, tuple) else (_of_python(value, branches), value)
@@ -239,8 +246,8 @@ def _of_python(value: Any, branches: Mapping[str, AvroConversion]) -> str:
 
 
 def _logical(schema: dict[str, Any]) -> AvroConversion:
-    """Return the kind of a primitive or fixed schema; a logical type that does not fit is none, as Avro has
-    it.
+    """Return the conversion of a primitive or fixed schema; as in Avro, a logical type that does not fit is
+    ignored.
     """
     base, logical = schema["type"], schema.get("logicalType")
     if number := _number(schema):

@@ -2,8 +2,8 @@
 
 Nothing is on disk. Functions without state: safe from any thread.
 
-Rows are dicts, or what a table's `to_pylist` gives: then maps are lists of pairs, and a union with several
-types is a dict with a field for each.
+Rows are dicts, or the items of a table's `to_pylist`. In these, maps are lists of pairs, and a union with
+several types is a dict with a field for each type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ Encode = Callable[[Any], bytes]
 
 
 def encoder(schema: Any, before: bytes) -> Encode:
-    """Return what makes a row a value behind the bytes `before`. Raises InvalidArgumentError."""
+    """Return a function that encodes a row, with the bytes `before` at the beginning. Raises
+    InvalidArgumentError.
+    """
     made = parsed(schema)
     rows = _AvroRows(made)
 
@@ -35,7 +37,7 @@ def encoder(schema: Any, before: bytes) -> Encode:
 
 
 class _AvroRows:
-    """Rows as fastavro takes them."""
+    """Rows in the form that fastavro writes."""
 
     def __init__(self, schema: Any) -> None:
         self._named: dict[str, Any] = {}
@@ -52,7 +54,7 @@ class _AvroRows:
             self._learn([*inner, *(schema[name] for name in ("items", "values", "type") if name in schema)])
 
     def row(self, schema: Any, value: Any) -> Any:
-        """Return a value of a schema."""
+        """Return a value of a schema in fastavro's form."""
         if value is None:
             return None
         if isinstance(schema, list):
@@ -80,7 +82,7 @@ class _AvroRows:
         if len(names) < 2:
             return self.row(kinds[next(iter(names))], value) if names else value
         if not isinstance(value, Mapping) or set(value) != set(names.values()):
-            return value  # as fastavro takes it
+            return value  # already in fastavro's form
         name = next(name for name, short in names.items() if value[short] is not None)
         made = self.row(kinds[name], value[names[name]])
         return (name, made) if isinstance(made, dict) and name != "map" else made

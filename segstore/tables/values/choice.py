@@ -1,4 +1,4 @@
-"""The decoder that `values` and `value_schema` stand for. Nothing is on disk. Threads: any."""
+"""The choice of a decoder by `values` and `value_schema`. Nothing is on disk. Threads: any."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .decoding import Decoder
 from .function import FunctionDecoder
 
 First = Callable[[], pa.Array]
-"""Gets the first values of the topic."""
+"""Returns the first values of the topic."""
 
 
 def decoder_of(values: Any, value_schema: Any, first: First) -> Decoder | None:

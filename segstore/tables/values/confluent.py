@@ -1,5 +1,6 @@
-"""Confluent's wire format: a byte 0, the schema's id in a registry as int32, and for Protobuf the path of the
-message within its file, before the value. Nothing is on disk. Functions without state: safe from any thread.
+"""Confluent's wire format. Before the value are a byte 0, the schema's id in a registry as int32, and for
+Protobuf the path of the message within its file. Nothing is on disk. Functions without state: safe from any
+thread.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from segstore.integers import INT32_MAX
 
 SIZE = 5
-"""Bytes of the magic byte and the id."""
+"""Bytes of the byte 0 and the id."""
 
 
 def schema_id(value: bytes) -> int | None:
-    """Return the id before a value, if it begins as such a prefix does: ids are above 0."""
+    """Return the id before a value, or None without a prefix. Ids are above 0."""
     if len(value) < SIZE or value[0]:
         return None
     number = int.from_bytes(value[1:SIZE], "big")
@@ -26,7 +27,7 @@ def prefix(number: int) -> bytes:
 
 
 def message_at(value: bytes) -> int:
-    """Return the position of a Protobuf message behind prefix and path. Raises ValueError."""
+    """Return the position of a Protobuf message after prefix and path. Raises ValueError."""
     count, at = _zigzag(value, SIZE)
     if count < 0:
         raise ValueError(f"Confluent's prefix has {count} message indexes")

@@ -1,6 +1,6 @@
-"""`Decoder`: makes columns out of values; and the search for the values that it can't decode.
+"""`Decoder`: makes columns from values; and the search for values that it can't decode.
 
-Nothing is on disk. Threads: a decoder may be used by any number of them.
+Nothing is on disk. Threads: any number may use a decoder.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from segstore.arrays import np
 from segstore.errors import SegstoreError
 
 VALUE = "value"
-"""The column of values that are no objects."""
+"""The column of values that are not objects."""
 
 Columns = list[pa.Array]
 Make = Callable[[pa.Array], Columns]
 
 
 class BadValues(Exception):
-    """Values that can't be decoded: `reasons` by their number in the array."""
+    """Values that can't be decoded; `reasons` are by their index in the array."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         self.reasons = dict(reasons)
@@ -30,21 +30,23 @@ class BadValues(Exception):
 
 
 class Decoder(Protocol):
-    """`schema` has the columns of decoded values; `is_object`: they are the fields of an object, else the one
-    column `value`.
+    """Makes columns from values. `schema` has the columns: the fields of an object if `is_object`, else the
+    one column `value`.
     """
 
     schema: pa.Schema
     is_object: bool
 
     def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
-        """Return the columns `names` of a binary array, with nulls in the rows of its nulls. Raises
-        BadValues, or any other exception if it does not know which of the values are bad.
+        """Return the columns `names` of a binary array, with nulls for its nulls. Raises BadValues; another
+        exception if the bad values are not known.
         """
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what an exception says, after its class; pyarrow's row is that of a value alone."""
+    """Return an exception's class and text. pyarrow's " in row 0" is removed, because it decoded only one
+    value.
+    """
     return f"{type(error).__name__}: {error}".removesuffix(": ").removesuffix(" in row 0")
 
 
@@ -56,9 +58,7 @@ def without(values: pa.Array, rows: Sequence[int]) -> pa.Array:
 
 
 def decoded(make: Make, values: pa.Array) -> tuple[Columns, dict[int, str]]:
-    """Return the columns of values, in which bad values are null, and what is wrong with the bad ones, by
-    their number.
-    """
+    """Return (columns of the values, with nulls for bad values; reasons of the bad values by their index)."""
     bad: dict[int, str] = {}
     while True:
         columns, found = _tried(make, values)
@@ -69,7 +69,7 @@ def decoded(make: Make, values: pa.Array) -> tuple[Columns, dict[int, str]]:
 
 
 def up_to_bad(make: Make, values: pa.Array) -> tuple[Columns, tuple[int, str] | None]:
-    """Return the columns of the values before the first bad one, and the number and reason of that one."""
+    """Return (columns of the values before the first bad one, its index and reason)."""
     first = None
     while True:
         columns, found = _tried(make, values, first_only=True)
@@ -88,14 +88,16 @@ def _tried(make: Make, values: pa.Array, first_only: bool = False) -> tuple[Colu
         raise
     except Exception as error:
         found = _searched(make, values, error, first_only)
-        if not found:  # the parts are good: whatever failed was no value
+        if not found:  # each half can be decoded, so the error is not a value's
             raise
         return None, found
 
 
 def _searched(make: Make, values: pa.Array, error: Exception, first_only: bool) -> dict[int, str]:
-    """Return the bad ones of values that can't be decoded together, by halves; at least the first of them."""
-    if values.null_count == len(values):  # no value is bad: the decoder is
+    """Return the bad values of an array that can't be decoded as a whole, found by halving; with `first_only`
+    only the first half with bad values is searched.
+    """
+    if values.null_count == len(values):  # without a value the error is the decoder's
         return {}
     if len(values) == 1:
         return {0: reason_of(error)}

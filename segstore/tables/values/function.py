@@ -1,6 +1,6 @@
 """`FunctionDecoder`: values as columns, decoded by the application's function on an Arrow column.
 
-Nothing is on disk. Threads: those of the scan call the function, several at a time.
+Nothing is on disk. Threads: several threads of a scan call the function at once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from .decoding import VALUE, Columns
 
 
 class FunctionDecoder:
-    """`function` takes a pyarrow.BinaryArray without nulls, and returns a pyarrow.Array or ChunkedArray of
-    the same length: of structs, whose fields are the columns, or of another type, the column `value`. It is
-    called with an empty array to learn the type, and then with batches of any length, without their null
-    values. If it raises, it is called with parts of the batch until the values are known that it raises for.
+    """A decoder that calls `function`. The function takes a pyarrow.BinaryArray without nulls, and returns a
+    pyarrow.Array or ChunkedArray of the same length: of structs, whose fields are the columns, or of another
+    type, for the column `value`.
+
+    It is called with an empty array to learn the type, and then with batches of any length, without their
+    nulls. If it raises, it is called with parts of the batch until the bad values are found.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -36,7 +38,9 @@ class FunctionDecoder:
         self.schema = pa.schema(list(self._type) if self.is_object else [(VALUE, self._type)])
 
     def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
-        """Return columns. Raises InvalidTypeError, and what the function raises."""
+        """Decode the values, and return the columns `names`. Raises InvalidTypeError, and the errors of
+        the function.
+        """
         there = values.drop_null()
         made = _array(self._function(there))
         if len(made) != len(there):
@@ -50,7 +54,7 @@ class FunctionDecoder:
 
 
 def _places(values: pa.Array) -> pa.Array:
-    """Return the number of each value among those that are not null, null for the others."""
+    """Return the index of each value in the array without nulls; null for a null."""
     valid = np.asarray(values.is_valid())
     return pa.array(np.cumsum(valid) - 1, mask=~valid)
 

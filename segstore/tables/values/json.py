@@ -1,11 +1,11 @@
 """`JsonDecoder`: JSON values as columns, by one call of pyarrow's reader for all values of a batch.
 
-The reader takes lines. Each value is one line of its own, however it is made, because of three checks: it
-begins with "{" and ends with "}", so that it can't go on in the next line (a string can't either: the reader
-refuses a line's end in strings), and there are as many rows as values, so that none has two objects. Values
-that are no objects come in an object of their own, whose other fields the reader refuses.
+The reader takes lines. Three checks make sure that each value is one line. It begins with "{" and ends with
+"}", so it can't continue in the next line. The reader refuses a line's end in a string. There are as many
+rows as values, so no value has two objects. Values that are not objects are put into an object of their own,
+whose other fields the reader refuses.
 
-Nothing is on disk. Threads: a decoder may be used by any number of them.
+Nothing is on disk. Threads: any number may use a decoder.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ OPEN, CLOSE = b"{}"
 
 
 class JsonDecoder:
-    """Values with the columns of a schema; other fields are passed over. `is_object=False`: the schema has
-    the type of the values themselves, as `value`.
+    """A decoder of values with the columns of a schema; other fields are ignored. With `is_object=False` the
+    schema's one field, `value`, has the type of the values themselves.
     """
 
     def __init__(self, schema: pa.Schema, is_object: bool = True) -> None:
@@ -40,7 +40,9 @@ class JsonDecoder:
         self._deep = has_struct(schema.field(0).type) if not is_object else False
 
     def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
-        """Return columns. Raises BadValues, pyarrow.ArrowInvalid, ValueError."""
+        """Decode the values, and return the columns `names`. Raises BadValues, pyarrow.ArrowInvalid,
+        ValueError.
+        """
         fields = [self.schema.field(name) for name in names]
         if not len(values):
             return [pa.array([], field.type) for field in fields]
@@ -67,7 +69,9 @@ class JsonDecoder:
         return made
 
     def _confirmed(self, texts: pa.Array, fields: Sequence[pa.Field]) -> dict[int, str]:
-        """Return the values that are bad each by itself, of those that Python finds no good."""
+        """Return the values that are bad when read alone. Only values that Python's check rejects are
+        tried.
+        """
         kind = pa.struct(fields) if self.is_object else fields[0].type
         reasons: dict[int, str] = {}
         for i, text in enumerate(texts.to_pylist()):
@@ -81,7 +85,7 @@ class JsonDecoder:
         return reasons
 
     def _checked(self, values: pa.Array) -> pa.Array:
-        """Return the values as the reader may see them, JSON's null as null. Raises BadValues."""
+        """Return values that are safe for the reader, with nulls for JSON's null. Raises BadValues."""
         reasons = not_unicode(values)
         if self.is_object:
             nulls, others = _no_objects(values)
@@ -95,7 +99,9 @@ class JsonDecoder:
 
 
 def unframed(values: pa.Array) -> pa.Array:
-    """Return values without Confluent's prefix: JSON never begins with a byte 0, so that one is a prefix."""
+    """Return values without Confluent's prefix. JSON never begins with a byte 0, so a byte 0 begins a
+    prefix.
+    """
     if not len(values):
         return values
     at, content = _content(values)
@@ -113,14 +119,16 @@ def unframed(values: pa.Array) -> pa.Array:
 
 
 def _content(values: pa.Array) -> tuple[Any, Any]:
-    """Return the bytes of a binary array that is not empty, behind the offsets of its values within them."""
+    """Return (offsets of the values within the bytes, bytes) of a binary array that is not empty."""
     _, offsets, data = values.buffers()
     at = np.frombuffer(offsets, np.int32, len(values) + 1, 4 * values.offset)
     return at - at[0], np.frombuffer(b"" if data is None else data, np.uint8)[at[0] : at[-1]]
 
 
 def not_unicode(values: pa.Array) -> dict[int, str]:
-    """Return the values that are no UTF-8: pyarrow's reader makes strings of them all the same."""
+    """Return the reasons of values that are not UTF-8, because pyarrow's reader would accept them as
+    strings.
+    """
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -137,7 +145,9 @@ def _undecodable(value: bytes | None) -> str:
 
 
 def _edges(values: pa.Array) -> tuple[Any, Any, Any, Any]:
-    """Return whether each value is there, its first and its last byte (-1 if it has none) and its length."""
+    """Return for each value whether it is not null, its first and its last byte (-1 without one) and its
+    length.
+    """
     n = len(values)
     at, content = _content(values)
     lengths = np.diff(at)
@@ -150,7 +160,7 @@ def _edges(values: pa.Array) -> tuple[Any, Any, Any, Any]:
 
 
 def _no_objects(values: pa.Array) -> tuple[list[int], dict[int, str]]:
-    """Return which values are JSON's null, and what is wrong with those that are no objects by their ends."""
+    """Return (indexes of JSON's nulls, reasons of values that don't begin and end as objects do)."""
     there, first, last, lengths = _edges(values)
     nulls: list[int] = []
     reasons: dict[int, str] = {}
@@ -174,11 +184,11 @@ def _no_json(values: pa.Array) -> dict[int, str]:
 
 
 def _said(text: bytes) -> str:
-    """Return what is wrong with a text as JSON; nothing if it is JSON."""
+    """Return the error of a text as JSON, or "" if it is valid."""
     if not text:
         return "it has no bytes"
     try:
-        json.loads(text.decode())  # of bytes it would guess the encoding
+        json.loads(text.decode())  # from bytes it would guess the encoding
     except (ValueError, RecursionError) as error:
         return reason_of(error)
     return ""
@@ -200,7 +210,7 @@ def _lines(values: pa.Array) -> pa.Buffer:
 
 
 def _table(lines: pa.Buffer, schema: pa.Schema, unexpected: str) -> pa.Table:
-    """Read lines as one block: a block's end within a value would end it."""
+    """Read lines as one block, because the end of a block within a value would end the value."""
     return pj.read_json(
         pa.BufferReader(lines),
         read_options=pj.ReadOptions(use_threads=False, block_size=min(len(lines) + 1, INT32_MAX)),
@@ -209,16 +219,18 @@ def _table(lines: pa.Buffer, schema: pa.Schema, unexpected: str) -> pa.Table:
 
 
 def inferred(values: pa.Array) -> JsonDecoder:
-    """Return the decoder of values like these: the first one that is JSON, and not null, says whether they
-    are objects; the types are those that the others have, too, without the ones that have no common type with
-    those before. Whole numbers are int64, above it and with fractions double; all strings are strings. Raises
-    InvalidArgumentError if none is JSON.
+    """Return the decoder for values like these.
+
+    The first value that is JSON and not null decides whether they are objects. The types are those of all
+    values; a value without a common type with the values before it is ignored. Whole numbers are int64,
+    larger ones and fractions double; all strings are strings. Raises InvalidArgumentError if no value is
+    JSON.
     """
     kind = pa.null()
     for text in unframed(values).drop_null().to_pylist():
         try:
             found = type_of(json.loads(text.decode()))
-        except (ValueError, RecursionError):  # it is bad, which is said when it is read
+        except (ValueError, RecursionError):  # it is reported when it is read
             continue
         if not pa.types.is_null(kind) and pa.types.is_struct(kind) != pa.types.is_struct(found):
             continue

@@ -1,4 +1,4 @@
-"""Arrow types of JSON: those that pyarrow reads, and those inferred from values.
+"""Arrow types of JSON: types that pyarrow reads, and types inferred from values.
 
 Nothing is on disk. Functions without state: safe from any thread.
 """
@@ -17,11 +17,11 @@ from segstore.errors import InvalidArgumentError
 from segstore.integers import INT64_MAX
 
 DEEPEST = 64
-"""Levels of an inferred type: fields that lie deeper are no columns."""
+"""Levels of an inferred type. A value with more levels is not used for it."""
 
 
 def read_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type as which pyarrow reads JSON that is cast to `kind`: dates are strings."""
+    """Return the type as which pyarrow reads JSON that is then cast to `kind`: dates are read as strings."""
     if pa.types.is_date(kind):
         return pa.string()
     if pa.types.is_dictionary(kind):
@@ -71,8 +71,8 @@ WHOLE = {
 
 
 def is_good(text: bytes, kind: pa.DataType) -> bool:
-    """Return whether a value seems to be one of a type. pyarrow may be of another opinion, for example of a
-    number that is within a field of no column.
+    """Return whether a value seems to fit a type. pyarrow may decide otherwise, for example on a number in a
+    field without a column.
     """
     try:
         return _is_of(json.loads(text.decode(), object_pairs_hook=_once), kind)
@@ -116,12 +116,12 @@ def _is_time(text: str) -> bool:
 
 
 class ConflictError(ValueError):
-    """Two values have no common type."""
+    """Two values without a common type."""
 
 
 def type_of(value: Any, depth: int = 0) -> pa.DataType:
-    """Return the type of a value that `json.loads` made. Raises ConflictError if it nests too deeply, or a
-    list's items have no common type.
+    """Return the type of a value of `json.loads`. Raises ConflictError if it nests too deeply, or if a list's
+    items have no common type.
     """
     if depth > DEEPEST:
         raise ConflictError(f"it nests deeper than {DEEPEST} levels")
@@ -135,7 +135,7 @@ def type_of(value: Any, depth: int = 0) -> pa.DataType:
 
 
 def common(kinds: Iterable[pa.DataType]) -> pa.DataType:
-    """Return the type that has all values of some; null if there are none. Raises ConflictError."""
+    """Return the common type of several types; null if there are none. Raises ConflictError."""
     made = pa.null()
     for kind in kinds:
         made = merged(made, kind)
@@ -143,7 +143,7 @@ def common(kinds: Iterable[pa.DataType]) -> pa.DataType:
 
 
 def merged(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the type that has the values of both. Raises ConflictError."""
+    """Return the common type of two types. Raises ConflictError."""
     if one == other or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):

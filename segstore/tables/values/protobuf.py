@@ -1,9 +1,9 @@
 """`ProtobufDecoder`: Protobuf messages as columns, decoded by google.protobuf.
 
-A value that begins with a byte 0 has Confluent's prefix and the message's path, which are passed over: no
-message begins so, as no field has the number 0.
+A value that begins with a byte 0 has Confluent's prefix and the message's path, which are skipped. No message
+begins with a byte 0, because no field has the number 0.
 
-Nothing is on disk. Threads: a decoder may be used by any number of them.
+Nothing is on disk. Threads: any number may use a decoder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .protobuf_types import fields
 
 
 def message_class(schema: Any) -> Any:
-    """Return the class of messages, which may be given by its descriptor. Raises InvalidArgumentError."""
+    """Return the class of a message class or descriptor. Raises InvalidArgumentError."""
     if isinstance(schema, Descriptor):
         return GetMessageClass(schema)
     if isinstance(schema, type) and issubclass(schema, Message):
@@ -33,7 +33,9 @@ def message_class(schema: Any) -> Any:
 
 
 class ProtobufDecoder:
-    """Messages of a class. Raises InvalidArgumentError for a class without fields."""
+    """A decoder of messages of a class. Raises InvalidArgumentError if `schema` is not a message class or
+    descriptor.
+    """
 
     is_object = True
 
@@ -43,7 +45,7 @@ class ProtobufDecoder:
         self.schema = pa.schema([(each.name, each.type) for each in self._fields.values()])
 
     def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
-        """Return columns. Raises BadValues, pyarrow.ArrowInvalid."""
+        """Decode the values, and return the columns `names`. Raises BadValues, pyarrow.ArrowInvalid."""
         messages: list[Any] = []
         bad: dict[int, str] = {}
         parse = self._class.FromString

@@ -1,9 +1,9 @@
-"""Arrow types of Protobuf descriptors, and the values of messages as Arrow takes them.
+"""Arrow types of Protobuf descriptors, and the conversions from messages to Arrow's values.
 
-A field with presence (optional, of a oneof, a message) that is not set is null; one without has its default.
-Enums are their names, a number without a name its digits. Wrappers are what they wrap. Timestamps and
-durations have microseconds: their range has no room for nanoseconds. Struct, Value and ListValue are JSON. A
-message that has itself as a part is there as its bytes, within itself.
+A field with presence (optional, of a oneof, a message) that is not set is null; a field without presence has
+its default. Enums are their names; a number without a name is its digits. A wrapper is its value. Timestamps
+and durations have microseconds, because nanoseconds would not cover their range. Struct, Value and ListValue
+are JSON. A message that contains its own type has the inner message as bytes.
 
 Nothing is on disk. Functions without state: safe from any thread.
 """
@@ -28,14 +28,16 @@ Of = Callable[[Any], Any]
 
 
 class ProtobufConversion(NamedTuple):
-    """An Arrow type, and what its values are made by from those of a message, None if they stay the same."""
+    """An Arrow type, and the conversion of its values from those of a message, None if no value is
+    converted.
+    """
 
     type: pa.DataType
     of: Of | None = None
 
 
 class ProtobufField(NamedTuple):
-    """A field of a message: its name, its type, and what gets its value from a message."""
+    """A field of a message: its name, its type, and the function `of` that gets its value from a message."""
 
     name: str
     type: pa.DataType
@@ -48,7 +50,7 @@ def fields(message: Any, within: tuple[Any, ...] = ()) -> list[ProtobufField]:
 
 
 def is_repeated(field: Any) -> bool:
-    """Return whether a field is repeated: newer versions of protobuf warn of `label`."""
+    """Return whether a field is repeated. Newer versions of protobuf warn if `label` is used."""
     known = getattr(field, "is_repeated", None)
     return bool(field.label == field.LABEL_REPEATED if known is None else known)
 

@@ -1,7 +1,6 @@
 """Protobuf messages of rows. Nothing is on disk. Functions without state: safe from any thread.
 
-Rows are dicts as a table of the decoded values has them, or messages: a field that is None or absent is not
-set.
+Rows are messages, or dicts in the form of decoded values; a field that is None or absent is not set.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 def encoder(schema: Any, before: bytes) -> Callable[[Any], bytes]:
-    """Return what makes a row a value behind the bytes `before`, and the message's path if there are any.
-    Raises InvalidArgumentError.
+    """Return a function that encodes a row. If there are bytes `before`, they and the message's path are put
+    at the beginning. Raises InvalidArgumentError.
     """
     kind = message_class(schema)
     head = before + path_bytes(_path(kind.DESCRIPTOR)) if before else b""
@@ -48,14 +47,14 @@ def _path(message: Any) -> list[int]:
 
 
 def _fill(message: Any, row: Any) -> None:
-    """Set the fields of a message. Raises SerializationError for one that it does not have."""
+    """Set the fields of a message. Raises SerializationError for an unknown field."""
     name = message.DESCRIPTOR.full_name
     if isinstance(row, Message) and row.DESCRIPTOR.full_name == name:
         row = row.SerializeToString()
     elif name in _FILLED:
         _FILLED[name](message, row)
         return
-    if isinstance(row, bytes):  # a message within itself
+    if isinstance(row, bytes):  # a message within its own type
         message.MergeFromString(row)
         return
     for field, value in dict(row).items():
@@ -96,7 +95,7 @@ def _set_map(there: Any, field: Any, value: Any) -> None:
 
 
 def _scalar(field: Any, value: Any) -> Any:
-    """Return a value as its field takes it: an enum's name, or digits, as the number."""
+    """Return a field's value; an enum's name, or its digits, becomes the number."""
     if field.enum_type is None or not isinstance(value, str):
         return value
     known = field.enum_type.values_by_name.get(value)
@@ -110,7 +109,7 @@ def _fill_timestamp(message: Any, value: Any) -> None:
 def _fill_duration(message: Any, value: Any, seconds_down: bool = False) -> None:
     micros = value // MICROSECOND if isinstance(value, timedelta) else int(value)
     seconds, rest = divmod(micros, 1_000_000)
-    if rest and seconds < 0 and not seconds_down:  # both have one sign
+    if rest and seconds < 0 and not seconds_down:  # both must have the same sign
         seconds, rest = seconds + 1, rest - 1_000_000
     message.seconds, message.nanos = seconds, rest * 1000
 

@@ -1,4 +1,4 @@
-"""`RowSerializer`: rows as the bytes of values, which the decoder of the same name gives back.
+"""`RowSerializer`: rows as the bytes of values, which the decoder of the same name decodes.
 
 Nothing is on disk. Threads: any.
 """
@@ -23,7 +23,7 @@ Encode = Callable[[Any], bytes]
 
 
 class RowSerializer:
-    """A callable that makes a row bytes, and None None: `value_serializer` of a Producer. Raises
+    """Encodes a row as bytes, and None as None, for `value_serializer` of a Producer. Raises
     SerializationError.
     """
 
@@ -45,9 +45,9 @@ class RowSerializer:
             raise SerializationError(f"{row!r:.80} can't be serialized as {self._name}: {said}") from error
 
     def column(self, rows: Any) -> pyarrow.Array:
-        """Return the values of many rows as a column that `append_batch` takes: `rows` is a list of rows, a
-        pyarrow Array or ChunkedArray of them, or the table of an engine, as `append_table` takes it. Raises
-        SerializationError, InvalidTypeError.
+        """Return the values of many rows as a column for `append_batch`. `rows` is a list of rows, a pyarrow
+        Array or ChunkedArray of them, or a table, as for `append_table`. Raises SerializationError,
+        InvalidTypeError.
         """
         with Needing("pyarrow", "a column of values"):
             import pyarrow
@@ -57,7 +57,7 @@ class RowSerializer:
 def _rows(given: Any) -> Iterable[Any]:
     if isinstance(given, str | bytes | Mapping):
         raise InvalidTypeError(f"rows is {type(given).__name__}: allowed is a list of rows, or a table")
-    if hasattr(given, "columns"):  # iterated, a table gives columns, or their names
+    if hasattr(given, "columns"):  # iterating a table returns its columns, or their names
         from segstore.records.arrow_table import read_table
 
         given = read_table(given)
@@ -66,9 +66,9 @@ def _rows(given: Any) -> Iterable[Any]:
 
 
 def serializer(name: str, value_schema: Any = None, *, schema_id: int | None = None) -> RowSerializer:
-    """Return what makes rows values: "json", "avro" (`value_schema`: a schema) or "protobuf" (a message class
-    or descriptor). Rows are dicts as a table's `to_pylist` gives them, or other values if the schema is of
-    such. `schema_id` is put before each value, in Confluent's format.
+    """Return a serializer of rows: "json", "avro" (`value_schema`: a schema) or "protobuf" (a message class
+    or descriptor). Rows are dicts, as in a table's `to_pylist`, or other values if the schema is not a
+    record's. `schema_id` is put before each value, in Confluent's format.
 
     Raises InvalidArgumentError, MissingPackageError.
     """
@@ -88,7 +88,7 @@ def _json(schema: Any, before: bytes) -> Encode:
 
 
 def _plain(value: Any) -> Any:
-    """Return what stands for a value in JSON: bytes are text, dates and times ISO 8601."""
+    """Return a value as a JSON type: bytes become text, dates and times ISO 8601."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, date | datetime | time):
