@@ -79,8 +79,8 @@ class Healing(NamedTuple):
 def heal(
     side: ReplicatedWriter, keys: Iterable[PartitionKey], timeout_ms: float, progress: Progress
 ) -> list[Healed]:
-    """Heal the damaged replicas of the partitions `keys`. Raises NoSoundReplicaError with the partitions that
-    have no undamaged source, after all others are healed; the errors of `_Patient.heal`.
+    """Heal the damaged replicas of the partitions `keys`. Raises NoSoundReplicaError at the end, for
+    partitions without an undamaged source; the errors of `_Patient.heal`.
     """
     healed: list[Healed] = []
     lost: dict[tuple[str, int], dict[int, int]] = {}

@@ -73,7 +73,7 @@ def _replace(side: ReplicatedWriter, store: object, broker: int, path: str) -> N
 
 
 def _let_go(side: ReplicatedWriter, broker: int) -> None:
-    """Release the directory that has failed, or the witness. Raises StorageError where its disk hangs."""
+    """Release the failed directory, or the witness. Raises StorageError if its disk hangs."""
     failed = side.manager.directories.get(broker)
     if failed is not None:
         if not failed.stop(ENDING):

@@ -202,7 +202,7 @@ class ReplicaFetch:
     def _read_ahead(
         self, leader: LeaderEndPoint, place: ReadAheadPosition, end_offset: int
     ) -> LeaderRead | None:
-        """Read the next piece after those from `place` on, up to `end_offset`; return the next read."""
+        """Read the next piece ahead of a follower at `place`, up to `end_offset`; return the next read."""
         at = self._ahead.next_from(place)
         if self._ahead.is_full or at.offset >= end_offset:
             return None

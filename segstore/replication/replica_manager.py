@@ -344,7 +344,7 @@ class ReplicaManager:
         names of topics with changed settings, `reshaped` the names of topics whose files for stagers change.
         """
         if reshaped:
-            for directory in self.online:  # first: a process that sees a leader may stage at once
+            for directory in self.online:  # before leaders change: a stager may begin once it sees a leader
                 directory.post(partial(directory.tell_topics, topics, reshaped))
         changed = {
             key: state

@@ -61,7 +61,7 @@ class ReplicatedReader(Closing):
         self._observer = Observer(given, self._files)
         self._warned: set[str] = set()
         self._shown: dict[tuple[str, int], int] = {}
-        """The leader epochs of which readers see all committed records, by partition."""
+        """The leader epochs whose leaders have shown all committed records, by partition."""
         try:
             self.refresh()
         except BaseException:

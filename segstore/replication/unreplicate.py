@@ -96,7 +96,7 @@ def _await_all(side: ReplicatedWriter, directory: int, seconds: float) -> None:
 
 
 def _missing(side: ReplicatedWriter, directory: int) -> Iterator[str]:
-    """Yield a description of each partition of which the directory lacks records."""
+    """Yield a description of each partition that is incomplete in the directory."""
     manager = side.manager
     for key, state in sorted(manager.partitions.items()):
         leader, replica = manager.leader(key), manager.find(directory, key)

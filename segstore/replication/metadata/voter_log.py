@@ -334,7 +334,7 @@ class VoterLog:
 
 
 class UnreadableCopyError(Exception):
-    """Raised if the copy that others are made equal to can't be read; its cause is the error."""
+    """Raised if the leading copy, from which other voters copy, can't be read; its cause is the error."""
 
 
 def _readable(leader: VoterLog, offset: int) -> Iterator[bytes]:
