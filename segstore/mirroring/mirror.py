@@ -109,9 +109,9 @@ def mirror(
     high watermark, "committed" up to the last stable offset, without open transactions; "read_uncommitted"
     and "read_committed" are synonyms. `recreated` decides about a topic that was deleted and created again at
     the source: "keep" keeps the old copy, "replace" mirrors the new topic instead. `config` has settings of
-    the client by the names of Kafka's clients, and of the mirror by those of MirrorMaker; `store_config` has
-    those of the store. `http`, "HOST:PORT", is the address of /metrics, /healthz and /readyz, as in `serve`.
-    `clock`, `files` and `file_mode` are as in `open`.
+    the client by the names of Kafka's clients, and of the mirror by the names of MirrorMaker; `store_config`
+    has settings of the store. `http`, "HOST:PORT", is the address of /metrics, /healthz and /readyz, as in
+    `serve`. `clock`, `files` and `file_mode` are as in `open`.
 
     Raises InvalidArgumentError for a directory with another store, StaleDirectoryError for a mirror of
     another cluster, StoreLockedError, ConfigError, StorageError. If the directory is new and the source does

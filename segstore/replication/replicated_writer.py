@@ -132,9 +132,9 @@ class ControlPlane(NamedTuple):
 
 
 class StoreDirectories(NamedTuple):
-    """The directories of a store. `paths` has the paths of the data directories, whose number is
-    `data_directories`, and then that of the witness, if the store has one. `witness` is None if there is no
-    witness, or it is offline.
+    """The directories of a store. `paths` has the paths of the data directories, and last the path of the
+    witness, if the store has one. `data_directories` is the number of data directories. `witness` is None if
+    there is no witness, or the witness is offline.
     """
 
     cluster_id: str

@@ -45,8 +45,8 @@ _WAITING = 1.0
 
 class SentPartition(NamedTuple):
     """The state of a partition that is mirrored to a cluster. `target_end_offset` is the target's log end
-    offset, -1 before the target was asked; `error` is the error because of which nothing is sent, None
-    without one; `refused` is whether the error is final.
+    offset, -1 before the target was asked; `error` is the error that stops sending, None without an error;
+    `refused` is whether the error is final.
     """
 
     topic: str

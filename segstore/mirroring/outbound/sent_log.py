@@ -95,7 +95,7 @@ class SentLog:
 
     def begin(self, start: int, end: int) -> range:
         """Return the offsets that this log and the target's log, from `start` to `end`, both have. Raises
-        UnequalOffsetsError if the target's log ends after this log's high watermark, or before its start.
+        UnequalOffsetsError if the target's log ends above this log's high watermark, or below its log start.
         """
         if end > self.log.high_watermark:
             raise UnequalOffsetsError(

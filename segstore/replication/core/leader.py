@@ -207,7 +207,7 @@ class Leader:
 
     def _has_to_sync(self, replica: int, synced: int, own_synced: int) -> bool:
         """Return whether a follower that may join must first sync records that the ISR has made durable."""
-        # A sync of all members makes records durable against a power cut: these records lie below the start
+        # A sync of all members makes records durable against a power cut: these records are below the start
         # of this leader epoch, or below `own_synced`. Without this check, after a reassignment no disk of the
         # new ISR might have them synced.
         if replica in self.isr.isr or not self._may_join(replica):

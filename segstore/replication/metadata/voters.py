@@ -35,7 +35,7 @@ from segstore.storage.meta.topics import TopicFiles
 
 class FoundDirectory(NamedTuple):
     """The state of a directory. `holder` is the pid of the process that has it open, 0 if the pid is unknown,
-    None if no process has; `here` is whether it is this process; `address` is the address at which that
+    None if no process has; `here` is whether that process is this one; `address` is the address at which that
     process serves the store. `topics` are the topics other than the metadata's, `has_metadata` is whether
     there is a metadata log. `error` is the error if the path can't be read.
     """

@@ -308,7 +308,7 @@ class TurnScheduler(Scheduler):
 
     def close(self) -> None:
         self._closed = True
-        self._asked.put(None)
+        self._queue.put(None)
         if self._works and self._turns._now is not self._mine:
             self._turns.wait(lambda: not self._works, None)
 
