@@ -1,1 +1,1 @@
-"""Mirrors: directories that keep topics of a Kafka cluster as they are there, byte for byte."""
+"""Mirrors: directories with byte-for-byte copies of a Kafka cluster's topics."""

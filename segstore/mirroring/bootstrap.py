@@ -1,5 +1,5 @@
-"""A directory is taken for a mirror: a new one, or one that was a mirror of the same cluster. On disk:
-`.segstore/role`. Threads: one.
+"""Prepares a directory for a mirror: a new directory, or that of an earlier mirror of the same cluster. On
+disk is `.segstore/role`. Threads: one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from segstore.wire.cluster import PASSING, Cluster
 
 
 def found_role(files: Files, root: str) -> Role | None:
-    """Return the role that a directory has, None where it is new. Raises InvalidArgumentError where it is no
-    mirror, or not any more; CorruptCheckpointError, OSError.
+    """Return the mirror's role of a directory, None if the directory is new. Raises InvalidArgumentError if
+    it is no mirror, or its end was begun; CorruptCheckpointError, OSError.
     """
     if not files.exists(root):
         return None
@@ -36,8 +36,9 @@ def found_role(files: Files, root: str) -> Role | None:
 
 
 def source_id(cluster: Cluster, held: Role | None, names: list[str] | None) -> str:
-    """Return the id of the cluster that answers; that of the role where none does. Raises StaleDirectoryError
-    where the role is of another one; for a new directory DisconnectedError and RequestTimedOutError, too.
+    """Return the cluster id of the source, from the role if the source does not answer. Raises
+    StaleDirectoryError if the role has another cluster id; DisconnectedError, RequestTimedOutError without a
+    role.
     """
     try:
         answered = cluster.metadata(names).cluster_id
@@ -57,7 +58,7 @@ def source_id(cluster: Cluster, held: Role | None, names: list[str] | None) -> s
 
 
 def give_role(context: StoreContext, held: Role | None, role: Role) -> Role:
-    """Note what is mirrored from now on; return it with what is known of before. Raises OSError."""
+    """Write the new role, with the leader epoch of the old role, and return it. Raises OSError."""
     role = role if held is None else replace(role, leader_epoch=held.leader_epoch)
     if role != held:
         files = context.files

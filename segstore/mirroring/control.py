@@ -1,6 +1,7 @@
-"""`MirrorControl`: the thread of a mirror, which mirrors committed offsets of groups, too.
+"""`MirrorControl`: the thread of a mirror, which also mirrors committed offsets of groups.
 
-On disk is what `Control` and `MirroredGroups` write. Threads: its own; `sync_groups` may be called by any.
+On disk are the files of `Control`, and `__consumer_offsets` by `MirroredGroups`. Threads: its own; any thread
+may call `sync_groups`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from segstore.replica_fetcher.control import Control, Followed
 
 
 class MirrorControl(Control):
-    """`groups_synced` is the number of the last request for offsets of groups that was served (see
-    `sync_groups`).
+    """The control thread of a mirror. `groups_synced` is the number of the last `sync_groups` request that
+    was carried out.
     """
 
     def __init__(self, followed: Followed, groups: MirroredGroups) -> None:
@@ -28,12 +29,12 @@ class MirrorControl(Control):
 
     @property
     def syncs_groups(self) -> bool:
-        """Return whether committed offsets are mirrored, too."""
+        """Return whether committed offsets are mirrored."""
         return self._settings.sync_group_offsets_enabled
 
     def sync_groups(self) -> int:
-        """Have committed offsets be mirrored soon, up to where the logs are by now; return the number that
-        `groups_synced` has once that was done.
+        """Request a mirroring of committed offsets, up to the current high watermarks; return the request's
+        number, which `groups_synced` reaches when it is done.
         """
         number = next(self._requests)
 

@@ -1,7 +1,7 @@
-"""`end_mirror`: makes an ordinary store of a mirror (KIP-1279 calls this the end of a cluster link).
+"""`end_mirror`: makes an ordinary store of a mirror (KIP-1279: the end of a cluster link).
 
-On disk are the leader epochs of the partitions, and their logs where open transactions are cut; then
-`.segstore/role` goes. Threads: one. It may be repeated, and completes what a crash has left.
+On disk open transactions are truncated, and new leader epochs written; then `.segstore/role` is removed.
+Threads: one. After a crash the next call repeats the steps.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ log = Logger("segstore")
 
 
 class EndedPartition(NamedTuple):
-    """A partition of a mirror that has become an ordinary store: its first own leader epoch, from its end
-    offset on. `cut` is how many offsets at the end were cut, since their transactions were open; `kept` are
-    paths of copies of them.
+    """A partition after the end of its mirror. `leader_epoch` is its new leader epoch, which begins at
+    `end_offset`. `cut` is the number of offsets that were truncated because of open transactions; `kept` are
+    the paths of their copies.
     """
 
     topic: str
@@ -49,13 +49,12 @@ def end_mirror(
     clock: Clock = wall_clock,
     files: Files | None = None,
 ) -> list[EndedPartition]:
-    """Make an ordinary store of a mirror that no process has open: `open` opens it from then on. Each
-    partition gets a leader epoch above all that were seen of the source, so that no record of the store's own
-    is ever taken for one of the source's.
+    """Make an ordinary store, for `open`, of a mirror that no process has open. Each partition gets a leader
+    epoch above all known epochs of the source, so that own records can be distinguished from the source's.
 
-    `open_transactions`: "cut" ends each log at its last stable offset, since nobody will end the transactions
-    that are open there; copies of what is cut are kept in the quarantine. "keep" leaves all in the logs:
-    read_committed consumers wait there then.
+    `open_transactions` "cut" truncates each log to its last stable offset, because open transactions will
+    never end here; the quarantine keeps copies of the truncated batches. "keep" leaves open transactions in
+    the logs: read_committed consumers don't get past them.
 
     Raises InvalidArgumentError for a directory that is no mirror, StoreLockedError, StorageError.
     """

@@ -1,7 +1,7 @@
-"""`MirroredGroups`: committed offsets of the source's groups, committed here (Kafka:
-MirrorCheckpointConnector; since offsets are equal, none is translated).
+"""`MirroredGroups`: commits the committed offsets of the source's groups here, too (Kafka:
+MirrorCheckpointConnector). Offsets are equal here, so they are not translated.
 
-On disk: `__consumer_offsets`, through `GroupOffsets`. Threads: one.
+On disk is `__consumer_offsets`, by `GroupOffsets`. Threads: one.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ log = Logger("segstore")
 
 
 class MirroredGroups:
-    """An offset is committed here once the log reaches it: until then the group would be out of range. What
-    this client may not see is told once.
+    """The mirroring of committed offsets. An offset is committed here only after the log has reached it,
+    since before that the group would be out of range. A group that this client may not read is logged once.
     """
 
     def __init__(self, store: Store, cluster: Cluster) -> None:
         self._store, self._cluster = store, cluster
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def sync(self, logs: Mapping[Key, FollowedLog]) -> int:
-        """Commit what has changed; return how many offsets that were. Raises StorageError, and as
-        `Cluster.ask`.
+        """Commit the offsets that have changed at the source; return their number. Raises StorageError, and
+        as `Cluster.ask`.
         """
         ends = {TopicPartition(k.topic, k.partition): each.replica.high_watermark for k, each in logs.items()}
         return sum(self._sync(group, ends) for group in sorted(set(self._groups())))
@@ -47,35 +47,35 @@ class MirroredGroups:
 
     def _sync(self, group: str, ends: Mapping[TopicPartition, int]) -> int:
         try:
-            theirs = read_offsets(self._cluster, group)
+            source_offsets = read_offsets(self._cluster, group)
         except BrokerError as error:
-            self._tell(group, error)
+            self._warn_once(group, error)
             return 0
         offsets = shared(self._store, GroupOffsets)
-        ours = offsets.fetch(group)
+        own_offsets = offsets.fetch(group)
         changed = {
             tp: committed
-            for tp, committed in theirs.items()
-            if tp in ends and committed.offset <= ends[tp] and ours.get(tp) != committed
+            for tp, committed in source_offsets.items()
+            if tp in ends and committed.offset <= ends[tp] and own_offsets.get(tp) != committed
         }
         try:
             offsets.commit(group, changed)
         except OSError:
             raise
         except SegstoreError as error:
-            self._tell(group, error)
+            self._warn_once(group, error)
             return 0
-        self._told.discard(group)
+        self._warned.discard(group)
         return len(changed)
 
-    def _tell(self, group: str, error: SegstoreError) -> None:
-        if group not in self._told:
-            self._told.add(group)
+    def _warn_once(self, group: str, error: SegstoreError) -> None:
+        if group not in self._warned:
+            self._warned.add(group)
             log.warning("group %r is not mirrored: %s", group, error)
 
 
 def read_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return what a group has committed at a cluster. Raises BrokerError, and as `Cluster.ask`."""
+    """Return a group's committed offsets at a cluster. Raises BrokerError, and as `Cluster.ask`."""
     kind = structs("OffsetFetchRequest").OffsetFetchRequestGroup
     asked = kind(group_id=group, topics=None)
     answer = cluster.ask_coordinator(group, "OffsetFetch", group_id=group, topics=None, groups=[asked])

@@ -1,8 +1,8 @@
-"""`mirror`: keeps topics of a Kafka cluster in a directory, as an ordinary consumer of it: bytes, offsets,
+"""`mirror`: copies topics of a Kafka cluster into a directory, as an ordinary consumer: bytes, offsets,
 leader epochs, topic ids, transactions, settings, and committed offsets of groups.
 
-On disk is a store, with `.segstore/role`. Threads: any; the mirror has one that asks the source what there
-is, and one for each broker that it fetches from.
+On disk is a store, with `.segstore/role`. Threads: any. A mirror has one thread for the source's metadata,
+and one for each broker that it fetches from.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from segstore.wire.cluster import Cluster
 
 ISOLATIONS = dict(zip(MIRRORED, (UNCOMMITTED, COMMITTED), strict=True))
 _WORDS = {word: word.removeprefix("read_") for word in (*MIRRORED, *ISOLATION_LEVELS)}
-"""What a mirror notes of its isolation, by the words that may be given: Kafka's are allowed too."""
+"""The isolation that a mirror's role has, by each allowed argument; Kafka's names are allowed too."""
 
 
 class MirroredPartition(NamedTuple):
-    """A partition of a mirror now. `source_end_offset` is how far the source shows its log, -1 where it has
-    not told yet; `error` says why the partition is not fetched, None where it is.
+    """The state of a mirror's partition. `source_end_offset` is the source's high watermark, -1 before the
+    first fetch; `error` is the error of the last fetch, None without one.
     """
 
     topic: str
@@ -56,18 +56,19 @@ class MirroredPartition(NamedTuple):
 
 
 class Mirror(Following[MirrorControl]):
-    """A running mirror; `store` is its store, which may be read. A context manager: at its end all threads
-    end, and the store is closed.
+    """A running mirror; `store` is its store, which may be read. It is a context manager that ends all
+    threads, and closes the store.
     """
 
     def partitions(self) -> list[MirroredPartition]:
-        """Return the partitions that are mirrored."""
-        found = sorted(self._ends_here(), key=lambda known: known[0].key)
+        """Return the states of the mirrored partitions."""
+        found = sorted(self._own_ends(), key=lambda known: known[0].key)
         return [_shown(each, end) for each, end in found]
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
-        """Wait until each partition has all that the source had when it was first fetched, and the committed
-        offsets of groups, too; False where `timeout_ms` have passed. Raises as `wait`.
+        """Wait until each partition has all records that the source had at the partition's first fetch, and
+        then until committed offsets of groups are mirrored; return False after `timeout_ms`. Raises as
+        `wait`.
         """
         deadline, control = deadline_in(timeout_ms), self._control
         if not self._until(self._has_caught_up, deadline):
@@ -102,19 +103,19 @@ def mirror(
     file_mode: int | None = None,
 ) -> Mirror:
     """Mirror topics of the cluster at `bootstrap` ("HOST:PORT", with commas between several) into a
-    directory, which is made where it is missing, and goes on where it was mirrored before.
+    directory. A missing directory is made; in the directory of an earlier mirror the logs are continued.
 
-    `topics` are names, and regular expressions for whole names. `isolation`: "uncommitted" mirrors up to the
-    high watermark, "committed" up to the last stable offset: no open transaction comes; "read_uncommitted"
-    and "read_committed" are the same. `recreated`: "keep" or "replace" what was mirrored of a topic that was
-    deleted at the source and made anew. `config` has settings of the client by the names of Kafka's, and of
-    the mirror by MirrorMaker's; `store_config` those of the store; the rest is as in `open`.
+    `topics` are names, and regular expressions for whole names. `isolation` "uncommitted" mirrors up to the
+    high watermark, "committed" up to the last stable offset, without open transactions; "read_uncommitted"
+    and "read_committed" are synonyms. `recreated` decides about a topic that was deleted and created again at
+    the source: "keep" keeps the old copy, "replace" mirrors the new topic instead. `config` has settings of
+    the client by the names of Kafka's clients, and of the mirror by the names of MirrorMaker; `store_config`
+    has settings of the store. `http`, "HOST:PORT", is the address of /metrics, /healthz and /readyz, as in
+    `serve`. `clock`, `files` and `file_mode` are as in `open`.
 
-    `http`, "HOST:PORT", is where /metrics, /healthz and /readyz are, as in `serve`.
-
-    Raises InvalidArgumentError for a directory that holds a store of its own, StaleDirectoryError for one
-    that mirrors another cluster, StoreLockedError, ConfigError, StorageError; where the directory is new and
-    the source does not answer, DisconnectedError, RequestTimedOutError, AuthenticationFailedError.
+    Raises InvalidArgumentError for a directory with another store, StaleDirectoryError for a mirror of
+    another cluster, StoreLockedError, ConfigError, StorageError. If the directory is new and the source does
+    not answer, raises DisconnectedError, RequestTimedOutError or AuthenticationFailedError.
     """
     check_apart("mirror()")
     choice = TopicChoice(topics)
@@ -152,7 +153,7 @@ def _running(
     terms: FetchTerms,
     http: str | None,
 ) -> Mirror:
-    """Start a mirror over an open store, which is closed where that fails."""
+    """Start a mirror over an open store; close the store if this fails."""
     writer = store.engine
     assert isinstance(writer, StoreWriter)
     try:

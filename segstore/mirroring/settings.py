@@ -1,5 +1,5 @@
-"""`MirrorConfig`: the settings of a mirror: those of its client, and those that MirrorMaker 2 has, by its
-names (Kafka: MirrorSourceConfig, MirrorCheckpointConfig). Nothing is on disk. Threads: any; immutable.
+"""`MirrorConfig`: the settings of a mirror and its client, by the names of MirrorMaker 2 and of Kafka's
+clients (Kafka: MirrorSourceConfig, MirrorCheckpointConfig). Nothing is on disk. Threads: any; immutable.
 """
 
 from __future__ import annotations

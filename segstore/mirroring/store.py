@@ -1,6 +1,6 @@
-"""`MirrorStore`: the store of a mirror, which applications read while it is mirrored.
+"""`MirrorStore`: the store of a running mirror, which applications may read.
 
-On disk: what is written of its own is `__consumer_offsets` only. Threads: any.
+On disk only `__consumer_offsets` is the store's own; all other topics are copies. Threads: any.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MirrorStore(FollowingStore):
-    """The store of a mirror: consumers of it may commit offsets."""
+    """The store of a mirror, in which consumers may commit offsets."""
 
     def _create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
         if name not in INTERNAL:
@@ -37,7 +37,7 @@ class MirrorStore(FollowingStore):
 
 
 class _OwnLeader:
-    """Leads a partition of the mirror's own, which nobody else has: what is appended is committed at once."""
+    """The leader of an internal topic's partition, which has no followers: appends are committed at once."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -45,14 +45,14 @@ class _OwnLeader:
         replica.set_high_watermark(replica.log_end_offset)
 
     def check(self, acks: int) -> None:
-        """See `Acknowledger.check`."""
+        """Accept each append."""
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
-        """See `Acknowledger.wait`."""
+        """Move the high watermark to the log end offset."""
         self._replica.set_high_watermark(self._replica.log_end_offset)
 
     def shown(self) -> None:
-        """See `Acknowledger.shown`."""
+        """Do nothing."""
 
     def failed(self, error: Exception) -> None:
-        """See `Acknowledger.failed`."""
+        """Do nothing: the append raises the error."""

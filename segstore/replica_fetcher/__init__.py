@@ -1,3 +1,3 @@
-"""Logs of this store that follow those of another machine: raw fetches over Kafka's protocol, kept byte for
-byte. What mirrors and standbys have in common.
+"""The common part of mirrors and standbys: logs of this store that replicate logs of another machine, by
+fetches over Kafka's protocol, byte for byte.
 """

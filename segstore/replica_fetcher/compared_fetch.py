@@ -1,6 +1,7 @@
-"""`ComparedFetch`: the fetches that compare logs with the logs of their leader, before any batch of the
-leader is appended: several logs by one request, outside of the session. Nothing is on disk but through the
-logs. Threads: the fetcher's.
+"""`ComparedFetch`: fetches that compare logs with the leader's logs, before any batch of the leader is
+appended. One request fetches for several logs, outside of the fetch session.
+
+On disk only the logs are changed. Threads: the fetcher's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from segstore.replica_fetcher.followed_log import FollowedLog, Key, Question
 from segstore.replica_fetcher.remote_end_point import RemoteEndPoint
 
 TOGETHER = 128
-"""The most logs that are compared by one request, which takes some KiB of memory for each log."""
+"""The largest number of logs in one request, which takes some KiB of memory for each log."""
 
 
 class Steps(Protocol):
@@ -28,27 +29,27 @@ class Steps(Protocol):
         """Return the next fetch of a log, None if its topic was removed."""
 
     def run(self, followed: FollowedLog, step: Callable[[], bool]) -> bool:
-        """Run a step of a log, and note an error there; return the step's outcome, False after an error."""
+        """Run a step of a log; return its result. After an error, note it in the log, and return False."""
 
     def unserved(self, followed: FollowedLog, code: int) -> None:
-        """Note an error that the leader answers for one log."""
+        """Note an error code of the leader for one log."""
 
     def refused(self, code: int) -> None:
-        """Note an error of a whole answer. Raises BrokerError."""
+        """Note an error code of a whole answer. Raises BrokerError."""
 
 
 class ComparedFetch:
-    """Compares the logs that are fetched over one connection."""
+    """The comparisons of the logs that are fetched over one connection."""
 
     def __init__(self, leader: RemoteEndPoint, steps: Steps) -> None:
         self._leader, self._steps = leader, steps
         self._begun: dict[FollowedLog, LogComparison] = {}
         self._waiting: set[FollowedLog] = set()
-        """The logs that are compared further after an ordinary fetch."""
+        """The logs whose comparison continues after an ordinary fetch."""
 
     def step(self, logs: Iterable[FollowedLog]) -> bool:
-        """Compare the next window of some of these logs; return whether to call again at once. False if each
-        of the logs needs an ordinary fetch first, by which the leader shows more records, or its log's end.
+        """Compare the next window of some of these logs; return whether to call again at once. Return False
+        if all logs need an ordinary fetch first, which may bring diverging epochs or a higher high watermark.
         Raises as `BrokerConnection.ask`.
         """
         ready = list(islice(self._ready(logs), TOGETHER))
@@ -65,8 +66,8 @@ class ComparedFetch:
         return True
 
     def _ready(self, logs: Iterable[FollowedLog]) -> Iterator[LogComparison]:
-        """Yield the comparisons that have a window and don't wait. If a log has changed, its comparison
-        begins anew.
+        """Yield the comparisons that have a window and don't wait for an ordinary fetch. The comparison of a
+        changed log begins anew.
         """
         for followed in logs:
             if followed in self._waiting or (question := self._steps.ask(followed)) is None:
@@ -101,7 +102,7 @@ class ComparedFetch:
         return self._steps.run(each.followed, lambda: each.take(data, was_alone=was_alone))
 
     def _begins_later(self, each: LogComparison) -> bool:
-        """Compare from the leader's log start offset on, and return True, if that lies above the window."""
+        """If the leader's log start offset is above the window, compare from there on, and return True."""
         try:
             start = self._leader.earliest_offset(each.followed, each.question)
         except BrokerError as error:

@@ -1,12 +1,12 @@
-"""`LogComparison`: one log beside that of its leader, before anything is taken from there: whether both have
-the same records where both have any. Offsets and leader epochs alone don't tell: a leader that was restored
-from an older copy, and has gone on, may have other records under them (a broker of Kafka's begins no epoch
-then).
+"""`LogComparison`: compares one log with its leader's log, before any batch of the leader is appended: do
+both have the same records at the offsets that both have? Equal offsets and leader epochs are not enough. A
+leader that was restored from an older copy, and then took appends, may have other records under them, because
+a broker of Kafka begins no new epoch in that case.
 
-The look begins a few offsets before this log's end. Compaction may have removed batches there from either
-log, or written them anew with fewer records: so equal offsets must have equal records, and where the logs
-share none, or not the same, the look goes further back, by steps that grow. From where they agree it goes on
-to the end of this log. Behind the newest batch that both have, below the first that differs, this log is cut.
+The comparison begins a few offsets before this log's end. Compaction may have removed records from either
+log, so only records with equal offsets are compared. If the logs share no record there, or differ, it goes
+further back, by growing steps. From an agreeing window on it goes forward to the end of this log. At the
+first difference, this log is truncated after the newest batch that both logs have.
 
 On disk files are only read. Threads: that of the leader's fetcher.
 """
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from segstore.replica_fetcher.followed_log import FollowedLog, Question
 
 _FIRST, _STEP = 8, 16
-"""Offsets before the log's end at which the look begins, and how many times as many it goes back then."""
+"""The number of offsets before the log's end at which the comparison begins, and the factor by which it grows
+with each step back."""
 _WINDOW = 1 << 16
-"""The most bytes of this log that are compared at once, but for a larger batch."""
+"""The largest window in bytes; a single batch may be larger."""
 
 
 class ComparedWindow(NamedTuple):
-    """Whole batches of this log as they are stored: from `at` on, up to `end`."""
+    """Stored batches of this log, from offset `at` to `end` (exclusive)."""
 
     at: int
     end: int
@@ -43,8 +44,8 @@ class ComparedWindow(NamedTuple):
 
 
 class LogComparison:
-    """`question` is the fetch that would come next; `alone` says that the leader has to be asked for this log
-    alone, because an answer for several had no whole batch.
+    """The comparison of one log. `question` is the log's next fetch. If `alone`, the log must be fetched by a
+    request of its own, because an answer for several logs had no complete batch of it.
     """
 
     def __init__(self, followed: FollowedLog, question: Question) -> None:
@@ -52,15 +53,15 @@ class LogComparison:
         self._floor, self._end = question.follower.log.start_offset, question.position.offset
         self._back = _FIRST
         self._on = -1
-        """Where to go on towards the end, once the logs agree below; -1 before."""
+        """The offset of the next window on the way to the end, -1 before an agreeing window was found."""
         self._agreed = self._floor
-        """Behind the newest batch that both have."""
+        """The offset after the newest batch that both logs have."""
         self._asked_epochs = False
-        """Whether an ordinary fetch has said that leader epochs, which tell where logs part, tell nothing."""
+        """Whether an ordinary fetch was awaited after a difference, since it may find a diverging epoch."""
         self.window = self._read()
 
     def _read(self) -> ComparedWindow | None:
-        """Return what is compared next, None if there is nothing left."""
+        """Return the next window, None if the comparison is complete or the log can't be read."""
         while True:
             at = self._on if self._on >= 0 else max(self._floor, self._end - self._back)
             if at >= self._end:
@@ -68,7 +69,7 @@ class LogComparison:
             try:
                 data = bytes(self.followed.replica.read(at, self._end, _WINDOW))
             except (CorruptRecordError, OffsetOutOfRangeError):
-                return None  # `check` tells of a damaged log; one that was cut meanwhile is compared anew
+                return None  # `check` reports damage; a log truncated during the read is compared anew
             batches, _ = scan(data, check_crcs=False)
             if len(batches):
                 end = min(int(batches["last_offset"][-1]) + 1, self._end)
@@ -79,12 +80,12 @@ class LogComparison:
 
     @property
     def at(self) -> int:
-        """Return the offset from which on is compared next; the end of this log, if nothing is."""
+        """Return the offset of the next window, the end of this log without one."""
         return self._end if self.window is None else self.window.at
 
     @property
     def most_bytes(self) -> int:
-        """Return how many bytes the leader is asked for: those that this log has there."""
+        """Return the number of bytes to fetch from the leader: the size of the window."""
         return 0 if self.window is None else len(self.window.data)
 
     def begins_at(self, start: int) -> None:
@@ -93,8 +94,8 @@ class LogComparison:
         self.window = self._read()
 
     def take(self, data: FetchedData, *, was_alone: bool) -> bool:
-        """Take what the leader has from the window's offset on; return whether to ask again at once: else the
-        leader does not show it yet, or all is compared. Raises CorruptRecordError for damaged bytes.
+        """Compare the window with the leader's batches from its offset on; return whether to fetch again at
+        once. Return False if an ordinary fetch must come first. Raises CorruptRecordError for damaged bytes.
         """
         window = self.window
         assert window is not None
@@ -122,7 +123,7 @@ class LogComparison:
             return True
         self._agreed = self._agreed if found.agreed is None else found.agreed
         if is_unlike:
-            # What lies between may be the leader's, and compacted away there, or not.
+            # Batches between both offsets are cut too: compaction at the leader may have removed its own.
             self.followed.cut_unlike(self.question, self._agreed)
             return True
         self._on = covered
@@ -133,9 +134,9 @@ class LogComparison:
 
 
 class Divergence(NamedTuple):
-    """`agreed` is the offset behind this log's newest batch, below the first unlike one, with a record that
-    both logs have; `other` where this log's first batch begins that has another record than the leader's at
-    the same offset. None without one.
+    """The result of a window's comparison. `other` is the base offset of this log's first batch with a record
+    that differs from the leader's record at the same offset, None without a difference. `agreed` is the
+    offset after the newest batch below it with a record that both logs have, None without such a batch.
     """
 
     agreed: int | None
@@ -162,7 +163,9 @@ def compare(window: ComparedWindow, theirs: bytes, batches: NDArray[np.void], wh
 
 
 def _is_like(window: ComparedWindow, n: int, held: Mapping[int, Record], where: str) -> bool | None:
-    """Return whether the records of a batch are the leader's where both have any; None if they share none."""
+    """Return whether the records of a batch equal the leader's records at the same offsets; None if the
+    leader has no record at these offsets.
+    """
     found: bool | None = None
     try:
         for record in decode(window.data, window.batches[n : n + 1], where):
@@ -170,7 +173,7 @@ def _is_like(window: ComparedWindow, n: int, held: Mapping[int, Record], where: 
             if other is not None and other != record:
                 return False
             found = found or (True if other is not None else None)
-    except CorruptRecordError:  # damaged on this disk: what the leader has there takes its place
+    except CorruptRecordError:  # damaged on this disk: the batch is cut, and fetched again
         return False
     return found
 

@@ -1,7 +1,7 @@
-"""`Control`: the thread that asks the source what there is, and lets fetchers follow it.
+"""`Control`: the thread that asks the source for its metadata, and starts fetchers for its partitions.
 
-On disk is what `FollowedTopics` and the role write. Threads: its own; `close`, `stale`, `failed` and
-`soon` may be called by any.
+On disk are the topics, by `FollowedTopics`, and `.segstore/role`. Threads: its own; any thread may call
+`close`, `stale`, `failed` and `soon`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from segstore.wire.metadata import ClusterMetadata
 
 log = Logger("segstore")
 _WAITING = 1.0
-"""Seconds between two looks at the source while a topic is missing there, or nobody leads a partition."""
+"""Seconds between two metadata requests while a topic is missing, or a partition has no leader."""
 
 
 class Followed(NamedTuple):
-    """What is followed: the store's context and role, the source, its topics, the `names` of those that are
-    asked for, None for all, and how they are fetched.
+    """The parts of a `Control`: the store's context and role, the cluster of the source, the topics here, the
+    `names` of topics for metadata requests (None: all topics), and the terms of fetches.
     """
 
     context: StoreContext
@@ -44,9 +44,10 @@ class Followed(NamedTuple):
 
 
 class Control:
-    """`failure` is what ended it, None while nothing did; `error` is why the source was not reached last,
-    None where it was. `rounds` is how often the source was asked with success. A subclass says what else is
-    done in each round, before (`_begin_round`) and behind (`_end_round`) the look at the source's topics.
+    """The control thread of a mirror or standby. `failure` is the error that ended it, None while it runs.
+    `error` is the error of the last metadata request, None if it succeeded. `rounds` is the number of
+    successful requests. A subclass may do more work before (`_begin_round`) and after (`_end_round`) each
+    request.
     """
 
     kind = "mirror"
@@ -59,7 +60,7 @@ class Control:
         self.error: Exception | None = None
         self.rounds = 0
         self.done = Latch()
-        """Opened where following has failed, or is closed."""
+        """Opened after a failure, or by `close`."""
         self._news: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._ended = Latch()
         self._backoff = Backoff(self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
@@ -68,7 +69,7 @@ class Control:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Return what prevents topics from being followed, by name."""
+        """Return the reasons why topics can't be followed, by topic name."""
         return self._topics.problems
 
     def start(self) -> None:
@@ -85,16 +86,16 @@ class Control:
         self._cluster.close()
 
     def stale(self, error: Exception) -> None:
-        """See `Home.stale`."""
+        """Ask the source for its leaders again, after an error of a fetcher."""
         self._news.put(None)
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """See `Home.failed`: a disk has refused a call, or the log can't be what the leader's is."""
+        """Stop following, because a disk refused a call, or a log can't be made equal to the leader's."""
         log.error("%r can't be followed any more: %s", followed, error)
         self._fail(error)
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Have the thread do this, and ask the source again."""
+        """Have the thread call `work`, and then ask the source again."""
         self._news.put(work)
 
     def _fail(self, error: Exception) -> None:
@@ -115,7 +116,7 @@ class Control:
             self._ended.open()
 
     def _round(self) -> float:
-        """Ask the source once; return the seconds until it is asked again."""
+        """Ask the source for its metadata once; return the seconds until the next request."""
         try:
             self._begin_round()
             self.take(self._cluster.metadata(self._names))
@@ -127,7 +128,7 @@ class Control:
         except OSError as error:
             return self._failed_round(error)
         except SegstoreError as error:
-            return self._told(error)
+            return self._retry_after(error)
         else:
             if self.error is not None:
                 log.warning("the %s goes on", self.kind)
@@ -137,19 +138,19 @@ class Control:
         return 0.0
 
     def _begin_round(self) -> None:
-        """Do what comes before a look at the source's topics. Raises as `Cluster.ask`."""
+        """Called before each metadata request. Raises as `Cluster.ask`."""
 
     def _end_round(self) -> None:
-        """Do what comes behind a look at the source's topics. Raises as `Cluster.ask`, StorageError."""
+        """Called after each metadata answer was applied. Raises as `Cluster.ask`, StorageError."""
 
     def _failed_round(self, error: OSError) -> float:
-        """Go on where the source is not reached, and once there is room, where the disk is full."""
+        """Return the seconds until a retry if the source is not reached or the disk is full, else fail."""
         if isinstance(error, ConnectionError | TimeoutError) or error.errno in NO_ROOM:
-            return self._told(error)
+            return self._retry_after(error)
         self._fail(error)
         return 0.0
 
-    def _told(self, error: Exception) -> float:
+    def _retry_after(self, error: Exception) -> float:
         if not self.done.is_open and str(error) != str(self.error):
             log.warning("the %s waits: %s", self.kind, error)
         self.error = error
@@ -162,8 +163,8 @@ class Control:
         return min(waits)
 
     def take(self, metadata: ClusterMetadata) -> None:
-        """Follow what the source tells. Raises StaleDirectoryError where it is another cluster; StorageError,
-        and as `Cluster.ask`.
+        """Apply the source's metadata: topics, leaders and the largest leader epoch. Raises
+        StaleDirectoryError if the source is another cluster; StorageError, and as `Cluster.ask`.
         """
         if metadata.cluster_id != self.role.cluster_id:
             raise StaleDirectoryError(
@@ -181,7 +182,7 @@ class Control:
         self.fetchers.changed()
 
     def _await(self, seconds: float) -> None:
-        """Wait until the source is to be asked again; what comes together is heard together."""
+        """Wait for at most `seconds`, or until `_news` has an entry; call all queued work."""
         try:
             work = take(self._news, seconds)
         except Empty:

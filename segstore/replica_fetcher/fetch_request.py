@@ -1,5 +1,5 @@
-"""What a fetcher asks: the requests of Fetch, field by field (Kafka: FetchRequest.Builder). Threads: no
-state.
+"""Builds Fetch requests, and finds partitions in their answers (Kafka: FetchRequest.Builder). Nothing is on
+disk. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from segstore.wire.settings import WireConfig
 _Request = structs("FetchRequest")
 _IDS_SINCE, _STATE_SINCE = 13, 15
 _WHOLE, _FIRST = 8 << 20, 1 << 20
-"""The most bytes of one partition that are asked for where the answer is taken once it is here whole; and
-where the answers behind it are taken while they come (see `RepeatedFetch`)."""
+"""The largest size in bytes of one partition's part of an answer. `_FIRST` is for requests of one partition,
+because the answers to later such requests are appended while they arrive (`RepeatedFetch`)."""
 
 
 def no_epoch() -> int:
-    """Return the broker epoch of a consumer, which has none."""
+    """Return -1, the broker epoch of a consumer."""
     return -1
 
 
 class FetchTerms(NamedTuple):
-    """How is fetched: `replica_id` -1 is a consumer's; `isolation` is one of Kafka's levels. `broker_epoch`
-    gives the epoch of the registration under which a replica fetches now (KIP-903).
+    """The terms of fetches. `replica_id` is -1 for a consumer; `isolation` is one of Kafka's levels.
+    `broker_epoch` returns the broker epoch of the replica's current registration (KIP-903).
     """
 
     replica_id: int
@@ -46,8 +46,8 @@ def fetch_request(
     config: WireConfig,
     sizes: Mapping[Key, int] = MappingProxyType({}),
 ) -> Any:
-    """Return a request's body; `broker_epoch` is that of the terms now. `sizes` are the most bytes of those
-    partitions that get fewer or more than the others.
+    """Return the body of a Fetch request. `broker_epoch` is the result of `terms.broker_epoch`. `sizes` has
+    the largest sizes in bytes of partitions with another size than the default.
     """
     most = _FIRST if len(asked.positions) == 1 and terms.isolation == UNCOMMITTED else _WHOLE
     return _Request(
@@ -65,7 +65,7 @@ def fetch_request(
 
 
 def parts_of(answer: Any, keys: Iterable[Key]) -> Iterator[tuple[Key, Any]]:
-    """Yield the partitions of an answer that these keys name, each with its key."""
+    """Yield (key, part) of an answer's partitions that are among `keys`."""
     held = {(key.topic, key.partition): key for key in keys}
     by_id = {names.topic_id_bytes(key.topic_id): key.topic for key in held.values() if key.topic_id}
     for topic in answer.responses:
@@ -76,7 +76,9 @@ def parts_of(answer: Any, keys: Iterable[Key]) -> Iterator[tuple[Key, Any]]:
 
 
 def version_for(connection: BrokerConnection, keys: Iterable[Key]) -> int:
-    """Return the version in which these partitions can be named."""
+    """Return the largest Fetch version of the connection in which all keys can be named: topic ids are needed
+    since version 13.
+    """
     version = connection.version("Fetch")
     return version if all(key.topic_id for key in keys) else min(version, _IDS_SINCE - 1)
 
@@ -106,7 +108,7 @@ def _forgotten(version: int, keys: Iterable[Key]) -> list[Any]:
 
 
 def _by_topic(kind: Any, version: int, partitions: Mapping[Key, Any]) -> list[Any]:
-    """Return a struct of this kind for each topic, with its partitions."""
+    """Return a struct of type `kind` for each topic, with its partitions."""
     found: dict[tuple[str, str], Any] = {}
     for key, partition in partitions.items():
         if key[:2] not in found:

@@ -1,5 +1,7 @@
-"""The client's half of a fetch session: a request names only the partitions whose position has changed, an
-answer only those with news (KIP-227; Kafka: FetchSessionHandler). Nothing is on disk. Threads: one.
+"""`FetchSession`: the client's side of a fetch session. A request names only partitions whose position has
+changed, an answer only partitions with new data (KIP-227; Kafka: FetchSessionHandler).
+
+Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ SESSION_ERRORS = frozenset(
         Code.INCONSISTENT_TOPIC_ID,
     }
 )
-"""Errors of a whole answer, behind which the session begins anew."""
+"""Errors of a whole answer, after which the session begins anew."""
 
 
 class SessionRequest(NamedTuple, Generic[K, P]):
-    """What a request says: partitions with their positions, in order; those that are not fetched any more;
-    and the session's id and epoch.
+    """The session fields of a request: the partitions to fetch with their positions, in order; the partitions
+    to remove from the session; the session's id and epoch.
     """
 
     positions: Mapping[K, P]
@@ -37,8 +39,8 @@ class SessionRequest(NamedTuple, Generic[K, P]):
 
 
 class FetchSession(Generic[K, P]):
-    """One session with one broker, with its id and the epoch of its next request. The broker may refuse it,
-    by answering session id 0: then each request names all partitions.
+    """One session with one broker: its id, and the epoch of its next request. If the broker refuses a
+    session, by the session id 0, each request names all partitions.
     """
 
     def __init__(self) -> None:
@@ -46,7 +48,7 @@ class FetchSession(Generic[K, P]):
         self._known: dict[K, P] = {}
 
     def ask(self, wanted: Mapping[K, P]) -> SessionRequest[K, P]:
-        """Return what to ask for, where these partitions are wanted, and no others."""
+        """Return the next request's session fields, to fetch exactly the partitions in `wanted`."""
         if self.epoch == INITIAL_EPOCH:
             self._known = dict(wanted)
             return SessionRequest(wanted, (), self.id, self.epoch)
@@ -56,11 +58,11 @@ class FetchSession(Generic[K, P]):
         return SessionRequest(changed, forgotten, self.id, self.epoch)
 
     def named(self, key: K, position: P) -> None:
-        """Note that the next request names one partition that it has, with this position, and no other."""
+        """Note that the next request names only `key`, a partition of the session, with this position."""
         self._known[key] = position
 
     def answered(self, session_id: int) -> None:
-        """Take the session's id of an answer without error."""
+        """Note the session id of an answer without error."""
         if session_id == NO_SESSION:
             self.begin_anew()
             return
@@ -68,7 +70,7 @@ class FetchSession(Generic[K, P]):
         self.epoch = next_epoch(self.epoch)
 
     def begin_anew(self) -> None:
-        """Name all partitions next time, in a new session: the connection was lost, or the broker does not
-        know this session any more.
+        """Begin a new session, because the connection was lost or the broker has forgotten the session: the
+        next request names all partitions.
         """
         self.id, self.epoch, self._known = NO_SESSION, INITIAL_EPOCH, {}

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from segstore.leader_epochs import EpochEnd
 
 UNCOMMITTED, COMMITTED = 0, 1
-"""Kafka's isolation levels: fetches go up to the high watermark, or up to the last stable offset."""
+"""Kafka's isolation levels: fetches read up to the high watermark, or up to the last stable offset."""
 
 
 class FetchedData(NamedTuple):
-    """`error` is a code of Kafka's. `high_watermark` is how far the leader shows its log at the isolation
-    level of the fetch. `diverging` says where this log leaves the leader's; there are no records then.
-    `records` are a part of the answer as it came, which is not copied.
+    """One partition's part of a fetch answer. `error` is Kafka's error code. `high_watermark` is the last
+    stable offset at isolation level COMMITTED. `diverging` is the leader's epoch and end offset at which this
+    log diverges, without records. `records` is a slice of the answer, not a copy.
     """
 
     error: int
@@ -26,7 +26,7 @@ class FetchedData(NamedTuple):
 
 
 def read_part(held: Any, isolation: int) -> FetchedData:
-    """Return what an answer says of a partition."""
+    """Return the `FetchedData` of a partition in an answer."""
     found = held.diverging_epoch
     diverging = EpochEnd(found.epoch, found.end_offset) if found.epoch >= 0 else None
     shown = held.last_stable_offset if isolation == COMMITTED else held.high_watermark

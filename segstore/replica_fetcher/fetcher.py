@@ -1,7 +1,7 @@
-"""`ReplicaFetcher`: the thread that fetches from one broker for all the logs that it leads (Kafka:
+"""`ReplicaFetcher`: the thread that fetches from one broker, for all logs that this broker leads (Kafka:
 AbstractFetcherThread, ReplicaFetcherThread).
 
-Nothing is on disk but through the logs. Threads: its own; any thread may call `close`.
+On disk only the logs are changed. Threads: its own; any thread may call `close`.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ from segstore.wire.connection import BrokerConnection, Coming
 log = Logger("segstore")
 _SESSIONS_SINCE = 7
 _FULL_DISK, _REFUSED = 1.0, 5.0
-"""Seconds until the next fetch of a log whose disk was full, and of one that the broker refuses."""
+"""Seconds until the next fetch of a log, after a full disk, and after a refusal by the broker."""
 
 
 class FetcherContext(Protocol):
-    """The calls of a fetcher to its surroundings. `untold` are the logs that have reached the ends which
-    their leaders had at the first fetch, as long as no fetch has reported that to the leader.
+    """The calls of a fetcher to its owner. `untold` are logs that have caught up with the end of their first
+    fetch answer, before a later fetch has reported this to the leader.
     """
 
     untold: set[FollowedLog]
 
     def led_by(self, node: int) -> Sequence[FollowedLog]:
-        """Return the logs that this broker leads now."""
+        """Return the logs that the broker `node` leads now."""
 
     def told(self, logs: Sequence[FollowedLog]) -> None:
         """Note that a fetch has reported the ends of these logs to their leader."""
 
     def stale(self, error: Exception) -> None:
-        """Note that the leaders of the cluster have to be asked for anew."""
+        """Note that the cluster's leaders must be asked for again, because of `error`."""
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """Note that a log can't be followed any more."""
+        """Note that a log can't be fetched any more."""
 
     def ended(self, fetcher: ReplicaFetcher) -> bool:
-        """Return whether a fetcher without logs may end; if so, forget the fetcher."""
+        """Return whether a fetcher may end, because it has no logs; if so, remove it."""
 
 
 class ReplicaFetcher(BrokerThread):
-    """Fetches from the broker `node` until no log is led by it, or until `close`."""
+    """A thread that fetches from the broker `node`, until that broker leads no log, or until `close`."""
 
     def __init__(self, node: int, cluster: Cluster, terms: FetchTerms, home: FetcherContext) -> None:
         super().__init__("fetcher", node, cluster)
@@ -101,20 +101,20 @@ class ReplicaFetcher(BrokerThread):
                 if not logs:
                     return
                 if self._home.untold:
-                    self._tell(connection, session, logs)
+                    self._report(connection, session, logs)
                 if self._fetch_again(connection, session, logs) or self._fetch_ready(
                     connection, session, logs
                 ):
                     self._backoff.succeeded()
 
-    def _tell(
+    def _report(
         self,
         connection: BrokerConnection,
         session: FetchSession[Key, FetchPosition],
         logs: Sequence[FollowedLog],
     ) -> None:
-        """Report to the broker, by a fetch that is answered at once, the logs that have reached its ends."""
-        # At once: whoever waits for these logs is not to go on before the broker knows their ends.
+        """Report the new ends of caught-up logs to the broker, by a fetch that is answered at once."""
+        # `wait_caught_up` returns only when the broker knows these ends, so this must not wait for records.
         reached = [each for each in logs if each in self._home.untold]
         if reached:
             self._fetch(connection, session, {each.key: each for each in logs}, (), waits=False)
@@ -126,7 +126,7 @@ class ReplicaFetcher(BrokerThread):
         session: FetchSession[Key, FetchPosition],
         logs: Sequence[FollowedLog],
     ) -> bool:
-        """Fetch the logs that may be fetched now; wait, and return False, if there is none."""
+        """Fetch all logs that are not delayed; if all are, wait for the first, and return False."""
         now = time.monotonic()
         ready = {each.key: each for each in logs if each.not_before <= now}
         if not ready:
@@ -138,14 +138,16 @@ class ReplicaFetcher(BrokerThread):
         return True
 
     def _compare_anew(self) -> None:
-        """Have all logs compared with the leader's, at a new connection, or once the leader has forgotten the
+        """Mark all logs for a comparison with the leader's, after a new connection or the loss of the
         session: the leader may be another store than before.
         """
         for each in self._home.led_by(self.node):
             each.is_compared = False
 
     def _compare(self, logs: Iterable[FollowedLog]) -> bool:
-        """Compare the logs that are not compared yet; return whether to go on at once."""
+        """Do a step of the comparison of logs that are not compared yet; return whether to call again at
+        once.
+        """
         begun = [each for each in logs if not each.is_compared]
         return bool(begun) and self._compared.step(begun)
 
@@ -158,8 +160,8 @@ class ReplicaFetcher(BrokerThread):
         *,
         waits: bool = True,
     ) -> None:
-        """Send one request, and take its answer. `logs` is the sequence of `FetcherContext.led_by` if all of
-        its logs are `ready`, else empty. The broker `waits` for records, or answers at once.
+        """Send one request, and handle its answer. `logs` is the sequence of `FetcherContext.led_by` if all
+        of its logs are `ready`, else empty. If not `waits`, the broker answers at once, also without records.
         """
         questions = self._questions(ready)
         asked = session.ask({key: question.position for key, question in questions.items()})
@@ -192,7 +194,7 @@ class ReplicaFetcher(BrokerThread):
         logs: Sequence[FollowedLog],
         session_id: int,
     ) -> None:
-        """Learn the bytes of the next requests for the log whose records were `alone` in an answer."""
+        """Make a template of the next requests, if only the log `alone` had records in an answer."""
         again = self._again
         if again is None or not again.is_of(alone, logs, session_id):
             is_usual = self._terms.isolation == UNCOMMITTED
@@ -208,15 +210,15 @@ class ReplicaFetcher(BrokerThread):
         session: FetchSession[Key, FetchPosition],
         logs: Sequence[FollowedLog],
     ) -> bool:
-        """Send the learned request, and take its answer. Return False, and send nothing, if the next request
-        is not of its form.
+        """Send the next request from the template, and handle its answer. Return False, without a request, if
+        the template does not fit.
         """
         again = self._again
         if again is None or not again.has_moved:
             return False
         try:
             request = again.request(logs, session, self._terms.broker_epoch())
-        except StoreClosedError:  # its topic was deleted a moment ago
+        except StoreClosedError:  # the topic was deleted a moment ago
             request = None
         if request is None:
             return False
@@ -226,7 +228,7 @@ class ReplicaFetcher(BrokerThread):
         data = connection.rest(coming)
         if self._is_brought(again, session, data):
             return True
-        if again.is_outdated:  # an answer to an outdated question changes nothing (R11)
+        if again.is_outdated:  # the answer to an outdated request is ignored (R11)
             self._begin_anew(session)
             return True
         asked = {each.key: each for each in again.logs}
@@ -244,8 +246,8 @@ class ReplicaFetcher(BrokerThread):
         session: FetchSession[Key, FetchPosition],
         coming: Coming,
     ) -> bool:
-        """Take an answer while it arrives, and return True, if it has records of the learned partition alone.
-        After a piece that is not taken the later pieces are dropped.
+        """If an answer has only records of the template's partition, append them while they arrive, and
+        return True. If a piece can't be appended, the pieces after it are dropped.
         """
         begun = again.begun(coming.here, coming.size) if len(coming.here) < coming.size else None
         if begun is None:
@@ -269,7 +271,7 @@ class ReplicaFetcher(BrokerThread):
     def _is_brought(
         self, again: RepeatedFetch, session: FetchSession[Key, FetchPosition], data: memoryview
     ) -> bool:
-        """Take an answer, and return True, if it has the next records of the learned partition alone."""
+        """If an answer has only the next records of the template's partition, append them and return True."""
         brought = again.brought(data)
         if brought is None or not self.run(again.followed, partial(again.take, brought)):
             return False
@@ -285,8 +287,8 @@ class ReplicaFetcher(BrokerThread):
         questions: Mapping[Key, Question],
         data: memoryview,
     ) -> FollowedLog | None:
-        """Take an answer field by field; return the log whose records were alone in it, None if the answer
-        had several partitions, or an error.
+        """Decode an answer, and handle each partition. If it had records of a single partition, and nothing
+        else, return that partition's log, else None.
         """
         answer = connection.decoded("Fetch", version, data)
         if answer.error_code:
@@ -301,16 +303,16 @@ class ReplicaFetcher(BrokerThread):
                 alone = logs[key]
             is_quiet = is_quiet and not part.error_code and not part.records
             if part.error_code == Code.OFFSET_OUT_OF_RANGE or part.diverging_epoch.epoch >= 0:
-                # An incremental answer leaves out a partition that has not changed at the leader, although
-                # the position has changed here, and the leader's high watermark is needed again.
+                # The next answer of this session would omit this partition if it has not changed at the
+                # leader. But its position changes here, and its high watermark is needed again.
                 session.begin_anew()
         if is_quiet:
             self._go_on(logs, questions)
         return alone if parts == 1 else None
 
     def _go_on(self, logs: Mapping[Key, FollowedLog], questions: Mapping[Key, Question]) -> None:
-        """After an answer without records, let a log end at the end of its leader's log if the leader shows a
-        later end, and has no batch up to there (R41).
+        """After an answer without records, move the ends of logs to the leader's ends, if the leader has no
+        batch in between (R41).
         """
         for key, question in questions.items():
             each = logs[key]
@@ -323,7 +325,7 @@ class ReplicaFetcher(BrokerThread):
         return found is not None and each.go_on(question, *found)
 
     def refused(self, code: int) -> None:
-        """Begin the session anew after an error of a whole answer. Raises BrokerError for any other error."""
+        """Handle an error of a whole answer: after a session error begin anew, else raise BrokerError."""
         asked = f"Fetch from broker {self.node}"
         if code not in SESSION_ERRORS:
             raise told_error(code, asked)
@@ -336,14 +338,14 @@ class ReplicaFetcher(BrokerThread):
         """Return the next fetch of a log, None if its topic was removed."""
         try:
             return each.ask()
-        except StoreClosedError:  # its topic was deleted a moment ago
+        except StoreClosedError:  # the topic was deleted a moment ago
             each.delay(self._config.retry_backoff_ms / 1000, None)
             return None
 
     # --- answers ----------------------------------------------------------------------------------
 
     def _take(self, each: FollowedLog, question: Question, held: Any) -> bool:
-        """Take one partition's part of an answer; return whether its log has changed."""
+        """Handle one partition's part of an answer; return whether its log has changed."""
         data = read_part(held, self._terms.isolation)
 
         def take() -> bool:
@@ -358,8 +360,8 @@ class ReplicaFetcher(BrokerThread):
         return self.run(each, take)
 
     def run(self, each: FollowedLog, take: Callable[[], bool]) -> bool:
-        """Return the outcome of `take`, whether a log has changed; note an error that prevents the log from
-        being followed, and return False.
+        """Call `take`, and return its result. After an error, note it in the log, delay the next fetch or
+        give up the log, and return False.
         """
         pause = self._config.retry_backoff_ms / 1000
         try:
@@ -380,13 +382,13 @@ class ReplicaFetcher(BrokerThread):
         return False
 
     def unserved(self, each: FollowedLog, code: int) -> None:
-        """Have the log fetched again later, and the leaders asked for."""
+        """Delay the next fetch of a log that the broker refuses, and have the leaders asked for again."""
         error = told_error(code, f"Fetch of {each!r} from broker {self.node}")
         each.delay(self._config.retry_backoff_ms / 1000 if is_passing(error) else _REFUSED, error)
         self._home.stale(error)
 
     def _disk_failed(self, each: FollowedLog, error: StorageError) -> None:
-        """Fetch again later if the disk is full; after any other error the log can't be followed."""
+        """Delay the next fetch if the disk is full; after another disk error give up the log."""
         if error.errno not in NO_ROOM:
             self._home.failed(each, error)
             return
@@ -395,7 +397,7 @@ class ReplicaFetcher(BrokerThread):
         each.delay(_FULL_DISK, error)
 
     def _out_of_range(self, each: FollowedLog, question: Question) -> None:
-        """Ask for the ends of the leader's log, and cut or begin anew (R12)."""
+        """Ask for the start and end of the leader's log, and truncate this log, or begin it anew (R12)."""
         try:
             end = self._leader.latest_offset(each, question)
             start = self._leader.earliest_offset(each, question)

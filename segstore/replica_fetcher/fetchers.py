@@ -1,5 +1,7 @@
-"""`Fetchers`: the logs that are followed, and a fetcher for each broker that leads one (Kafka:
-AbstractFetcherManager). Nothing is on disk. Threads: any; one calls `follow` and `stop`.
+"""`Fetchers`: the followed logs, and a fetcher for each broker that leads some of them (Kafka:
+AbstractFetcherManager).
+
+Nothing is on disk. Threads: any; one thread calls `follow` and `stop`.
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ from segstore.wire.metadata import NO_LEADER, LeaderAndEpoch
 
 
 class Watcher(Protocol):
-    """Who hears of what fetchers meet. No call may wait."""
+    """The receiver of the fetchers' errors. No call may block."""
 
     def stale(self, error: Exception) -> None:
-        """See `Home.stale`."""
+        """Note that the cluster's leaders must be asked for again."""
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """See `Home.failed`."""
+        """Note that a log can't be fetched any more."""
 
 
 class Fetchers:
-    """The `Home` of all fetchers."""
+    """The `FetcherContext` of all fetchers."""
 
     def __init__(self, cluster: Cluster, terms: FetchTerms, watcher: Watcher) -> None:
         self._cluster, self._terms, self._watcher = cluster, terms, watcher
@@ -37,17 +39,17 @@ class Fetchers:
         self._logs: dict[Key, FollowedLog] = {}
         self._by_leader: dict[int, list[FollowedLog]] = {}
         self.untold: set[FollowedLog] = set()
-        """See `Home.untold`."""
+        """Logs that have caught up, before a fetch has reported this to their leader."""
         self.change = Latch()
-        """Opened, and replaced, when there may be news for those who wait until logs have caught up."""
+        """Opened, and replaced by a new latch, when logs may have caught up."""
 
     @property
     def logs(self) -> Mapping[Key, FollowedLog]:
-        """Return the logs that are followed; the mapping is replaced whole where that changes."""
+        """Return the followed logs; a change replaces the mapping."""
         return self._logs
 
     def follow(self, logs: Iterable[FollowedLog], leaders: Mapping[Key, LeaderAndEpoch]) -> None:
-        """Follow these logs, and no others, each from its leader."""
+        """Fetch exactly these logs, each from its leader in `leaders`."""
         held = {each.key: each for each in logs}
         for key, led in leaders.items():
             if key in held:
@@ -59,7 +61,7 @@ class Fetchers:
         self.untold.intersection_update(held.values())
 
     def changed(self) -> None:
-        """Let those who wait until logs have caught up look again."""
+        """Wake the threads that wait until logs have caught up."""
         before, self.change = self.change, Latch()
         before.open()
 
@@ -89,21 +91,21 @@ class Fetchers:
         ended = [fetcher.close(seconds) for fetcher in fetchers]
         return all(ended)
 
-    # --- what fetchers ask ------------------------------------------------------------------------
+    # --- calls of fetchers ------------------------------------------------------------------------
 
     def led_by(self, node: int) -> Sequence[FollowedLog]:
-        """See `Home.led_by`."""
+        """Return the logs that the broker `node` leads now."""
         return self._by_leader.get(node, ())
 
     def told(self, logs: Sequence[FollowedLog]) -> None:
-        """See `Home.told`."""
+        """Note that a fetch has reported the ends of these logs to their leader."""
         self.untold.difference_update(logs)
         for each in logs:
             each.source.is_told = True
         self.changed()
 
     def ended(self, fetcher: ReplicaFetcher) -> bool:
-        """See `Home.ended`."""
+        """Return whether a fetcher may end, because it has no logs; if so, remove it."""
         with self._lock:
             if self._by_leader.get(fetcher.node):
                 return False
@@ -112,11 +114,11 @@ class Fetchers:
             return True
 
     def stale(self, error: Exception) -> None:
-        """See `Home.stale`."""
+        """Pass on that the cluster's leaders must be asked for again."""
         self._watcher.stale(error)
 
     def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """See `Home.failed`."""
+        """Stop fetching a log, and pass on its error."""
         followed.error = error
         with self._lock:
             by_leader = {

@@ -1,8 +1,8 @@
-"""`FollowedLog`: one partition's log, which follows the log of a leader on another machine (Kafka:
+"""`FollowedLog`: one partition's log, which replicates the log of a leader on another machine (Kafka:
 ReplicaFetcherThread, AbstractFetcherThread; rules R1, R6, R9 to R13, R41).
 
-On disk is what `storage.log.replica` writes. Threads: any, one at a time, by `lock`; an answer to an outdated
-question changes nothing (R11).
+On disk is the partition's log, by `storage.log.replica`. Threads: any, one at a time, by `lock`. The answer
+to an outdated request is ignored (R11).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = Logger("segstore")
 
 
 class Key(NamedTuple):
-    """A partition of one topic; a topic that was deleted and made anew has another id."""
+    """The key of a partition. A topic that was deleted and created again has another `topic_id`."""
 
     topic: str
     topic_id: str
@@ -41,7 +41,7 @@ class Key(NamedTuple):
 
 
 class FetchPosition(NamedTuple):
-    """The fields of Kafka's FetchPartition, by which a partition is fetched. Unknown epochs are -1."""
+    """The fields of Kafka's FetchPartition in a request. Unknown epochs are -1."""
 
     offset: int
     current_leader_epoch: int
@@ -50,7 +50,7 @@ class FetchPosition(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A fetch under way."""
+    """A fetch under way: its position, the leader, and the follower's state at the request."""
 
     position: FetchPosition
     led: LeaderAndEpoch
@@ -59,8 +59,8 @@ class Question(NamedTuple):
 
 
 class FollowedLog:
-    """One log. `led` is its leader with the leader epoch; `source` the known end of the leader's log;
-    `replica_id` is the id of this replica, -1 for a consumer. `error` prevents the log from being fetched,
+    """One followed log. `led` is its leader with the leader epoch; `source` the known end of the leader's
+    log; `replica_id` is the id of this replica, -1 for a consumer. `error` is the error of the last fetch,
     None without one.
     """
 
@@ -72,26 +72,26 @@ class FollowedLog:
         self.led = LeaderAndEpoch(NO_LEADER, -1)
         self.source = SourceEnd()
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
-        """Called after a cut, with the paths of the copies in the quarantine."""
+        """Called after a truncation, with the paths of the copies in the quarantine."""
         self.on_reached: Callable[[FollowedLog], None] | None = None
-        """Called once, when this log shows all records that the leader had at the first fetch."""
+        """Called once, when the high watermark reaches that of the first fetch answer."""
         self.is_compared = False
-        """Whether the leader's log and this log were found to have the same records at the offsets that both
-        have: before that nothing is appended (see `LogComparison`)."""
+        """Whether `LogComparison` has found equal records in this log and the leader's. Until then nothing is
+        appended."""
         self.error: Exception | None = None
         self.not_before = 0.0
-        """The time of the next fetch at the earliest, by the monotonic clock."""
+        """The earliest time of the next fetch, by the monotonic clock."""
 
     @property
     def key(self) -> Key:
-        """Return the partition."""
+        """Return the key of the partition."""
         return Key(self.topic, self.topic_id, self.partition)
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
     def follow(self, led: LeaderAndEpoch) -> None:
-        """Follow a leader, unless its leader epoch is an earlier one, of which the news came late."""
+        """Set the leader, unless `led` has a lower leader epoch, from outdated metadata."""
         if led.leader_epoch >= self.led.leader_epoch or led.leader_epoch < 0:
             self.is_compared = self.is_compared and led == self.led
             self.led = led
@@ -101,7 +101,7 @@ class FollowedLog:
         return not self.is_compared or self.replica.log_end_offset < end
 
     def delay(self, seconds: float, error: Exception | None) -> None:
-        """Do not fetch for a while, because of `error`."""
+        """Set `error`, and delay the next fetch by `seconds`."""
         self.error, self.not_before = error, time.monotonic() + seconds
 
     # --- the fetcher's thread ---------------------------------------------------------------------
@@ -110,7 +110,7 @@ class FollowedLog:
         """Return the next fetch (R8). Raises StoreClosedError if the topic was removed."""
         with self.lock:
             held, led = log_of(self.replica), self.led
-        # If the leader epoch is not known, batches of any epoch are appended.
+        # With an unknown leader epoch, batches of any epoch are appended.
         epoch = led.leader_epoch if led.leader_epoch >= 0 else INT32_MAX
         follower = Follower(self._replica_id, held, led.leader, epoch, 0)
         request = follower.fetch(-1)
@@ -119,9 +119,9 @@ class FollowedLog:
         return Question(position, led, follower, request)
 
     def take(self, question: Question, data: FetchedData) -> bool:
-        """Append the batches of an answer without error, or cut the log; return whether the log has changed.
+        """Append the batches of an answer without error, or truncate the log; return whether it has changed.
 
-        Raises CorruptRecordError for damaged batches; InvalidArgumentError for batches that do not follow
+        Raises CorruptRecordError for damaged batches; InvalidArgumentError for batches that do not continue
         this log; UnusableAnswerError; StorageError.
         """
         with self.lock:
@@ -132,21 +132,21 @@ class FollowedLog:
             check_data(data, None if found is None else found.fetched, repr(self))
             has_changed = self._log.take(question.follower, question.request, answer, found)
             if data.diverging is None:
-                self._told(data.high_watermark, self.replica.log_end_offset, len(data.records))
+                self._note_answer(data.high_watermark, self.replica.log_end_offset, len(data.records))
             self.error = None
         return has_changed
 
-    def _told(self, high_watermark: int, end: int, size: int) -> None:
-        """Note the high watermark of an answer, the end that is known by it, and its size."""
+    def _note_answer(self, high_watermark: int, end: int, size: int) -> None:
+        """Note the high watermark of an answer, this log's end, and the bytes of the answer's records."""
         self.source.told(high_watermark, end, size)
-        tell = self.on_reached
-        if tell is not None and self.source.has_reached_target(self.replica.high_watermark):
+        on_reached = self.on_reached
+        if on_reached is not None and self.source.has_reached_target(self.replica.high_watermark):
             self.on_reached = None
-            tell(self)
+            on_reached(self)
 
     def take_next(self, led: LeaderAndEpoch, brought: Brought) -> bool:
-        """Append an answer of this leader as `take`, if its batches begin at the log's end, and are of the
-        latest leader epoch. Return False, and do nothing, for any other answer. Raises StorageError,
+        """Append the batches of an answer, if they begin at the log's end, and are of the latest leader
+        epoch; return whether they were appended. This is a fast path of `take`. Raises StorageError,
         StoreClosedError.
         """
         high_watermark, _, start, records = brought
@@ -157,13 +157,13 @@ class FollowedLog:
             end = replica.append_next(records, high_watermark)
             if end is None:
                 return False
-            self._told(high_watermark, end, len(records))
+            self._note_answer(high_watermark, end, len(records))
             self.error = None
         return True
 
     def take_piece(self, led: LeaderAndEpoch, brought: Brought) -> bool:
-        """Take whole batches of a long answer, after the batches before them. Return False, and do nothing,
-        if `led` is not the leader any more. Raises as `take`.
+        """Append the next complete batches of a long answer; return False if `led` is no longer the leader,
+        or nothing was appended. Raises as `take`.
         """
         if self.take_next(led, brought):
             return True
@@ -174,8 +174,8 @@ class FollowedLog:
         return self.take(question, data)
 
     def go_on(self, question: Question, end_offset: int, data: FetchedData) -> bool:
-        """Let the log end at `end_offset`, the end of the leader's log, which has no batch from the
-        question's position on; `data` has the leader's high watermark (R41). Return whether the log has
+        """Move the log end offset to `end_offset`, the end of the leader's log, which has no batch from the
+        question's position on (R41). `data` has the leader's high watermark. Return whether the log has
         changed. Raises StorageError, StoreClosedError.
         """
         answer = FetchAnswer(None, data.high_watermark, data.log_start_offset, end_offset)
@@ -185,19 +185,20 @@ class FollowedLog:
             if not self.is_compared:
                 return False
             has_changed = self._log.go_on(question.follower, question.request, answer)
-            self._told(data.high_watermark, self.replica.log_end_offset, 0)
+            self._note_answer(data.high_watermark, self.replica.log_end_offset, 0)
         return has_changed
 
     def out_of_range(self, question: Question, start: int, end: int) -> bool:
-        """Cut the log, or begin it anew, if the leader's log, from `start` to `end`, lacks the question's
-        offset (R12); return whether the log has changed. Raises StorageError, StoreClosedError.
+        """Truncate the log, or begin it anew, if the question's offset is outside the leader's log, which
+        goes from `start` to `end` (R12); return whether the log has changed. Raises StorageError,
+        StoreClosedError.
         """
         role = question.follower
         with self.lock:
             if question.led != self.led:
                 return False
-            if start > (mine := self.replica.log_end_offset) > self.replica.start_offset:
-                log.warning("%r ends at %d, before the leader's log begins: it begins anew", self, mine)
+            if start > (own := self.replica.log_end_offset) > self.replica.start_offset:
+                log.warning("%r ends at %d, before the leader's log begins: it begins anew", self, own)
             has_changed = self._log.apply(
                 role.log, partial(role.on_out_of_range, question.request, start, end)
             )
@@ -205,14 +206,14 @@ class FollowedLog:
         return has_changed
 
     def compared(self, question: Question) -> None:
-        """Note that this log has the records of the question's leader at the offsets that both have."""
+        """Note that this log and that of the question's leader have equal records at common offsets."""
         with self.lock:
             if question.led == self.led:
                 self.is_compared = question.position.offset == self.replica.log_end_offset
 
     def cut_unlike(self, question: Question, offset: int) -> None:
-        """Cut this log at `offset`, since the question's leader has other records from there on. Raises
-        StorageError, StoreClosedError.
+        """Truncate this log to `offset`, because the question's leader has different records from there on.
+        Raises StorageError, StoreClosedError.
         """
         with self.lock:
             if question.led == self.led:
@@ -224,7 +225,7 @@ class FollowedLog:
         self._cut(before, cut, why or "which is shorter")
 
     def _cut(self, before: int, cut: Truncated, why: str) -> None:
-        """Have the log compared again after a truncation, and report the offsets that were cut."""
+        """Mark the log for a new comparison after a truncation, and log the offsets that were removed."""
         self.is_compared = False
         if not cut.cut_bytes:
             return

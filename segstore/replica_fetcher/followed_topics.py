@@ -1,6 +1,7 @@
-"""`FollowedTopics`: topics of this store, kept as those of the source are: ids, partitions, settings.
+"""`FollowedTopics`: the topics of this store, with the ids, partitions and settings of the source's topics.
 
-On disk is what `TopicAdmin` writes. Threads: one changes; any asks for `problems`.
+On disk are the topics' settings and folders, by `TopicAdmin`. Threads: one calls `take`; any reads
+`problems`.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from segstore.wire.metadata import NO_LEADER, ClusterMetadata, LeaderAndEpoch, T
 
 log = Logger("segstore")
 CONSUMER = -1
-"""The replica id of one that is none (Kafka: FetchRequest.CONSUMER_REPLICA_ID)."""
+"""The replica id of a consumer, in a Fetch request (Kafka: FetchRequest.CONSUMER_REPLICA_ID)."""
 
 
 class FollowedTopics:
-    """`recreated` says what becomes of a topic that was deleted at the source and made anew: "keep" leaves
-    what was mirrored, and mirrors the new one not; "replace" does the opposite. "delete" replaces, too, and
-    a topic that is not at the source any more is deleted, as a replica's is. `replica_id` is that of this
-    store's replicas, `CONSUMER` where they are none.
+    """The followed topics. `recreated` decides about a topic that was deleted and created again at the
+    source: "keep" keeps the old topic here, and ignores the new one; "replace" deletes the old topic, and
+    follows the new one. "delete" is "replace", and also deletes topics that the source no longer has, as for
+    a replica. `replica_id` is the id of this store's replicas, `CONSUMER` for a mirror.
     """
 
     def __init__(
@@ -51,19 +52,19 @@ class FollowedTopics:
         self._logs: dict[Key, FollowedLog] = {}
         self._settings_due = 0.0
         self.problems: Mapping[str, str] = {}
-        """What prevents topics from being mirrored, by name."""
+        """The reasons why topics can't be followed, by topic name."""
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
-        """See `FollowedLog.on_cut`."""
+        """Called after a truncation or a deletion, with the paths of the copies in the quarantine."""
         self.own: frozenset[str] = frozenset()
-        """Ids of topics that this store has made itself, and that were not seen at the source yet: before one
-        is deleted, its logs are kept in the quarantine.
+        """Ids of topics that this store has created itself, and that the source has never had. Before such a
+        topic is deleted, its logs are copied to the quarantine.
         """
         self.waits = False
-        """Whether a topic is missing, or a partition has no leader, which may change any moment."""
+        """Whether a topic is missing, or a partition has no leader, so that metadata are asked for soon."""
 
     def take(self, metadata: ClusterMetadata) -> dict[Key, LeaderAndEpoch]:
-        """Bring the topics to what the source tells; return who leads what is to be followed. Raises
-        StorageError, and as `Cluster.ask`.
+        """Create, change and delete topics to match the source's metadata; return the leaders of the
+        partitions to follow. Raises StorageError, and as `Cluster.ask`.
         """
         found = {name: each for name, each in metadata.topics.items() if self._choice.has(name)}
         problems = {name: fault for name, fault in faults(metadata).items() if name in found}
@@ -83,14 +84,14 @@ class FollowedTopics:
                 self._delete(name)
                 continue
             problems[name] = f"topic {name!r} is not there at the source"
-        self._tell(problems)
+        self._log_new(problems)
         self.waits = bool(problems) or any(led.leader == NO_LEADER for led in leaders.values())
         self._logs = {key: self._logs.get(key) or self._followed(key) for key in leaders}
         return leaders
 
     @property
     def logs(self) -> Iterable[FollowedLog]:
-        """Return the logs that `take` has found to be followed."""
+        """Return the logs of the partitions that the last `take` returned."""
         return self._logs.values()
 
     def _problem(self, topic: Topic) -> str | None:
@@ -116,7 +117,7 @@ class FollowedTopics:
         self._writer.topic_admin.delete(name)
 
     def _keep(self, topic: TopicInfo | None) -> None:
-        """Keep the logs of a topic that is about to be deleted, if only this store has them."""
+        """Copy a topic's logs to the quarantine before its deletion, if only this store has the topic."""
         if topic is None or topic.topic_id not in self.own:
             return
         replicas = (self._writer.partitions.replica(topic.name, number) for number in topic.partition_ids)
@@ -124,7 +125,7 @@ class FollowedTopics:
         if kept and self.on_cut is not None:
             self.on_cut(kept)
 
-    def _tell(self, problems: Mapping[str, str]) -> None:
+    def _log_new(self, problems: Mapping[str, str]) -> None:
         for name, problem in problems.items():
             if self.problems.get(name) != problem:
                 log.warning("%s", problem)
@@ -133,7 +134,7 @@ class FollowedTopics:
     # --- changes ----------------------------------------------------------------------------------
 
     def _settings(self, found: Mapping[str, Topic]) -> dict[str, TopicConfig]:
-        """Return settings of the topics, where it is time to ask for them: of new ones at once."""
+        """Return the source's settings of new topics, and when the interval is over of all topics."""
         if not self._config.sync_topic_configs_enabled:
             return {}
         good = [name for name, topic in found.items() if not topic.error]
@@ -151,7 +152,7 @@ class FollowedTopics:
             self._keep(known)
             admin.delete(name)
             known = None
-        # Wherever compaction has run at the source there may be gaps, whatever the settings say now.
+        # If the source was ever compacted, its logs may have gaps, whatever its settings are now.
         gaps = dict.fromkeys(topic.partitions, names.MAX_OFFSET)
         if known is None:
             ids = tuple(sorted(topic.partitions))

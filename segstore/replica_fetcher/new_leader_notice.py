@@ -1,5 +1,6 @@
-"""`Announcer`: tells the primary that a promoted store has replaced, once it answers again, that it leads no
-more. On disk: `.segstore/promotion`. Threads: its own; `announce` and `close` may be called by any.
+"""`Announcer`: notifies the old primary, once it answers again, that a promoted store leads in its place.
+
+On disk is `.segstore/promotion`. Threads: its own; any thread may call `announce` and `close`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PAUSE = 3.0
 
 
 class Announcer:
-    """Announces the last promotion of a store, once it is asked to; one for each store."""
+    """The notifier of a store's last promotion; one for each store."""
 
     def __init__(self, store: Store) -> None:
         self._context = store.context
@@ -35,8 +36,9 @@ class Announcer:
         self._error = ""
 
     def announce(self, settings: WireConfig) -> None:
-        """Begin to tell the old primary, if there is one that has not been told; where that has begun, go on
-        with these settings of the client. Raises CorruptCheckpointError, StorageError.
+        """Begin to notify the old primary, if this store was promoted and the old primary was not notified
+        yet. If this has begun already, go on with the new client settings. Raises CorruptCheckpointError,
+        StorageError.
         """
         with self._lock:
             has_begun, self._settings = self._settings is not None, settings
@@ -49,7 +51,7 @@ class Announcer:
                 Background(lambda: self._run(promotion), "segstore-announcer").start()
 
     def close(self, seconds: float = 30.0) -> None:
-        """End the thread, and wait."""
+        """End the thread, and wait for at most `seconds`."""
         self._closing.open()
         if (cluster := self._cluster) is not None:
             cluster.abort()
@@ -57,16 +59,16 @@ class Announcer:
 
     def _run(self, promotion: Promotion) -> None:
         try:
-            while not self._is_over() and not self._is_told(promotion):
+            while not self._is_over() and not self._notify(promotion):
                 self._closing.wait(_PAUSE)
         finally:
             self._ended.open()
 
     def _is_over(self) -> bool:
-        """Return whether the store is about to close, or was demoted since: then it leads no more itself."""
+        """Return whether the store is closing, or was demoted since the promotion."""
         return self._closing.is_open or bool(self._context.demoted)
 
-    def _is_told(self, held: Promotion) -> bool:
+    def _notify(self, held: Promotion) -> bool:
         assert self._settings is not None
         cluster = None
         try:
@@ -75,7 +77,7 @@ class Announcer:
             with self._context.reserve:
                 PROMOTION.write(self._context.files, self._context.root, replace(held, told=True))
         except (SegstoreError, OSError) as error:
-            self._tell(f"the old primary at {held.source} is not told yet: {error}")
+            self._warn_once(f"the old primary at {held.source} is not told yet: {error}")
             return False
         finally:
             if cluster is not None:
@@ -83,7 +85,7 @@ class Announcer:
         log.warning("the old primary at %s knows that it leads no more", held.source)
         return True
 
-    def _tell(self, error: str) -> None:
+    def _warn_once(self, error: str) -> None:
         if error != self._error and not self._closing.is_open:
             log.warning("%s", error)
         self._error = error

@@ -1,6 +1,7 @@
-"""`PrimaryClient`: what a standby tells its primary, beside its fetches: that it is there (Kafka:
-BrokerRegistration), and from which leader epoch on it leads (Kafka: BeginQuorumEpoch). Nothing is on disk.
-Threads: one.
+"""`PrimaryClient`: the requests of a standby to its primary, other than fetches: its registration (Kafka:
+BrokerRegistration), and the leader epoch from which on it leads (Kafka: BeginQuorumEpoch).
+
+Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from segstore.storage.store.primary import STANDBY_ID
 from segstore.wire.cluster import Cluster
 
 _EPOCHS = 10
-"""How many epochs a primary is told that knows a later one each time; one of segstore's knows one at most."""
+"""The largest number of epochs that are tried, if the primary answers each with a later epoch of its own."""
 _REFUSALS = {
     Code.CLUSTER_AUTHORIZATION_FAILED: ", which takes this standby if its setting standby.addresses names"
     " this machine, or its list of rights gives CLUSTER_ACTION",
@@ -28,20 +29,20 @@ _REFUSALS = {
     Code.INVALID_REQUEST: ", whose standby is in sync mode (`demote --standby` ends that), or which several"
     " processes share: then a standby follows in async mode",
 }
-"""Why a primary refuses a standby, and what may be done."""
+"""Explanations of a primary's refusals, with remedies, by error code."""
 
 
 class PrimaryClient:
-    """The primary that is reached by `cluster`; `directory_id` identifies the standby's directory."""
+    """A client of the primary, over `cluster`; `directory_id` identifies the standby's directory."""
 
     def __init__(self, cluster: Cluster, cluster_id: str, directory_id: str, mode: str) -> None:
         self._cluster, self._cluster_id = cluster, cluster_id
         self._directory_id, self._mode = directory_id, mode
 
     def register(self) -> int:
-        """Tell the primary that this standby is there; return the broker epoch under which it fetches.
+        """Register this standby at the primary; return the broker epoch for its fetches.
 
-        Raises InvalidArgumentError where the other side is no primary of segstore's; BrokerError where it
+        Raises InvalidArgumentError if the other side is no primary of segstore; BrokerError if the primary
         refuses; as `Cluster.ask`.
         """
         kind = structs("BrokerRegistrationRequest")
@@ -68,9 +69,9 @@ class PrimaryClient:
         return int(answer.broker_epoch)
 
     def begin_epoch(self, epoch: int) -> int:
-        """Fence the primary: this standby leads from `epoch` on, or from a later one where the primary knows
-        that; return it. Raises BrokerError where the primary refuses, or knows a later one each time;
-        UnusableAnswerError; as `Cluster.ask`.
+        """Fence the primary, and return the leader epoch from which on this standby leads: `epoch`, or a
+        later epoch if the primary knows one. Raises BrokerError if the primary refuses, or knows a later
+        epoch each time; UnusableAnswerError; as `Cluster.ask`.
         """
         for _ in range(_EPOCHS):
             part = self._begin(epoch)
@@ -83,7 +84,7 @@ class PrimaryClient:
         return epoch
 
     def announce(self, epoch: int) -> None:
-        """Say that this standby leads from `epoch` on. Raises BrokerError where the old primary refuses; as
+        """Fence the primary with exactly this leader epoch. Raises BrokerError if the primary refuses; as
         `Cluster.ask`.
         """
         part = self._begin(epoch)

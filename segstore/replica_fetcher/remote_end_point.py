@@ -1,4 +1,4 @@
-"""`RemoteEndPoint`: the broker that leads logs, as a fetcher asks it outside of its fetch session (Kafka:
+"""`RemoteEndPoint`: requests of a fetcher to its broker outside of the fetch session (Kafka:
 RemoteLeaderEndPoint). Nothing is on disk. Threads: the fetcher's.
 """
 
@@ -31,7 +31,7 @@ class RemoteEndPoint:
     def fetch(
         self, positions: Mapping[Key, FetchPosition], sizes: Mapping[Key, int] = MappingProxyType({})
     ) -> Any:
-        """Return the answer to a fetch, which does not wait for records; `sizes` as in `fetch_request`."""
+        """Fetch without waiting for records, and return the answer; `sizes` as in `fetch_request`."""
         version, epoch = version_for(self._connection, positions), self.terms.broker_epoch()
         asked = SessionRequest(positions, (), NO_SESSION, FINAL_EPOCH)
         body = fetch_request(version, asked, self.terms, epoch, self._config, sizes)
@@ -39,11 +39,15 @@ class RemoteEndPoint:
         return self._connection.ask_in("Fetch", version, body)
 
     def latest_offset(self, each: FollowedLog, question: Question) -> int:
-        """Return the latest offset under the leader epoch of a question (R12). Raises BrokerError."""
+        """Return the leader's latest offset, if it has the question's leader epoch (R12). Raises
+        BrokerError.
+        """
         return self._offset(each, question, _LATEST)
 
     def earliest_offset(self, each: FollowedLog, question: Question) -> int:
-        """Return the log start offset under the leader epoch of a question (R12). Raises BrokerError."""
+        """Return the leader's log start offset, if it has the question's leader epoch (R12). Raises
+        BrokerError.
+        """
         return self._offset(each, question, _EARLIEST)
 
     def _offset(self, each: FollowedLog, question: Question, timestamp: int) -> int:
@@ -64,12 +68,11 @@ class RemoteEndPoint:
         return int(found.offset)
 
     def gap_to_end(self, each: FollowedLog, question: Question) -> tuple[int, FetchedData] | None:
-        """Return the leader's log end offset, and the answer to a fetch, if the leader has no batch from the
-        position of a question to its end (R41); None if it has one, or may have one.
-
-        The end is asked for first. Then the partition is fetched alone: an answer has at least one batch if
-        there is any, whatever its limits. Between both the leader, in its leader epoch, cuts nothing.
+        """Return the leader's log end offset and a fetch answer, if the leader surely has no batch between
+        the question's position and its end (R41); else None.
         """
+        # The end first, then a fetch of this partition alone: if the leader has a batch below that end, the
+        # answer has at least one batch. The leader does not truncate in its leader epoch.
         end = self._log_end(each, question.position.current_leader_epoch)
         if end <= question.position.offset:
             return None
@@ -80,12 +83,12 @@ class RemoteEndPoint:
         data = read_part(parts[0], self.terms.isolation)
         if data.diverging is not None or len(data.records):
             return None
-        # A consumer is given nothing from the high watermark on.
+        # A consumer gets no records from the high watermark on, so an empty answer proves nothing above it.
         return (end, data) if self.terms.replica_id >= 0 or data.high_watermark >= end else None
 
     def _log_end(self, each: FollowedLog, leader_epoch: int) -> int:
-        """Return the end of the leader's own leader epoch, which is that of its log; -1 if it is of another
-        epoch, or does not answer.
+        """Return the end offset of the leader's current epoch, which is its log end offset; -1 if the leader
+        has another epoch, or refuses.
         """
         if leader_epoch < 0 or not self._connection.has("OffsetForLeaderEpoch"):
             return -1

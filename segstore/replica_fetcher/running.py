@@ -1,5 +1,5 @@
-"""`Running`: what follows another machine, or sends to one, in threads of its own until it is closed.
-`Following` is one with a `Control`: a mirror, a standby. Nothing is on disk. Threads: any.
+"""`Running`: the base of mirrors and standbys, which run in threads of their own until they are closed.
+`Following` is the base of mirrors and standbys that fetch from a source. Nothing is on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from segstore.threads import Latch
 
 _ENDING = 30.0
 _LOOK = 0.05
-"""Seconds between two looks whether what is waited for has come."""
+"""The longest pause in seconds between two checks of a wait."""
 
 
 def _seconds(timeout_ms: float | None) -> float | None:
@@ -30,15 +30,15 @@ def _seconds(timeout_ms: float | None) -> float | None:
 
 
 def deadline_in(timeout_ms: float | None) -> float | None:
-    """Return when, by the monotonic clock, a wait is over; None for never. Raises InvalidArgumentError,
-    InvalidTypeError.
+    """Return the deadline of a wait, by the monotonic clock; None without a timeout. Raises
+    InvalidArgumentError, InvalidTypeError.
     """
     seconds = _seconds(timeout_ms)
     return None if seconds is None else time.monotonic() + seconds
 
 
 class Running(Closing, ABC):
-    """A context manager, which closes it; `done` is opened where it ends."""
+    """A running mirror or standby. It is a context manager that closes it; `done` is opened at its end."""
 
     def __init__(self, done: Latch) -> None:
         self._done = done
@@ -48,17 +48,17 @@ class Running(Closing, ABC):
         """End all threads. A second call does nothing."""
 
     def wait(self, timeout_ms: float | None = None) -> bool:
-        """Wait until it has ended; False where `timeout_ms` have passed. Raises what has ended it, such as
-        StorageError, StaleDirectoryError.
+        """Wait until it has ended; return False after `timeout_ms`. Raises the error that has ended it, for
+        example StorageError or StaleDirectoryError.
         """
         ended = self._done.wait(_seconds(timeout_ms))
         self._check()
         return ended
 
     def _until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
-        """Wait until something holds; False where the deadline has passed. Raises what has ended it."""
+        """Wait until `holds` returns true; return False after the deadline. Raises the error of a failure."""
         while True:
-            change = self._change()  # taken first: what comes behind the look ends the wait
+            change = self._change()  # before `holds`: a later change then ends the wait
             if holds():
                 return True
             left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
@@ -69,12 +69,12 @@ class Running(Closing, ABC):
                 return False
 
     def _change(self) -> Latch:
-        """Return what is opened by the next change that may end a wait early."""
+        """Return the latch that the next change opens, to end the pause of a wait early."""
         return self._done
 
     @property
     def _failure(self) -> Exception | None:
-        """Return what has ended it, None where nothing did, or `close`."""
+        """Return the error that has ended it, None while it runs or after `close`."""
         return None
 
     def _check(self) -> None:
@@ -86,8 +86,8 @@ C = TypeVar("C", bound=Control)
 
 
 class Following(Running, Generic[C]):
-    """Follows another machine's topics into `store`, which may be read. `http` is where metrics and health
-    are, "HOST:PORT"; None without.
+    """A mirror or standby: it follows another machine's topics into `store`, which may be read. `http` is the
+    address of metrics and health, "HOST:PORT", None without one.
     """
 
     def __init__(self, store: FollowingStore, control: C) -> None:
@@ -100,38 +100,38 @@ class Following(Running, Generic[C]):
 
     @property
     def error(self) -> Exception | None:
-        """Return what has ended it; else why the source was not reached last; None where it was."""
+        """Return the error that has ended it, or else the error of the last request to the source, None if
+        that was answered.
+        """
         return self._control.failure or self._control.error
 
     def lag(self) -> dict[tuple[str, int], Lag]:
-        """Return how far each partition is behind the source."""
-        return {(each.topic, each.partition): each.source.lag(end) for each, end in self._ends_here()}
+        """Return the lag of each partition, by (topic, partition)."""
+        return {(each.topic, each.partition): each.source.lag(end) for each, end in self._own_ends()}
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
-        """Wait until each partition shows all that the source had when it was first fetched, and the source
-        has been told so; False where `timeout_ms` have passed. Raises as `wait`.
+        """Wait until each partition's readers see all records that the source had at the partition's first
+        fetch, and the source knows this; return False after `timeout_ms`. Raises as `wait`.
         """
         return self._until(self._has_caught_up, deadline_in(timeout_ms))
 
     @property
     def problems(self) -> dict[str, str]:
-        """Return what prevents topics from being followed, by name: they are missing at the source, may not
-        be read, were made anew there, or are told of by names and numbers that can't be.
+        """Return the reasons why topics are not followed, by topic name: they are missing at the source, may
+        not be read, were created again there, or the source's metadata of them is invalid.
         """
         return dict(self._control.problems)
 
     def _has_caught_up(self) -> bool:
         for each in self._control.fetchers.logs.values():
-            with suppress(StoreClosedError):  # a topic that was just deleted
+            with suppress(StoreClosedError):  # the topic was just deleted
                 source = each.source
                 if not (source.has_reached_target(each.replica.high_watermark) and source.is_told):
                     return False
         return self._control.rounds > 0
 
-    def _ends_here(self) -> list[tuple[FollowedLog, int]]:
-        """Return the logs that are followed, and where each ends here; not those of a topic that was just
-        deleted.
-        """
+    def _own_ends(self) -> list[tuple[FollowedLog, int]]:
+        """Return the followed logs with their log end offsets here, without logs of a topic just deleted."""
         found = []
         for each in self._control.fetchers.logs.values():
             with suppress(StoreClosedError):
@@ -146,7 +146,7 @@ class Following(Running, Generic[C]):
         return self._control.failure
 
     def close(self) -> None:
-        """End it: what it has is made durable, and the store is closed. A second call does nothing."""
+        """End all threads, make the store durable, and close it. A second call does nothing."""
         check_apart("close()")
         try:
             self._control.close(_ENDING)

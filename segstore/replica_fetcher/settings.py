@@ -1,5 +1,5 @@
-"""`FollowingConfig`: the settings of what follows another machine's topics, by the names of Kafka's
-clients and of MirrorMaker 2. Nothing is on disk. Threads: any; immutable.
+"""`FollowingConfig`: the common settings of mirrors and standbys, by the names of Kafka's clients and of
+MirrorMaker 2. Nothing is on disk. Threads: any; immutable.
 """
 
 from __future__ import annotations

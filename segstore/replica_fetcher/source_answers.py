@@ -1,6 +1,6 @@
-"""What a source may answer: each name and number of the wire is looked at here before it enters files of this
-store. A source may be damaged, or hostile: then a topic, or a partition, is not followed, the others are, and
-the value is told by its name. Threads: functions without state.
+"""Checks the answers of a source: each name and number is checked here before it gets into files of this
+store, because a source may be damaged or hostile. A topic or partition with a wrong value is not followed,
+and the error names the value. Nothing is on disk. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from segstore.wire.metadata import NO_LEADER, ClusterMetadata, LeaderAndEpoch, T
 
 UNKNOWN_EPOCH = -1
 MOST_EPOCH = INT32_MAX - DISTANCE
-"""The largest leader epoch that is followed: a promotion, and the end of a mirror, begin a later one."""
+"""The largest leader epoch that is followed, since a promotion, and the end of a mirror, need a later epoch.
+"""
 MOST_PARTITION = 999_999
-"""The largest partition number that is followed. A copied directory of a broker may have a few partitions of
-a topic only, so numbers need not begin at 0, but a cluster of Kafka's has fewer partitions than this."""
+"""The largest partition number that is followed. It is above the number of partitions of any Kafka cluster.
+Numbers need not begin at 0: a broker's copied directory may have only some partitions of a topic."""
 _METADATA_ID = names.topic_id_of(bytes(15) + b"\1")
 _MOST_CLUSTER_ID = 255
 
 
 def faults(metadata: ClusterMetadata) -> dict[str, str]:
-    """Return why topics can't be followed, by name: what the source tells of them can't be. Topics with an
-    error of Kafka's, or without an id, are not among them.
+    """Return the faults of topics whose metadata is invalid, by topic name. Topics with an error code of
+    Kafka are left out.
     """
     ids = Counter(topic.topic_id for topic in metadata.topics.values() if topic.topic_id)
     found = {}
@@ -78,7 +79,7 @@ def _partition_fault(name: str, number: int, led: LeaderAndEpoch) -> str | None:
 
 
 def largest_epoch(metadata: ClusterMetadata) -> int:
-    """Return the largest leader epoch of topics that can be followed, -1 for none."""
+    """Return the largest leader epoch of the topics without faults, -1 without a topic."""
     without = faults(metadata)
     led = (
         each.leader_epoch
@@ -90,7 +91,7 @@ def largest_epoch(metadata: ClusterMetadata) -> int:
 
 
 def check_cluster_id(text: str, source: object) -> None:
-    """Raise UnusableAnswerError for a cluster id that no cluster has."""
+    """Raise UnusableAnswerError unless a cluster id has at most 255 printable ASCII characters, no blanks."""
     if len(text) > _MOST_CLUSTER_ID or not text.isascii() or not text.isprintable() or " " in text:
         raise UnusableAnswerError(
             f"{source} says that its cluster id is {text!r:.300}: at most {_MOST_CLUSTER_ID} printable"
@@ -99,7 +100,7 @@ def check_cluster_id(text: str, source: object) -> None:
 
 
 def check_data(data: FetchedData, fetched: FetchedSpan | None, where: object) -> None:
-    """Raise UnusableAnswerError where an answer to Fetch has offsets or leader epochs that can't be."""
+    """Raise UnusableAnswerError if a Fetch answer has impossible offsets or leader epochs."""
     _check(where, "high watermark", data.high_watermark, -1, names.MAX_OFFSET)
     _check(where, "log start offset", data.log_start_offset, -1, names.MAX_OFFSET)
     if data.diverging is not None:
@@ -113,13 +114,13 @@ def check_data(data: FetchedData, fetched: FetchedSpan | None, where: object) ->
 
 
 def check_range(start: int, end: int, where: object) -> None:
-    """Raise UnusableAnswerError where no log begins and ends at these offsets."""
+    """Raise UnusableAnswerError unless these can be the log start and log end offset of a log."""
     _check(where, "log start offset", start, 0, names.MAX_OFFSET)
     _check(where, "log end offset", end, start, names.MAX_OFFSET)
 
 
 def check_epoch(epoch: int, source: object) -> None:
-    """Raise UnusableAnswerError for a leader epoch above which none can be begun."""
+    """Raise UnusableAnswerError for a leader epoch after which no later one can be begun."""
     _check(source, "leader epoch", epoch, UNKNOWN_EPOCH, MOST_EPOCH)
 
 
@@ -131,7 +132,7 @@ def _check(where: object, what: str, value: int, least: int, most: int) -> None:
 
 
 def only_part(topics: Iterable[Any], where: object) -> Any:
-    """Return the one partition of an answer that was asked for one. Raises UnusableAnswerError."""
+    """Return the partition of an answer with exactly one partition. Raises UnusableAnswerError."""
     parts = [part for topic in topics for part in topic.partitions]
     if len(parts) != 1:
         raise UnusableAnswerError(f"{where!s:.300}: the source answers {len(parts)} partitions, and not one")

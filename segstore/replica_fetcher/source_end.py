@@ -1,5 +1,5 @@
-"""`SourceEnd`: how far the leader's log reaches, and how far this one is behind it. Nothing is on disk.
-Threads: one tells; any asks.
+"""`SourceEnd`: the end of the leader's log, and the lag of a followed log. Nothing is on disk. Threads: one
+calls `told`; any may call the other methods.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 
 class Lag(NamedTuple):
-    """How far a log is behind the one that it follows: in records, by offsets; in bytes, estimated by the
-    mean size of the records that came; in ms since it had all that the leader showed. -1: not known yet.
+    """The lag of a log: in records (by offsets), in bytes (estimated by the mean size of fetched records),
+    and in ms since it last had all records below the leader's high watermark. -1 is unknown.
     """
 
     records: int
@@ -22,20 +22,20 @@ UNKNOWN = Lag(-1, -1, -1)
 
 
 class SourceEnd:
-    """What answers have told."""
+    """The leader's high watermark by the last fetch answer (`end`), and the statistics for the lag."""
 
     def __init__(self) -> None:
         self.end = -1
         self.target = -1
-        """Where the leader's log ended in its first answer."""
+        """The leader's high watermark in its first answer, -1 before."""
         self.is_told = False
-        """Whether the leader has been told, by a later fetch, that this log has all of that."""
+        """Whether a later fetch has reported to the leader that this log has reached `target`."""
         self.fetched_bytes = self.fetched_offsets = 0
         self._reached_at = time.monotonic()
         self._own_end = -1
 
     def told(self, end: int, own_end: int, size: int) -> None:
-        """Take the end of the leader's log, that of this one, and the bytes that came."""
+        """Note the leader's high watermark, the own log end offset, and the bytes of an answer's records."""
         if self.target < 0:
             self.target = end
         if size and self._own_end >= 0:
@@ -46,11 +46,11 @@ class SourceEnd:
             self._reached_at = time.monotonic()
 
     def has_reached_target(self, own_end: int) -> bool:
-        """Return whether this log has all that the leader showed in its first answer."""
+        """Return whether `own_end` has reached the leader's high watermark of the first answer."""
         return 0 <= self.target <= own_end
 
     def lag(self, own_end: int) -> Lag:
-        """Return how far behind this log is, which ends at `own_end`."""
+        """Return the lag of the log, which ends at `own_end`."""
         if self.end < 0:
             return UNKNOWN
         records = max(self.end - own_end, 0)

@@ -1,5 +1,5 @@
-"""`FollowingStore`: a store that follows another machine's, which applications read meanwhile. Nothing is on
-disk but through the engine. Threads: any.
+"""`FollowingStore`: the store of a running mirror or standby, which applications may read. On disk only the
+engine writes. Threads: any.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from segstore.storage.store.store import Store
 
 
 def lag_metrics(kind: str) -> tuple[Metric, ...]:
-    """Return the metrics of what a store of this kind lacks."""
+    """Return the lag metrics of a store of this kind."""
     name, prom = f"{kind}-lag", f"segstore_{kind}_lag"
     return (
         Metric(name, f"{prom}_records", "gauge", "records behind the source", "records"),
@@ -25,14 +25,14 @@ def lag_metrics(kind: str) -> tuple[Metric, ...]:
 
 
 class FollowingStore(Store):
-    """A store whose topics come from a cluster: they are read, and changed there only. `kind` is what the
-    store is to it, "mirror" or "standby".
+    """A store whose topics come from another cluster, and can be changed only there. `kind` is "mirror" or
+    "standby".
     """
 
     kind = "mirror"
 
     lags: Callable[[], Mapping[tuple[str, int], Lag]] = staticmethod(dict)
-    """Returns how far each partition is behind the source."""
+    """Returns the lag of each partition, by (topic, partition)."""
 
     def create_topic(
         self,
@@ -73,7 +73,7 @@ class FollowingStore(Store):
         return ReadOnlyError(f"{call}: this store is a {self.kind}: its topics are changed at the source")
 
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """See `Store.metrics`; with the lag of each mirrored partition."""
+        """Return {"topic-partition": {Kafka's name: value}} as `Store.metrics`, with each partition's lag."""
         self.context.check_open()
         lags = self.lags()
         with os_errors():
@@ -84,7 +84,9 @@ class FollowingStore(Store):
         return found
 
     def all_families(self) -> list[Family]:
-        """See `Store.all_families`; with the lag of each mirrored partition."""
+        """Return all metrics, with each partition's lag, without reading records. Raises StoreClosedError,
+        StorageError.
+        """
         self.context.check_open()
         lags = self.lags()
         more: list[Family] = [

@@ -1,5 +1,7 @@
-"""`Arriving`: the records of a long answer while it arrives, so that what has come can be appended while more
-is on its way. Nothing is on disk. Threads: one, and one of its own, which takes pieces.
+"""`Arriving`: receives a long answer in pieces, so that the first records are appended while the next ones
+arrive.
+
+Nothing is on disk. Threads: the caller's receives, and a thread of its own appends.
 """
 
 from __future__ import annotations
@@ -14,18 +16,18 @@ from segstore.threads import Worker
 from segstore.wire.connection import BrokerConnection, Coming
 
 _PIECE = 1 << 20
-"""Bytes that are taken together; fewer where the answer ends, more where one batch has more."""
+"""The size of a piece in bytes; the last piece may be smaller, and a piece with one large batch larger."""
 
 
 class Arriving:
-    """Receives answers of one connection, one after the other, into room that is kept. A context manager,
-    which ends the thread.
+    """A receiver of one connection's answers, one after the other, with reused buffers. It is a context
+    manager, which ends the thread.
     """
 
     def __init__(self, connection: BrokerConnection) -> None:
         self._connection = connection
         self._room = self._other = memoryview(b"")
-        self._have = self._left = 0  # bytes of records in the room, and those to come
+        self._have = self._left = 0  # bytes received in `_room`, and bytes not received yet
         self._worker: Worker | None = None
 
     def __enter__(self) -> Arriving:
@@ -36,10 +38,10 @@ class Arriving:
             self._worker.end()
 
     def take(self, coming: Coming, begun: MatchedStart, take: Callable[[memoryview], None]) -> None:
-        """Call `take` with the records as they come, whole batches at a time; each piece is good until `take`
-        returns. One piece is taken while the next one is received, the last one in this thread. A batch that
-        the answer ends within is left out, and behind damage comes what there is. Raises as
-        `BrokerConnection.ask`, and what `take` raises.
+        """Call `take` with each piece of the records, which are complete batches; a piece is valid until
+        `take` returns. While `take` runs in the second thread, the next piece is received; for the last piece
+        `take` runs in this thread. An incomplete batch at the end is dropped. After a damaged batch the
+        pieces are not cut at batches. Raises as `BrokerConnection.ask`, and the errors of `take`.
         """
         taken: Worker | None = None
         try:
@@ -58,12 +60,12 @@ class Arriving:
 
     def _beside(self) -> Worker:
         if self._worker is None:
-            self._worker = Worker("segstore-follow-append")  # first: its end also ends one that has not begun
+            self._worker = Worker("segstore-follow-append")  # set before `start`, so `__exit__` can end it
             self._worker.start()
         return self._worker
 
     def _pieces(self, coming: Coming, begun: MatchedStart) -> Iterator[memoryview]:
-        """Yield the pieces; each is good until the next but one."""
+        """Yield the pieces; each is valid until the one after the next is yielded."""
         self._begin(coming.here[begun.at : begun.stop], begun.stop - begun.at)
         wanted = _PIECE
         while self._have or self._left:
@@ -76,28 +78,28 @@ class Arriving:
                 self._go_on(cut)
 
     def _go_on(self, cut: int) -> None:
-        """Go on in the other room, of which nothing is taken any more, with the bytes from `cut` on."""
-        rest = self._room[cut : self._have]
-        if len(self._other) < max(len(rest), 2 * _PIECE):
-            self._other = memoryview(bytearray(max(len(rest), 2 * _PIECE)))
-        self._other[: len(rest)] = rest
-        self._room, self._other, self._have = self._other, self._room, len(rest)
+        """Switch to the other buffer, whose piece was taken, and copy the bytes from `cut` on to it."""
+        tail = self._room[cut : self._have]
+        if len(self._other) < max(len(tail), 2 * _PIECE):
+            self._other = memoryview(bytearray(max(len(tail), 2 * _PIECE)))
+        self._other[: len(tail)] = tail
+        self._room, self._other, self._have = self._other, self._room, len(tail)
 
     def behind(self, coming: Coming, begun: MatchedStart) -> memoryview:
-        """Return what comes behind the records, once these have come. Raises as `BrokerConnection.ask`."""
+        """Receive and return the bytes after the records. Raises as `BrokerConnection.ask`."""
         self._begin(coming.here[begun.stop :], coming.size - begun.stop)
         self._receive(coming, self._left + self._have)
         return self._room[: self._have]
 
-    def _begin(self, here: memoryview, size: int) -> None:
-        """Begin with so many bytes, of which some are here."""
+    def _begin(self, received: memoryview, size: int) -> None:
+        """Begin a part of the answer with `size` bytes; `received` are its first bytes."""
         if not self._room:
             self._room = memoryview(bytearray(2 * _PIECE))
-        self._have, self._left = len(here), size - len(here)
-        self._room[: self._have] = here
+        self._have, self._left = len(received), size - len(received)
+        self._room[: self._have] = received
 
     def _receive(self, coming: Coming, wanted: int) -> None:
-        """Have so many bytes here, or all that there are."""
+        """Receive until the buffer has `wanted` bytes, or all bytes of the part."""
         wanted = min(wanted, self._have + self._left)
         if wanted > len(self._room):
             larger = memoryview(bytearray(wanted))
@@ -110,8 +112,8 @@ class Arriving:
 
 
 def _whole(data: memoryview) -> tuple[int, int]:
-    """Return the bytes of the whole batches in `data`, or all of them where damage comes first; and how many
-    are wanted behind these.
+    """Return the size of the complete batches in `data`, or of all of `data` if it begins with a damaged
+    batch; and the number of bytes to receive after them.
     """
     _, stop = scan(data, check_crcs=False)
     if stop.status in (lib.SEG_END, lib.SEG_SHORT):

@@ -1,4 +1,6 @@
-"""The settings that topics have at the source (Kafka: DescribeConfigs). Nothing is on disk. Threads: one."""
+"""`TopicConfigs`: reads the settings of the source's topics (Kafka: DescribeConfigs). Nothing is on disk.
+Threads: one.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,18 @@ from segstore.wire.cluster import Cluster
 log = Logger("segstore")
 _TOPIC = 2
 _OF_TOPIC = 1
-"""The source of a setting that was made for the topic itself (Kafka: ConfigSource.TOPIC_CONFIG)."""
+"""The `config_source` of a topic's own settings (Kafka: ConfigSource.TOPIC_CONFIG)."""
 
 
 class TopicConfigs:
-    """Asks for settings. What this client may not see is told once."""
+    """A reader of topics' settings. A topic whose settings this client may not see is logged once."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def of(self, topics: Iterable[str]) -> dict[str, TopicConfig]:
-        """Return the settings of these topics, as far as segstore has them; without those that this client
+        """Return the settings of these topics that segstore knows, without topics whose settings this client
         may not see. Raises as `Cluster.ask`.
         """
         kind = structs("DescribeConfigsRequest").DescribeConfigsResource
@@ -37,21 +39,20 @@ class TopicConfigs:
         for each in self._cluster.ask("DescribeConfigs", resources=asked).results:
             if each.error_code:
                 error = told_error(each.error_code, f"the settings of topic {each.resource_name!r}")
-                self._tell(each.resource_name, error)
+                self._warn_once(each.resource_name, error)
             else:
                 found[each.resource_name] = _settings(each.configs)
         return found
 
-    def _tell(self, topic: str, error: BrokerError) -> None:
-        if topic not in self._told:
-            self._told.add(topic)
+    def _warn_once(self, topic: str, error: BrokerError) -> None:
+        if topic not in self._warned:
+            self._warned.add(topic)
             log.warning("%s; defaults are taken", error)
 
 
 def _settings(configs: Iterable[Any]) -> TopicConfig:
-    """Return settings that were made for the topic. A default of the source's is none here: retention there
-    moves the log start offset, which is followed.
-    """
+    """Return the topic's own settings, without the source's defaults."""
+    # Defaults such as retention are not needed: the log start offset of the source is followed.
     made: dict[str, Any] = {}
     for each in configs:
         if each.config_source != _OF_TOPIC or each.value is None:

@@ -1,4 +1,4 @@
-"""`TopicChoice`: which topics are followed. Nothing is on disk. Threads: any; immutable."""
+"""`TopicChoice`: a filter of topic names. Nothing is on disk. Threads: any; immutable."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class TopicChoice:
-    """Names of topics, and regular expressions that match whole names: what could be a topic's name is one.
-    `internal` says whether the internal topics are chosen, all of them; by names they can't be.
+    """A filter by topic names, and by regular expressions for whole names. A text that can be a topic's name
+    counts as a name. `internal` chooses all internal topics, which can't be chosen by name.
 
-    Raises InvalidArgumentError for what is no regular expression, or nothing; InvalidTopicError for a name
-    that no topic can have, and for that of an internal topic; InvalidTypeError.
+    Raises InvalidArgumentError for an invalid regular expression, or without any name or pattern;
+    InvalidTopicError for an invalid topic name, or the name of an internal topic; InvalidTypeError.
     """
 
     def __init__(self, topics: object, *, internal: bool = False) -> None:
@@ -34,12 +34,12 @@ class TopicChoice:
 
     @property
     def names(self) -> list[str] | None:
-        """Return the names where these are all, None where a topic may match that is not known yet."""
+        """Return the chosen names, None if patterns or internal topics are chosen, too."""
         return None if self._patterns or self.internal else sorted(self._names)
 
     @property
     def named(self) -> frozenset[str]:
-        """Return the topics that are chosen by their names."""
+        """Return the topics that are chosen by name."""
         return self._names
 
     def has(self, topic: str) -> bool:

@@ -1,1 +1,3 @@
-"""Replicas of partitions: the protocol core, and later its shells. docs/replication.md is its page."""
+"""Replicas of partitions: the protocol core, and the threads, disks and stores around it. See
+docs/replication.md.
+"""

@@ -1,16 +1,16 @@
-"""A store without replicas becomes a directory of a replicated one, without copying: each of its partitions
-begins with one replica, in that directory (no class of Kafka's).
+"""Adopts a plain store (a store without replicas) as a directory of a replicated store. Nothing is copied:
+each partition begins with one replica, in that directory. Kafka has no such class.
 
-On disk is `.segstore/plain-epochs.json` as long as that goes on. Threads: one. The steps, each of which
-may be repeated after a crash:
-1. The directory is opened as the plain store that it is, which recovers it and takes what was staged, and is
-   closed cleanly. The file gets the leader epochs of its partitions: a replica forgets an epoch that has no
-   batch (R7), but nobody may ever begin it again (R2).
-2. All directories get their `meta.properties`, and this one the metadata log, before the others do. From then
-   on it can't be opened as a plain store.
-3. One batch of the metadata log registers the directories, and has the topics, their settings and partitions:
-   a log without a registration says that this was not done.
-4. The file is removed.
+On disk is `.segstore/plain-epochs.json` during the adoption. Threads: one. The steps, each of which may be
+repeated after a crash:
+1. The directory is opened as a plain store, which recovers it and appends staged records, and is closed
+   cleanly. `plain-epochs.json` gets the leader epochs of its partitions: a replica forgets an epoch that has
+   no batch (R7), but nobody may ever begin it again (R2).
+2. All directories get their `meta.properties`, and the metadata log is made in the plain store first. From
+   then on the directory can't be opened as a plain store.
+3. One batch of the metadata log registers the directories, and has the topics, their settings and
+   partitions. If a metadata log has no registration, this step is repeated.
+4. `plain-epochs.json` is removed.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from segstore.storage.store.writer import StoreWriter
 _LONGEST = 1 << 26  # bytes
 
 Epochs = dict[str, dict[str, int]]
-"""Leader epochs by topic and partition, as JSON has them."""
+"""Leader epochs by topic name and partition number; the numbers are strings, as keys of JSON are."""
 
 
-# --- before the directory is one of the replicated store ---------------------------------------
+# --- before the directory gets `meta.properties` -----------------------------------------------
 
 
 def settle(root: str, settings: StoreConfig, files: Files, clock: Clock, file_mode: int | None) -> None:
-    """Do the first step in the plain store at `root`.
+    """Recover the plain store at `root`, write its leader epochs, and close it cleanly (the first step).
 
-    Raises InvalidArgumentError for topics that segstore did not make and for manifests that can't be taken
-    now; StorageError where it can't be closed cleanly; the errors of its topics and partitions.
+    Raises InvalidArgumentError for topics that segstore did not make and for staged manifests that can't be
+    appended now; StorageError if the store can't be closed cleanly; the errors of its topics and partitions.
     """
     writer = StoreWriter(open_context(root, settings, clock, files, file_mode), settings)
     try:
@@ -88,23 +88,25 @@ def _check_topic(root: str, info: TopicInfo) -> None:
 
 
 def _epochs(writer: StoreWriter) -> Epochs:
-    """Return the latest leader epoch of each partition; all are opened for that."""
+    """Open all partitions, and return the latest leader epoch of each."""
     return {
         info.name: {str(n): writer.partition(info.name, n).epochs.current for n in info.partition_ids}
         for info in writer.topics.values()
     }
 
 
-# --- the file ----------------------------------------------------------------------------------
+# --- plain-epochs.json -------------------------------------------------------------------------
 
 
 def write_epochs(files: Files, root: str, epochs: Epochs) -> None:
-    """Write the file, durably. Raises OSError."""
+    """Write `plain-epochs.json`, durably. Raises OSError."""
     files.write_atomic(_path(root), seal({"version": 1, "epochs": epochs}))
 
 
 def read_epochs(files: Files, root: str) -> Epochs:
-    """Return what the file has. Raises CorruptCheckpointError, also where it is missing; StorageError."""
+    """Read the leader epochs from `plain-epochs.json`. Raises CorruptCheckpointError, also if the file is
+    missing; StorageError.
+    """
     path = _path(root)
     try:
         held, checked = unseal(files.read_file(path, _LONGEST))
@@ -121,7 +123,7 @@ def read_epochs(files: Files, root: str) -> Epochs:
 
 
 def forget_epochs(files: Files, root: str) -> None:
-    """Remove the file, if it is there. Raises OSError."""
+    """Remove `plain-epochs.json`, if it is there. Raises OSError."""
     if files.exists(_path(root)):
         files.unlink(_path(root))
         files.sync_dir(names.below(root, names.OURS))
@@ -135,8 +137,8 @@ def _path(root: str) -> str:
 
 
 class Adopted(NamedTuple):
-    """What a plain store had: topics of the directory `broker`, their partitions' leader epochs, and what was
-    `kept` beside them.
+    """The content of a plain store: the topics of the directory with the id `broker`, the leader epochs of
+    their partitions, and in `kept` the quotas, credentials, group settings and producer ids.
     """
 
     broker: int
@@ -145,8 +147,8 @@ class Adopted(NamedTuple):
     kept: Sequence[MetadataRecord]
 
     def decision(self, core: Controller, settings: ReplicationConfig) -> Decision:
-        """Return the records of all topics. Nobody leads yet: the directory is elected once it is live, under
-        a leader epoch that no partition has had (R25).
+        """Return the metadata records of all topics, whose partitions have no leader yet. The directory is
+        elected once it is live, under a new leader epoch (R25).
         """
         records: list[MetadataRecord] = [*self.kept]
         effects: Effects = ()
@@ -161,13 +163,13 @@ class Adopted(NamedTuple):
         return Decision(records, effects)
 
     def _registration(self, key: PartitionKey) -> PartitionRegistration:
-        here = (self.broker,)
-        return PartitionRegistration(here, here, NO_LEADER, leader_epoch=self.epochs[key])
+        replicas = (self.broker,)
+        return PartitionRegistration(replicas, replicas, NO_LEADER, leader_epoch=self.epochs[key])
 
 
 def find_adopted(writers: Mapping[int, StoreWriter]) -> Adopted | None:
-    """Return what the one directory that has topics brings into a store that has none yet; None where all are
-    empty. Raises CorruptCheckpointError, StorageError.
+    """Return the content of the one directory that has topics, None if all directories are empty. Raises
+    CorruptCheckpointError, StorageError.
     """
     for broker, writer in writers.items():
         topics = tuple(info for info in writer.topics.values() if info.name != CLUSTER_METADATA)

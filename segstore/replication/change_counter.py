@@ -1,7 +1,7 @@
-"""`News`: how often anything was told in a replicated store, and who waits for that to change.
+"""`News`: a counter of changes in a replicated store, on which the threads of this process wait.
 
-The directories of a replicated store publish their logs for other processes each by itself; the threads of
-this process wait here. Threads: any. `tell` waits for nothing, and may be called with locks held.
+Nothing is on disk. Threads: any. `tell` does not block, and may be called with locks held. Other processes
+wait on each directory's own publication instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LONGEST_WAIT = 1e9  # seconds
 
 
 class News:
-    """A number that rises whenever something is told, modulo 2**32."""
+    """A counter of `tell` calls, modulo 2**32, and the threads that wait for it to rise."""
 
     __slots__ = ("_count", "_waiting", "number")
 
@@ -27,16 +27,16 @@ class News:
         self._waiting: list[SimpleQueue[None]] = []
 
     def tell(self) -> None:
-        """Let all waits end."""
+        """Raise the counter, and wake all waiting threads."""
         self.number = next(self._count) & 0xFFFFFFFF
-        if not self._waiting:  # one that comes now sees the number
+        if not self._waiting:  # a thread that begins to wait now sees the new number
             return
         for waiter in list(self._waiting):
             waiter.put(None)
 
     def until(self, look: Callable[[], bool], seconds: float, pause: float = _LONGEST_WAIT) -> bool:
-        """Wait until `look` returns true, which is asked after each `tell`, and each `pause` seconds; for at
-        most `seconds`. Return what it returned last.
+        """Wait for at most `seconds` until `look` returns true; return its last result. `look` is called
+        after each `tell`, and every `pause` seconds.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -47,7 +47,7 @@ class News:
             self.wait(seen, min(left, pause))
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Sleep until something is told after `number` was `seen`, at most `seconds`; may return early."""
+        """Sleep until `number` differs from `seen`, for at most `seconds`; may return early."""
         mine: SimpleQueue[None] = SimpleQueue()
         self._waiting.append(mine)
         try:

@@ -6,5 +6,5 @@ import time
 
 
 def now_ms() -> int:
-    """Return the time by which lag and sessions are measured: ms of the monotonic clock."""
+    """Return the monotonic clock in ms, by which lag and sessions are measured."""
     return time.monotonic_ns() // 1_000_000

@@ -1,6 +1,6 @@
-"""Counts the changes of a replicated store's partitions since it was opened: see `metrics`.
+"""Counts leader elections and ISR changes of a replicated store since it was opened, for `metrics`.
 
-Nothing is on disk. Threads: each method says which.
+Nothing is on disk. Threads: each method names its thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Counters:
-    """What is counted of changes of partitions."""
+    """Counters of ISR changes and elections, and the time until elected leaders take appends."""
 
     def __init__(self) -> None:
         self._lock = Mutex()
@@ -27,7 +27,9 @@ class Counters:
         self.election_ms = self.longest_election_ms = 0.0
 
     def changed(self, key: PartitionKey, before: PartitionRegistration, now: PartitionRegistration) -> None:
-        """Count a change of a partition's state; the controller's thread calls this before replicas hear."""
+        """Count a change of a partition's state. The controller's thread calls this before it publishes the
+        change to replicas.
+        """
         self.isr_shrinks += not {*before.isr} <= {*now.isr}
         self.isr_expands += not {*now.isr} <= {*before.isr}
         if now.leader in (NO_LEADER, before.leader):
@@ -38,7 +40,7 @@ class Counters:
             self._elected[key] = time.monotonic()
 
     def leads(self, key: PartitionKey) -> None:
-        """Note that the replica that was elected takes appends. Any thread."""
+        """Note that a partition's elected leader takes appends now. Any thread."""
         with self._lock:
             began = self._elected.pop(key, None)
             if began is not None:
@@ -47,5 +49,5 @@ class Counters:
                 self.longest_election_ms = max(self.longest_election_ms, took)
 
     def answered(self, reply: AlterPartitionReply) -> None:
-        """Count a proposal of in-sync replicas that the controller has refused; called in its thread."""
+        """Count an AlterPartition request that the controller refused. Called in the controller's thread."""
         self.failed_isr_updates += reply.error is not None

@@ -1,10 +1,10 @@
-"""`Separation`: how a thread stays off the processor of another one that works while it does.
+"""`Separation`: moves a thread off the processor of another thread that works at the same time.
 
-The kernel may leave two threads on one processor for long, though another one is idle, where each of them
-wakes the other again and again. A thread that writes for appends goes on as a new one then
-(`_native/hand_over.c`); one of Python, which would take much longer to begin, is moved.
+If two threads wake each other again and again, the kernel may leave both on one processor, though another
+processor is idle. A native thread that writes batches is then replaced by a new thread
+(`_native/hand_over.c`); a Python thread takes much longer to start, so it is moved.
 
-Nothing is on disk. Threads: `told` the other one, `keep` the one that is to move.
+Nothing is on disk. Threads: the thread that stays calls `told`, the thread that moves calls `keep`.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from __future__ import annotations
 from segstore._native import lib
 
 MOST = 16
-"""Pieces of work on the other one's processor, in a row, of which the thread bears no more."""
+"""The largest number of pieces of work in a row that share the processor, before the thread moves."""
 
 
 class Separation:
-    """Where two threads run. After so many pieces of work beside the other one the thread moves, and bears
-    twice as many before it moves again; each piece elsewhere takes one of these away: so moves in vain become
-    rare.
+    """The processors of two threads. The moving thread has a limit of pieces of work in a row on the other
+    thread's processor. At the limit it moves, and the limit doubles, so useless moves become rare. Each piece
+    on a processor of its own lowers the limit by one.
     """
 
     def __init__(self) -> None:
         self._other = -1
-        self._together, self._bears = 0, 1
+        self._together, self._limit = 0, 1
 
     def told(self) -> None:
-        """Note where the other thread is, which calls this."""
+        """Note the processor of the other thread, which calls this."""
         self._other = lib.seg_processor()
 
     def keep(self) -> None:
-        """Leave the other one's processor, if it is time for that; called between two pieces of work. A
-        process that may use one processor only stays there.
+        """Leave the other thread's processor if the limit is reached; called between two pieces of work. A
+        process with a single processor stays on it.
         """
         here = lib.seg_processor()
         if here != self._other or here < 0:
-            self._together, self._bears = 0, max(self._bears - 1, 1)
+            self._together, self._limit = 0, max(self._limit - 1, 1)
             return
         self._together += 1
-        if self._together >= self._bears:
-            self._together, self._bears = 0, min(2 * self._bears, MOST)
+        if self._together >= self._limit:
+            self._together, self._limit = 0, min(2 * self._limit, MOST)
             lib.seg_leave_processor(here)

@@ -1,10 +1,10 @@
 """A data directory of a replicated store, which is one broker (Kafka: ReplicaManager, ReplicaFetcherThread,
 BrokerLifecycleManager; rules R27, R32).
 
-On disk is a Kafka log directory: the engine's, with `meta.properties`. Threads: three of its own. In the
-first the directory's replicas change roles and fetch; in the second its logs are read for replicas in other
-directories; the third is C's, and writes the batches that appends to leaders in other directories hand over.
-So a disk that hangs holds up no other directory. Any thread may call `post`, `ask`, `read` and `go_offline`.
+On disk is a Kafka log directory with `meta.properties`. Threads: each directory has three, so a disk that
+hangs holds up no other directory. The first changes roles and fetches (`Fetching`); the second reads logs for
+followers in other directories (`ReadThread`); the third is native, and writes the batches of leaders in other
+directories to the followers here (`DiskThread`). Any thread may call `post`, `ask`, `read` and `go_offline`.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ log = Logger("segstore")
 
 T = TypeVar("T")
 LOOK = 0.5
-"""Seconds between two looks of a caller that waits for the thread, whether the thread runs."""
+"""Seconds between two checks whether the thread still runs, of a caller that waits for its answer."""
 ROUNDS = 8
-"""Fetches of one partition in a row, before another partition has its turn."""
+"""The largest number of fetches of one partition in a row, before the next partition is served."""
 SILENCE = 60.0
-"""Seconds in which the same warning is logged once: a follower without room tries with each append of its
-leader."""
+"""Seconds in which the same warning is logged once: a follower on a full disk fails again with each append of
+its leader."""
 LAST_ROUND = 0.5
-"""Seconds after which a follower fetches once more, to hear of the high watermark (Kafka:
+"""Seconds after which an idle follower fetches once more, to learn the high watermark (Kafka:
 replica.fetch.wait.max.ms)."""
 
 
 class DirectoryChange(NamedTuple):
-    """The metadata of one topic in one directory: its settings with the partitions that belong there, and the
-    state of partitions that changed. `info` without partitions: the topic has none in this directory.
+    """A change of one topic's metadata, for one directory. `info` has the settings, and the partition ids
+    assigned to this directory, which may be none. `partitions` has the new states of changed partitions.
     """
 
     info: TopicInfo
@@ -86,12 +86,12 @@ class DirectoryContext(Links, Protocol):
         """Report to the controller that the directory's thread runs, and that its disk answers."""
 
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
-        """Have `work` called once the replica leads that the metadata names; at once if it leads already."""
+        """Call `work` once the elected leader of the partition takes appends; at once if it already does."""
 
 
 class DataDirectory:
-    """One directory, open for writing; `broker` is its id. `error` has taken it offline, None while it is
-    online.
+    """One directory, open for writing; `broker` is its id. `error` is the error that took the directory
+    offline, None while it is online.
     """
 
     def __init__(
@@ -107,15 +107,15 @@ class DataDirectory:
         self.replicas: dict[PartitionKey, LocalReplica] = {}
         self.error: Exception | None = None
         self._assigned: dict[str, TopicInfo] = {}
-        self._told = False  # whether all topics were published to stagers
+        self._topics_published = False  # whether stagers have the files of all topics
         self._identity = self._look()
         self._thread, self._reading = Fetching(self, settings), ReadThread(broker)
         self._disk_thread = DiskThread()
         thread = None if settings.inline else self._disk_thread
         self._host = ReplicaHost(broker, brokers, home, settings.fetch_max_bytes, thread)
         self._warned: dict[str, float] = {}  # the latest warnings, with their times
-        self._fenced = False  # whether a log takes no appends any more, since the disk has refused a call
-        writer.context.on_background_error = self._met
+        self._fenced = False  # whether a log takes no more appends, because the disk refused a call
+        writer.context.on_background_error = self._on_background_error
 
     def __repr__(self) -> str:
         return f"<DataDirectory {self.broker} at {self.path}>"
@@ -128,13 +128,13 @@ class DataDirectory:
         self._reading.start()
 
     def read(self, read: LeaderRead) -> None:
-        """Have the reading thread call `read`, which raises nothing; see `Reads.read`."""
+        """Have the reading thread call `read`, which must not raise, and then the read that it returns."""
         self._reading.post(read)
 
     @property
     def hangs(self) -> bool:
-        """Return whether the thread has done nothing for longer than between two heartbeats: its disk, or the
-        machine, holds it up.
+        """Return whether the thread has made no progress for two heartbeat intervals, because its disk or the
+        machine holds it up.
         """
         return time.monotonic() - self._thread.turned > 2 * self._settings.heartbeat_interval_ms / 1000
 
@@ -144,25 +144,25 @@ class DataDirectory:
 
     def call(self, work: Callable[[], T]) -> T:
         """Have the directory's thread call `work`, and return its outcome. Raises the errors of `work`;
-        ReplicaOfflineError if the thread can't call it any more, since the disk has failed or hangs.
+        ReplicaOfflineError if the directory is offline or its thread has ended.
         """
-        told: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
+        outcome: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
 
         def run() -> None:
             try:
-                told.put((work(), None))
+                outcome.put((work(), None))
             except Exception as error:
-                told.put((None, error))
-                if isinstance(error, OSError):  # of the disk: the thread judges it
+                outcome.put((None, error))
+                if isinstance(error, OSError):  # of the disk: `on_error` may take the directory offline
                     raise
 
         self._thread.post(run)
         while True:
             with suppress(Empty):
-                found, error = take(told, LOOK)
+                result, error = take(outcome, LOOK)
                 if error is not None:
                     raise copy_of(error)
-                return cast(T, found)
+                return cast(T, result)
             if self.error is not None or self._thread.ended:
                 raise ReplicaOfflineError(f"{self!r} is offline: {self.error or 'the store is closed'}")
 
@@ -184,7 +184,7 @@ class DataDirectory:
                 replica.asked = True
                 self._thread.post(replica)
             except BaseException:
-                replica.asked = False  # else it would not be asked again; to be asked twice is no harm
+                replica.asked = False  # else no later call would queue a fetch; a second fetch is harmless
                 raise
 
     def ask_all(self) -> None:
@@ -199,19 +199,15 @@ class DataDirectory:
             replica.go_offline()
 
     def _log_fenced(self, error: BaseException) -> None:
-        """Have the directory taken offline after a log was fenced (R32; Kafka: LogDirFailureChannel). A sync
-        in the background may have met the error, which an idle replica would not meet. The caller holds the
-        log's locks, so the directory's thread does it.
-        """
+        """Take the directory offline after a disk error fenced a log (R32; Kafka: LogDirFailureChannel)."""
+        # The caller holds the log's locks, so the directory's thread raises the error again.
         if is_refusal(error):
             self._fenced = True
             self._thread.post(partial(_raise, error))
 
-    def _met(self, error: Exception) -> None:
-        """Have the directory's thread judge a disk error of background work. A missing file is damage, which
-        `heal` mends.
-        """
-        if is_refusal(error) and error.errno != errno.ENOENT:
+    def _on_background_error(self, error: Exception) -> None:
+        """Have the directory's thread handle a disk error of background work."""
+        if is_refusal(error) and error.errno != errno.ENOENT:  # a missing file is damage: `heal` repairs it
             self._thread.post(partial(_raise, error))
 
     def stop(self, seconds: float) -> bool:
@@ -223,11 +219,11 @@ class DataDirectory:
     # --- the directory's thread ------------------------------------------------------------------
 
     def apply(self, changes: Iterable[DirectoryChange]) -> None:
-        """Carry out changes of the metadata. Raises StorageError."""
+        """Apply changes of the metadata to topics and replicas. Raises StorageError."""
         for change in changes:
             if self.error is not None:
                 return
-            with self.writer.context.reserve:  # decisions of a majority are carried out on a full disk too
+            with self.writer.context.reserve:  # a majority has decided, so a full disk must not refuse
                 self._apply(change)
 
     def _apply(self, change: DirectoryChange) -> None:
@@ -243,26 +239,28 @@ class DataDirectory:
             if number in here:
                 replica = self._replica(PartitionKey(info.name, number), change.config)
                 replica.become(registration)
-                replica.configure(change.config)  # last: one that leads no more must not go by it
+                replica.configure(change.config)  # last: a former leader must not act by the new settings
                 self._thread.breathe()
         for key in leaving:
             self.replicas[key].go_offline()
             self._home.when_led(key, partial(self.post, partial(self._leave, key)))
 
     def tell_topics(self, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
-        """Publish the topics `changed`, None for all, to stagers: see `told_topics`. If the disk has no room,
-        the next call publishes all topics. Raises OSError.
+        """Write the files of the topics in `changed` (None: all topics) for stagers. If this call fails, the
+        next call writes all topics. Raises OSError.
         """
         if self.error is not None:
             return
-        told, self._told = self._told, False
-        seen = {name: info for name, info in topics.items() if not info.internal}
+        published, self._topics_published = self._topics_published, False
+        visible = {name: info for name, info in topics.items() if not info.internal}
         with self.writer.context.reserve:
-            tell_topics(self.writer.inbox.folder, seen, changed if told else None)
-        self._told = True
+            tell_topics(self.writer.inbox.folder, visible, changed if published else None)
+        self._topics_published = True
 
     def _make(self, info: TopicInfo, leaving: Iterable[PartitionKey] = ()) -> None:
-        """Let the topic have the partitions that are assigned here, and those that are still leaving."""
+        """Make the topic with its assigned partitions, and the partitions in `leaving`; delete it if both are
+        empty.
+        """
         ids = tuple(sorted({*info.partition_ids, *[key.partition for key in leaving]}))
         known = self.writer.topics.get(info.name)
         if not ids:
@@ -271,9 +269,8 @@ class DataDirectory:
             self.writer.topic_admin.make(replace(info, partition_ids=ids))
 
     def _leave(self, key: PartitionKey) -> None:
-        """Remove a partition that was assigned elsewhere, unless it has come back, after another replica has
-        begun to lead: until then its readers read here.
-        """
+        """Remove a partition that was moved to another directory, unless it was assigned here again."""
+        # Called once another replica leads: until then readers read this replica.
         info, replica = self._assigned.get(key.topic), self.replicas.get(key)
         if info is not None and replica is not None and key.partition not in info.partition_ids:
             del self.replicas[key]
@@ -281,7 +278,7 @@ class DataDirectory:
 
     def _replica(self, key: PartitionKey, config: ReplicaConfig) -> LocalReplica:
         found = self.replicas.get(key)
-        if found is None or found.core.role is None:  # it was to leave, and comes back
+        if found is None or found.core.role is None:  # new, or moved away and assigned here again
             partition = self.writer.partition(*key)
             partition.segments.on_fence = self._log_fenced
             found = self.replicas[key] = LocalReplica(
@@ -290,7 +287,7 @@ class DataDirectory:
         return found
 
     def delete(self, topic: str, topic_id: str) -> None:
-        """Delete a topic that is not in the metadata any more. Raises StorageError."""
+        """Delete a topic that was removed from the metadata. Raises StorageError."""
         self._assigned.pop(topic, None)
         for key in [k for k in self.replicas if k.topic == topic]:
             self.replicas.pop(key).go_offline()
@@ -304,8 +301,8 @@ class DataDirectory:
                 self.writer.topic_admin.delete(topic)
 
     def step(self, replica: LocalReplica) -> bool | None:
-        """Fetch for a replica until there are no more records, at most ROUNDS times. Return as
-        `LocalReplica.step`.
+        """Fetch for a replica until there are no more records, at most ROUNDS times. Return True if there may
+        be more records, None if the leader can't answer yet, else False.
         """
         replica.asked = False
         if self.error is not None or self.replicas.get(replica.key) is not replica:
@@ -317,12 +314,12 @@ class DataDirectory:
         return True
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """Go on with a fetch whose records were read. Errors as `LocalReplica.step`."""
+        """Call `work`, which appends the records that a reading thread has read, then fetch on."""
         if self.error is None and self.replicas.get(replica.key) is replica:
             self._thread.fetch(replica, lambda: None if work() is None else self.step(replica))
 
     def check(self) -> None:
-        """Look whether the directory is still there (R32). Raises StorageError."""
+        """Check that the directory is still at its path (R32). Raises StorageError if it is not."""
         if self._look() != self._identity:
             raise StorageError(errno.ENOENT, "the data directory is not there any more", self.path)
 
@@ -332,8 +329,9 @@ class DataDirectory:
         return files.identity(path) if files.exists(path) else None
 
     def on_error(self, error: Exception) -> bool:
-        """Judge an error of the thread's work. Return True if it may pass, so that the work is tried again
-        later; else the directory goes offline: also for want of room, if that has fenced a log.
+        """Handle an error of the thread's work; return True if the work should be tried again later. Damage
+        in the leader's log and a full disk are retried, unless the full disk has fenced a log. After any
+        other error but StoreClosedError the directory goes offline.
         """
         if isinstance(error, StoreClosedError):
             return False
@@ -347,7 +345,7 @@ class DataDirectory:
         return False
 
     def _warn(self, text: str) -> None:
-        """Log a warning that each append of the leader may cause, once in SILENCE."""
+        """Log a warning, unless the same text was logged less than SILENCE seconds ago."""
         now = time.monotonic()
         self._warned = {said: at for said, at in self._warned.items() if now - at < SILENCE}
         if text not in self._warned:
@@ -355,12 +353,12 @@ class DataDirectory:
             log.warning("%r: %s", self, text)
 
     def checkpoint(self) -> None:
-        """Write the high watermarks, and the other checkpoints, if these have changed (R36)."""
+        """Write the checkpoints that have changed, first of all the high watermarks (R36)."""
         if self.error is None:
             self.writer.partitions.checkpoint()
 
     def beat(self) -> None:
-        """Look whether the directory is there, and send a heartbeat."""
+        """Check that the directory is still at its path, and send a heartbeat to the controller."""
         if self.error is None:
             self.check()
             self._home.heartbeat(self.broker)
@@ -372,19 +370,17 @@ def open_directory(
     """Open a directory for writing. Raises StoreLockedError, StorageError, OSError."""
     context = open_context(place.path, settings, clock, files, file_mode)
     writer = StoreWriter(context, settings, replicated=True)
-    # Until there is a store, so that nobody takes the lock of one that is being opened.
+    # Until the store owns the writer, the context does: so nobody takes the lock of a store that is opening.
     writer.owner = lambda: context
     return writer
 
 
 def _raise(error: Exception) -> NoReturn:
-    raise copy_of(error)  # the directory's thread raises the error too
+    raise copy_of(error)  # a copy, because the error is raised in two threads
 
 
 def claim(place: VoterDirectory, files: Files) -> None:
-    """Write the `meta.properties` of a new directory, which is open: it is this store's from then on. Raises
-    OSError.
-    """
+    """Write the `meta.properties` of a new directory, which then belongs to this store. Raises OSError."""
     if place.new:
         write_properties(files, place.path, place.properties)
 
@@ -396,7 +392,7 @@ class ReadThread:
         self._broker = broker
         self._asked: SimpleQueue[LeaderRead | None] = SimpleQueue()
         self._ended = Latch()
-        self._apart = Separation()
+        self._separation = Separation()
         """Keeps this thread off the processor of the thread that writes the batches."""
 
     def start(self) -> None:
@@ -405,11 +401,11 @@ class ReadThread:
 
     def post(self, read: LeaderRead) -> None:
         """Queue a read."""
-        self._apart.told()
+        self._separation.told()
         self._asked.put(read)
 
     def stop(self, seconds: float) -> bool:
-        """End the thread, and wait."""
+        """End the thread, and wait for at most `seconds`; return whether it has ended."""
         self._asked.put(None)
         return self._ended.wait(seconds)
 
@@ -424,7 +420,7 @@ class ReadThread:
 
     def _call(self, read: LeaderRead) -> LeaderRead | None:
         if (more := read()) is not None:  # a follower catches up
-            self._apart.keep()
+            self._separation.keep()
         return more
 
 
@@ -455,7 +451,7 @@ class Fetching:
         self._asked.put(work)
 
     def stop(self, seconds: float) -> bool:
-        """End the thread, and wait."""
+        """End the thread, and wait for at most `seconds`; return whether it has ended."""
         self._over = True
         self._asked.put(None)
         return self._ended.wait(seconds)
@@ -469,7 +465,7 @@ class Fetching:
             self._ended.open()
 
     def _guarded(self, work: Callable[[], object]) -> bool:
-        """Return whether the work may be tried again later; see `DataDirectory.on_error`."""
+        """Call `work`, pass its error to `DataDirectory.on_error`, and return whether it may be retried."""
         try:
             work()
         except (SegstoreError, OSError) as error:
@@ -480,10 +476,10 @@ class Fetching:
         return True
 
     def _turn(self) -> None:
-        """Do one piece of work, or wait for one. Due work goes first: the queue may never be empty."""
+        """Do the due work, or the next piece of work in the queue."""
         self.turned = time.monotonic()
         pause = self._pause()
-        if pause <= 0:
+        if pause <= 0:  # due work goes first: the queue may never be empty
             self._due()
             return
         try:
@@ -502,7 +498,7 @@ class Fetching:
         return max(at - time.monotonic(), 0.0)
 
     def _due(self) -> None:
-        """Do the due work: heartbeats, and fetches that could not be answered."""
+        """Do the due work: heartbeats, checkpoints, and fetches that are retried."""
         now = time.monotonic()
         while self._later and self._later[0][0] <= now:
             self._directory.ask(heapq.heappop(self._later)[2])
@@ -515,8 +511,8 @@ class Fetching:
             self._directory.checkpoint()
 
     def breathe(self) -> None:
-        """Show, between two parts of work that takes long, that the thread runs: with thousands of partitions
-        an election may take longer than a session.
+        """Send a due heartbeat between two parts of long work: an election of thousands of partitions may
+        take longer than the session timeout.
         """
         self.turned = now = time.monotonic()
         if self._beats_at <= now and not self._over:
@@ -527,15 +523,15 @@ class Fetching:
         self._directory.beat()
 
     def _last_round(self) -> None:
-        """Let followers that have all records hear of the high watermark."""
+        """Fetch once more for idle followers, so that they learn the high watermark."""
         again, self._once_more = self._once_more, {}
         for replica in again:
             self._guarded(partial(self._directory.step, replica))
             self._guarded(self.breathe)
 
     def fetch(self, replica: LocalReplica, step: Callable[[], bool | None]) -> None:
-        """Fetch for a replica by `step`, in the directory's thread, and later again, as `step` returns. If
-        the leader's log is damaged, the fetch is repeated, as in Kafka, and so the follower leaves the ISR.
+        """Call `step`, which fetches for a replica, and schedule the next fetch by its result. If the
+        leader's log is damaged, the fetch is retried, as in Kafka, so the follower leaves the ISR.
         """
         more: bool | None = None
         try:
@@ -549,6 +545,6 @@ class Fetching:
         elif more:
             self._directory.ask(replica)
         else:
-            if not self._once_more:  # later ones don't put it off
+            if not self._once_more:  # later followers don't postpone the round
                 self._more_at = time.monotonic() + LAST_ROUND
             self._once_more[replica] = None

@@ -1,5 +1,6 @@
-"""`FetchedBatches`: batches that a follower has fetched, and whose CRCs hold. Nothing is on disk. Threads:
-any.
+"""`FetchedBatches`: the batches of a fetch answer, after the check of their CRCs.
+
+Nothing is on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ def _fetched(batches: NDArray[np.void]) -> FetchedSpan:
 
 
 class Nothing:
-    """The outcome of a read if the leader has no batch up to its end."""
+    """The result of a read if the leader has no batch between the fetch offset and its log end offset."""
 
 
 NOTHING = Nothing()
 
 
 class FetchedBatches(NamedTuple):
-    """Batches of an answer, whose CRCs hold. `buffer` is the memory of the pool that has their bytes, None
-    without one.
+    """Batches of a fetch answer, with valid CRCs. `buffer` is the pool's memory that has their bytes, None if
+    the bytes are not in the pool.
     """
 
     chunk: Encoded
@@ -41,7 +42,7 @@ class FetchedBatches(NamedTuple):
     buffer: NDArray[np.uint8] | None = None
 
     def below(self, offset: int) -> Encoded:
-        """Return the batches that begin below an offset, which is a base offset or the end."""
+        """Return the batches below `offset`, which is the base offset of a batch, or the end."""
         if offset >= self.fetched.next_offset:
             return self.chunk
         batches = self.chunk.batches
@@ -56,7 +57,7 @@ class FetchedBatches(NamedTuple):
 def brought(
     data: bytes | memoryview, end_offset: int = INT64_MAX, buffer: NDArray[np.uint8] | None = None
 ) -> FetchedBatches | None:
-    """Return the whole batches of an answer that lie below `end_offset`; None without one. Raises
+    """Return the complete batches of a fetch answer below `end_offset`, None if there are none. Raises
     CorruptRecordError.
     """
     chunk = checked(data, end_offset)

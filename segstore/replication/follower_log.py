@@ -1,8 +1,8 @@
-"""`FollowerLog`: the log of one replica, changed as the core of replication decides (Kafka: UnifiedLog, as
-Partition and ReplicaFetcherThread change it; rules R1, R5, R6, R9 to R13, R41).
+"""`FollowerLog`: carries out the decisions of the replication core on the log of one replica (Kafka: the
+changes that Partition and ReplicaFetcherThread make to a UnifiedLog; rules R1, R5, R6, R9 to R13, R41).
 
-On disk is what `storage.log.replica` writes. Threads: one at a time changes the log; any may call `shows`,
-under the lock.
+On disk are the partition's log and checkpoints, by `storage.log.replica`. Threads: one at a time changes the
+log; any may call `shows`, under the lock.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 CarryOut = Callable[[Effects], list[Effect]]
 """Carries out effects in memory, and returns the effects that change files."""
 OnTruncated = Callable[[int, "Truncated", "EpochEnd | None"], None]
-"""Gets the log end offset before a truncation, the truncation, and the leader's epoch from whose end on both
-logs diverge, None if the leader's log is shorter."""
+"""Called after a truncation, with the log end offset before it, the truncation, and the leader epoch and end
+offset at which the logs diverge (Kafka: divergingEpoch), None if the leader's log was only shorter."""
 
 
 def log_of(replica: Replica) -> ReplicaLog:
@@ -48,8 +48,8 @@ def log_of(replica: Replica) -> ReplicaLog:
 
 
 class FollowerLog:
-    """The core decides, and hears of changes, under `lock`, which is free while a disk works; None if the
-    caller has locked all of this already.
+    """The log of one replica. `lock` guards the core's decisions, and is free during disk work; it is None if
+    the caller does its own locking.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class FollowerLog:
         self._carry_out = self._show_all if carry_out is None else carry_out
 
     def shows(self, effect: Effect) -> bool:
-        """Set the high watermark, and return True, if that is the effect."""
+        """Apply a SetHighWatermark effect, and return True; return False for any other effect."""
         if not isinstance(effect, SetHighWatermark):
             return False
         self._replica.set_high_watermark(effect.offset)
@@ -76,8 +76,8 @@ class FollowerLog:
     def take(
         self, role: Follower, request: FetchRequest, answer: FetchAnswer, found: FetchedBatches | None
     ) -> bool:
-        """Append the batches of an answer, or truncate the log (R1, R10, R11); return whether it has changed.
-        Raises StorageError, and InvalidArgumentError if the batches do not follow this log.
+        """Append the batches of a fetch answer, or truncate the log (R1, R10, R11); return whether files
+        changed. Raises StorageError, and InvalidArgumentError if the batches don't continue this log.
         """
         fetched = None if found is None else found.fetched
         with self._lock:
@@ -91,8 +91,8 @@ class FollowerLog:
         return bool(effects)
 
     def go_on(self, role: Follower, request: FetchRequest, answer: FetchAnswer) -> bool:
-        """Let the log end at the end of the leader's log, which has no batch from the fetch offset on (R41);
-        return whether it has changed. Raises StorageError.
+        """Move the log end offset to the leader's, whose log has no batch from the fetch offset on (R41);
+        return whether the log changed. Raises StorageError.
         """
         with self._lock:
             effect = role.on_nothing(request, answer)
@@ -103,8 +103,8 @@ class FollowerLog:
         return True
 
     def apply(self, log: ReplicaLog, decide: Callable[[], Effects]) -> bool:
-        """Carry out in their order the effects that `decide` returns, and note them in the core's `log`;
-        return whether files have changed. Raises StorageError.
+        """Carry out the effects of `decide` in order, and note them in the core's `log`; return whether files
+        changed. Raises StorageError.
         """
         with self._lock:
             effects = self._carry_out(decide())

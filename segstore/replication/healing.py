@@ -1,13 +1,14 @@
-"""Heals replicas whose stored bytes are damaged, from sound ones: `ReplicatedStore.heal`.
+"""Heals replicas with damaged bytes from undamaged replicas: `ReplicatedStore.heal`.
 
-On disk a damaged replica is cut where the damage begins; copies go to the engine's quarantine; it fetches the
-rest anew. It leaves ISR and ELR before that, durably: so it is never elected, and no record counts it, until
-it has all of them again. Where it led, a sound replica is elected. After a crash it is out of the ISR, and
-goes on as any follower. Threads: any, one `heal` of a partition at a time.
+On disk a damaged replica is truncated at the offset of the damage, and fetches the records from there on
+again; copies of the removed segments go to the quarantine. Before that, the replica durably leaves ISR and
+ELR, so it is not elected and commits no record until it has all records again. If it led, an undamaged
+replica is elected. After a crash it is an ordinary follower outside the ISR. Threads: any, one `heal` of a
+partition at a time.
 
-Damage is taken by segments: a replica is a source for another one where none of its own damage lies at or
-behind the offset at which that one is cut. So of two replicas that are damaged at different places, the one
-with the later damage is healed first, and then heals the other.
+Damage is counted in whole segments. A replica may be the source for a second replica if all its own damage
+ends at or before the offset of the second replica's damage. So if two replicas are damaged at different
+offsets, the one with the later damage is healed first, and is then the source for the other replica.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _PARTS = (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPS
 
 
 class Healed(NamedTuple):
-    """A replica that was damaged, and is in sync again. `offset` is where it was cut, and `end_offset` how
-    far it has been copied since; `cut_bytes` of its log were taken out, of which `kept` are copies in the
-    quarantine of its directory; `bytes` were copied. `reason` is the first finding.
+    """A replica that was damaged, and is in sync again. The log was truncated to `offset`, which removed
+    `cut_bytes` bytes, and copied up to `end_offset`, which took `bytes` bytes. `kept` are the paths of the
+    removed segments in the directory's quarantine. `reason` is the first finding.
     """
 
     topic: str
@@ -57,8 +58,8 @@ class Healed(NamedTuple):
 
 
 class ReplicaDamage(NamedTuple):
-    """The damage of one replica: its segments from the one that holds `offset` to the one in front of `end`
-    have some. `log_end` is where its log ended before it was looked at.
+    """The damage of one replica: it lies in the segments between `offset` and `end` (exclusive). `log_end` is
+    the log end offset before the check.
     """
 
     offset: int
@@ -68,7 +69,7 @@ class ReplicaDamage(NamedTuple):
 
 
 class Healing(NamedTuple):
-    """What is to be done: a replica, its damage, and which replicas may lead meanwhile."""
+    """One step of the plan: a replica, its damage, and the replicas that may lead while it is healed."""
 
     replica: int
     damage: ReplicaDamage
@@ -78,7 +79,9 @@ class Healing(NamedTuple):
 def heal(
     side: ReplicatedWriter, keys: Iterable[PartitionKey], timeout_ms: float, progress: Progress
 ) -> list[Healed]:
-    """See `ReplicatedStore.heal`."""
+    """Heal the damaged replicas of the partitions `keys`. Raises NoSoundReplicaError at the end, for
+    partitions without an undamaged source; the errors of `_Patient.heal`.
+    """
     healed: list[Healed] = []
     lost: dict[tuple[str, int], dict[int, int]] = {}
     for key in keys:
@@ -90,24 +93,24 @@ def heal(
             continue
         healed.extend(_Patient(side, key, one).heal(timeout_ms) for one in plan)
     if lost:
-        raise NoSoundReplicaError(_told(lost), lost, healed)
+        raise NoSoundReplicaError(_describe_lost(lost), lost, healed)
     return healed
 
 
-def _told(lost: Mapping[tuple[str, int], Mapping[int, int]]) -> str:
-    told = [
+def _describe_lost(lost: Mapping[tuple[str, int], Mapping[int, int]]) -> str:
+    described = [
         f"{topic}-{number}, damaged from offset "
         + ", ".join(f"{offset} on in replica {replica}" for replica, offset in sorted(offsets.items()))
         for (topic, number), offsets in lost.items()
     ]
-    return f"no other in-sync replica has the same records whole: {'; '.join(told)}"
+    return f"no other in-sync replica has the same records whole: {'; '.join(described)}"
 
 
 # --- finding -----------------------------------------------------------------------------------
 
 
 def find_damage(manager: ReplicaManager, key: PartitionKey, progress: Progress) -> dict[int, ReplicaDamage]:
-    """Return the damage of the replicas that are online and have any. Raises StorageError."""
+    """Return the damaged replicas that are online, with their damage. Raises StorageError."""
     found = {}
     for directory in manager.online:
         replica = _replica(directory, key)
@@ -122,16 +125,15 @@ def find_damage(manager: ReplicaManager, key: PartitionKey, progress: Progress) 
 
 
 def _replica(directory: DataDirectory, key: PartitionKey) -> LocalReplica | None:
-    """Return a directory's replica once its thread has heard of it, which after an open it may not have yet;
-    None where it has none, or has gone offline.
-    """
+    """Return a directory's replica of a partition, None without one, or if the directory is offline."""
+    # In the directory's thread: just after an open it may not have made its replicas yet.
     with suppress(ReplicaOfflineError):
         return directory.call(lambda: directory.replicas.get(key))
     return None
 
 
 def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> ReplicaDamage | None:
-    """Return the damage of one replica, whose log ended at `log_end` before it was looked at."""
+    """Return the damage of one replica, None without any; its log ended at `log_end` before the check."""
     pieces = [piece for each in checked.findings if (piece := _of_finding(each, checked.bases)) is not None]
     first = checked.bases[0] if checked.bases else log_end
     if checked.bases and first > (start := replica.replica.start_offset):
@@ -143,18 +145,18 @@ def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> R
         return None
     offset, reason = min((offset, reason) for offset, _, reason in pieces)
     if "compact" in replica.partition.config.cleanup_policy:
-        offset = 0  # where others were compacted further, what is in front may lack its tombstones
+        offset = 0  # the source may be compacted further: a copy of the end alone could lack tombstones
     return ReplicaDamage(offset, max(end for _, end, _ in pieces), log_end, reason)
 
 
 def _of_finding(finding: Finding, bases: list[int]) -> tuple[int, int, str] | None:
-    """Return which offsets a finding concerns, and what it says; None for one that a copy would not mend."""
+    """Return (first offset, end offset, text) of a finding, None if copying records would not repair it."""
     name = os.path.basename(finding.path)
     parsed = names.parse_segment_file(name)
     if parsed is not None and parsed[1] in _PARTS:
         base = parsed[0]
-        behind = next((each for each in bases if each > base), INT64_MAX)
-        return min(base, base if finding.offset is None else finding.offset), behind, str(finding)
+        end = next((each for each in bases if each > base), INT64_MAX)
+        return min(base, base if finding.offset is None else finding.offset), end, str(finding)
     if not bases or name == names.LEADER_EPOCHS:
         return 0, INT64_MAX, str(finding)
     return None
@@ -163,7 +165,7 @@ def _of_finding(finding: Finding, bases: list[int]) -> tuple[int, int, str] | No
 def _plan(
     manager: ReplicaManager, key: PartitionKey, damages: Mapping[int, ReplicaDamage]
 ) -> list[Healing] | None:
-    """Return how the damaged replicas can be healed, in order; None where one of them can't be."""
+    """Return the steps that heal the damaged replicas, in order; None if a replica has no source."""
     state, left = manager.partitions[key], dict(damages)
     online = {directory.broker for directory in manager.online}
     plan = []
@@ -181,17 +183,17 @@ def _plan(
 
 
 class _Patient:
-    """A replica that is healed."""
+    """One replica during its healing."""
 
     def __init__(self, side: ReplicatedWriter, key: PartitionKey, healing: Healing) -> None:
         self._manager, self._controller, self._key = side.manager, side.controller, key
         self._number, self._damage, self._sources = healing
         self._directory = side.manager.directories[self._number]
         self._replica = self._directory.replicas[key]
-        self._check_open, self._left = side.context.check_open, 0
+        self._check_open, self._bytes_after_cut = side.context.check_open, 0
 
     def heal(self, timeout_ms: float) -> Healed:
-        """Cut the replica and have it copied; wait until it is in sync. Raises KafkaTimeoutError,
+        """Truncate the replica at its damage, and wait until it is in sync again. Raises KafkaTimeoutError,
         EligibleLeadersNotAvailableError, QuorumLostError, StorageError.
         """
         try:
@@ -204,7 +206,7 @@ class _Patient:
         return self._report(cut)
 
     def _pause(self, paused: bool) -> None:
-        """In the directory's thread, so that no fetch that was accepted before is still to be told of."""
+        """Stop or resume fetching; called in the directory's thread, so no fetch is under way."""
         self._replica.paused = paused
         if not paused:
             self._directory.ask(self._replica)
@@ -214,7 +216,7 @@ class _Patient:
 
     def _cut(self) -> Truncated:
         done = self._replica.cut_damaged(self._damage.offset)
-        self._left = _log_bytes(self._replica)
+        self._bytes_after_cut = _log_bytes(self._replica)
         self._directory.writer.forget_cleaned(*self._key)
         return done
 
@@ -239,7 +241,7 @@ class _Patient:
             cut.end_offset,
             end,
             cut.cut_bytes,
-            max(_log_bytes(self._replica) - self._left, 0),
+            max(_log_bytes(self._replica) - self._bytes_after_cut, 0),
             cut.kept,
             self._damage.reason,
         )

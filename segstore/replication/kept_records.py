@@ -1,11 +1,11 @@
-"""What the layers above have a replicated store keep beside its topics: settings of groups, as Kafka keeps
-them, and settings of the cluster, of segstore's own names (Kafka has ClientQuotaRecord and ProducerIdsRecord
-for them).
+"""`KeptRecords`: quotas, credentials, group settings and producer ids in the metadata log of a replicated
+store (`KeptFiles` is for a store in one directory).
 
-On disk are ConfigRecords in the metadata log: the files of one directory would be lost with it, or come back
-older. A copy of the limits and of the credentials lies in each directory that works, for who reads that by
-itself. Threads: any; who
-changes a value has a lock for it.
+On disk are ConfigRecords: of groups, as in Kafka, and of the cluster, under segstore's own names (Kafka has
+ClientQuotaRecord, UserScramCredentialRecord and ProducerIdsRecord for them). In the metadata log they survive
+the loss of a directory. Each directory that is online also has a copy of the quotas, credentials and group
+settings in files, for processes that read that directory alone. Threads: any; the caller of a setter holds a
+lock for that value.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ CREDENTIALS = "segstore.scram.credentials"
 
 
 class KeptRecords:
-    """See `storage.store.kept_files.Keeping`."""
+    """Quotas, credentials, group settings and producer ids in the metadata log, for a `Keeping` store."""
 
     def __init__(self, controller: QuorumController, manager: ReplicaManager) -> None:
         self._controller, self._manager = controller, manager
 
     def limits(self) -> Limits:
-        """See `Keeping`."""
+        """Return the limits of users and client ids."""
         return limits_in(self._controller.image)
 
     def set_limits(self, limits: Mapping[Entity, Mapping[str, int]]) -> None:
-        """See `Keeping`. Raises QuorumLostError."""
+        """Replace the limits, durably. Raises QuorumLostError."""
         self._keep(_limits_record(limits))
         held = {each: dict(rates) for each, rates in limits.items()}
         for directory in self._manager.online:
@@ -53,22 +53,22 @@ class KeptRecords:
                 QUOTAS.write(directory.writer.context.files, directory.path, held)
 
     def credentials(self) -> Credentials:
-        """See `Keeping`."""
+        """Return the SCRAM credentials of users."""
         return credentials_in(self._controller.image)
 
     def set_credentials(self, credentials: Credentials) -> None:
-        """See `Keeping`. Raises QuorumLostError."""
+        """Replace the credentials, durably. Raises QuorumLostError."""
         self._keep(_record(CREDENTIALS, json.dumps(to_json(credentials))))
         for directory in self._manager.online:
             with suppress(SegstoreError, OSError):  # the directory's own thread will notice
                 SCRAM.write(directory.writer.context.files, directory.path, credentials)
 
     def group_configs(self) -> GroupConfigs:
-        """See `Keeping`."""
+        """Return the settings of groups."""
         return group_configs_in(self._controller.image)
 
     def set_group_configs(self, configs: GroupConfigs) -> None:
-        """See `Keeping`. Raises QuorumLostError."""
+        """Replace the settings of groups, durably. Raises QuorumLostError."""
         changes = _group_changes(self.group_configs(), configs)
         if changes:
             self._keep(*changes)
@@ -77,11 +77,11 @@ class KeptRecords:
                 GROUP_CONFIGS.write(directory.writer.context.files, directory.path, configs)
 
     def producer_id(self) -> int | None:
-        """See `Keeping`."""
+        """Return the first free producer id, None if none was ever handed out."""
         return producer_id_in(self._controller.image)
 
     def set_producer_id(self, first: int) -> None:
-        """See `Keeping`. Raises QuorumLostError."""
+        """Replace the first free producer id, durably. Raises QuorumLostError."""
         self._keep(_record(PRODUCER_ID, str(first)))
 
     def _keep(self, *records: ConfigRecord) -> None:
@@ -92,9 +92,9 @@ class KeptRecords:
 
 
 def limits_in(image: MetadataImage) -> Limits:
-    """Return the limits of clients that the metadata has."""
+    """Return the limits of users and client ids in a metadata image."""
     held = json.loads(image.cluster_config.get(LIMITS, "{}"))
-    is_whole = type(held.get("version")) is int  # else it has the limits of client ids alone
+    is_whole = type(held.get("version")) is int  # else the value has limits of client ids only
     return limits_of(held if is_whole else {"version": 1, "clients": held})
 
 
@@ -104,23 +104,23 @@ def _limits_record(limits: Mapping[Entity, Mapping[str, int]]) -> ConfigRecord:
 
 
 def producer_id_in(image: MetadataImage) -> int | None:
-    """Return the first producer id that was not handed out, None where none was."""
+    """Return the first free producer id in a metadata image, None if none was ever handed out."""
     held = image.cluster_config.get(PRODUCER_ID)
     return None if held is None else int(held)
 
 
 def credentials_in(image: MetadataImage) -> Credentials:
-    """Return the credentials of users that the metadata has."""
+    """Return the SCRAM credentials in a metadata image."""
     return from_json(json.loads(image.cluster_config.get(CREDENTIALS, "{}")))
 
 
 def group_configs_in(image: MetadataImage) -> GroupConfigs:
-    """Return the settings of groups that the metadata has."""
+    """Return the settings of groups in a metadata image."""
     return {group: GroupConfig.parse(made) for group, made in image.group_configs.items() if made}
 
 
 def _group_changes(before: GroupConfigs, after: GroupConfigs) -> list[ConfigRecord]:
-    """Return the records by which settings of groups become others (Kafka: ConfigRecord of a group)."""
+    """Return the ConfigRecords that turn the group settings `before` into `after`."""
     found = []
     for group in sorted({*before, *after}):
         old, new = (each[group].to_mapping() if group in each else {} for each in (before, after))
@@ -139,8 +139,8 @@ def _record(name: str, value: str) -> ConfigRecord:
 
 
 def records_of_files(files: Files, root: str) -> list[MetadataRecord]:
-    """Return the records of what a plain store has kept in its files. Raises CorruptCheckpointError,
-    StorageError, OSError.
+    """Return a plain store's quotas, credentials, group settings and producer ids as metadata records. Raises
+    CorruptCheckpointError, StorageError, OSError.
     """
     limits, first = (QUOTAS.read(files, root) or {}), sealed_file.PRODUCER_ID.hint(files, root)
     made: list[MetadataRecord] = [] if not limits else [_limits_record(limits)]
@@ -152,7 +152,9 @@ def records_of_files(files: Files, root: str) -> list[MetadataRecord]:
 
 
 def write_files(files: Files, root: str, image: MetadataImage) -> None:
-    """Write the files of a plain store. Raises OSError."""
+    """Write the quotas, credentials, group settings and producer ids of a metadata image into the files of a
+    plain store. Raises OSError.
+    """
     QUOTAS.write(files, root, limits_in(image))
     credentials = credentials_in(image)
     if credentials:

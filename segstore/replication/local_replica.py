@@ -1,20 +1,21 @@
 """`LocalReplica`: one replica of a partition in a directory of this process: its role, the acknowledgements
 of its appends, and its native tail (Kafka: Partition).
 
-On disk is what `storage.log.replica` writes. Threads: the directory's own thread alone changes the log for
-replication (`become`, `step`), so that a disk that hangs holds up no other directory. Any thread may make the
-other calls: under `lock`, which nobody holds while a disk works, they inform the core, and carry out its
-effects in memory. An application's thread only notes its append, and waits: so Ctrl-C in it comes between no
-two effects.
+On disk are the partition's log and checkpoints, by `storage.log.replica`. Threads: only the directory's own
+thread changes the log for replication (`become`, `step`), so a disk that hangs holds up no other directory.
+Any thread may call the other methods: they update the core under `lock`, which is free during disk work, and
+carry out its effects in memory. A thread that appends only registers its append, and waits, so a Ctrl-C in it
+can't separate two effects.
 
-While all replicas have the whole log, their native tails are open, and an application's append is one call
-of C for all of them. The core hears of such appends at its next call (`_catch_up`).
+While all replicas have the whole log, their native tails are open: an append is then one native call, which
+writes all replicas. The core learns of these appends later (`_catch_up`). There are two modes:
 
-- By threads each directory's own thread opens and pauses the tails there (`_offer`, `open_by_threads`,
-  `_recall`), with no lock but the append token, and a follower is written by its directory's native thread.
-  So nobody waits for another directory's disk.
-- `inline` the appender writes all replicas. A thread opens the tails of all replicas at once (`open_tail`),
-  and pauses them before it calls the core. Locks are taken in the order leader, follower, append token.
+- With threads, each directory's own thread opens and pauses the tails there (`_offer`, `open_by_threads`,
+  `_recall`) under no lock but the append token. The directory's native thread writes the batches of
+  followers, so no thread waits for the disk of another directory.
+- With `inline`, the appending thread writes all replicas. One thread opens the tails of all replicas together
+  (`open_tail`), and pauses them before it calls the core. The order of locks is leader, follower, append
+  token.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ ALL = -1
 
 
 class Links(Reads, Protocol):
-    """The calls of a replica to its store. None of them waits."""
+    """The calls of a replica to its store. No call blocks."""
 
     def find(self, broker: int, key: PartitionKey) -> LocalReplica | None:
         """Return another replica, if it is online."""
@@ -74,7 +75,7 @@ class Links(Reads, Protocol):
         """Send a leader's proposal to the controller."""
 
     def appended(self, leader: LocalReplica) -> None:
-        """Have the followers fetch; without one, have the leader's directory call `settle_alone`."""
+        """Have the followers fetch; without followers, have the leader's directory call `settle_alone`."""
 
     def shown(self, replica: LocalReplica) -> None:
         """Notify readers that the high watermark of a leader has moved."""
@@ -86,17 +87,18 @@ class Links(Reads, Protocol):
         """Send appends and reads to this replica from now on, and have the followers fetch."""
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """Have `work` called in the thread of the replica's own directory, which then fetches on, or later if
-        `work` returns None.
+        """Have the thread of the replica's directory call `work`, and then fetch on: at once, or after the
+        backoff if `work` returns None.
         """
 
     def opens(self, leader: LocalReplica) -> None:
-        """Have `open_by_threads` called in the thread of the leader's own directory."""
+        """Have the thread of the leader's directory call `open_by_threads`."""
 
 
 class ReplicaHost(NamedTuple):
-    """The surroundings that all replicas of one directory share: `broker` is the directory's id, `brokers`
-    are the registrations. `thread` writes for tails of followers; None: the appender writes (`inline`).
+    """The context that all replicas of one directory share. `broker` is the directory's id, `brokers` are the
+    registrations. `thread` is the native thread that writes followers, None if the appending thread does
+    (`inline`).
     """
 
     broker: int
@@ -120,21 +122,20 @@ class LocalReplica:
         self.broker, self._brokers, self._links, max_bytes, self._thread = host
         self._inline, self._changing = host.thread is None, False
         self._handed_on = False
-        """Whether appends may have come to all replicas by one call since this one leads."""
+        """Whether native appends may have written all replicas since this replica became leader."""
         self._may_be_open = False
-        """Whether this follower's tail may have brought appends that the core has not heard of."""
+        """Whether this follower's log may have native appends that the core does not know yet."""
         self._openings = TailOpenings()
         self.key, self.partition, self.replica = key, partition, replica
         self.lock = Mutex()
         self.core = Core(self.broker, log_of(replica), self._brokers, config)
         self.log = FollowerLog(replica, self.lock, self._carry_out)
         self.asked = False
-        """Whether the directory's thread has been asked to fetch, and has not begun yet."""
+        """Whether a fetch is queued for the directory's thread."""
         self.paused = False
-        """Whether this replica does not fetch, since its log is about to be cut: set by the directory's
-        thread."""
+        """Whether fetching is stopped because healing truncates the log; set by the directory's thread."""
         self.shown = partial(self._links.shown, self)
-        """Called to notify readers of an append that was written to all replicas."""
+        """Called after a native append to all replicas, to notify readers."""
         self._waiting = WaitingAppends(key)
         self._fetch = ReplicaFetch(self, self._links, max_bytes)
         partition.acks = self
@@ -145,8 +146,8 @@ class LocalReplica:
     # --- applications that append (storage.log's Acknowledger) -----------------------------------
 
     def check(self, acks: int) -> None:
-        """Raise NotEnoughReplicasError, before an append with acks=all (R23); NotLeaderOrFollowerError,
-        ReplicaOfflineError.
+        """Check before an append that this replica leads, and for acks=all that enough replicas are in sync
+        (R23). Raises NotEnoughReplicasError, NotLeaderOrFollowerError, ReplicaOfflineError.
         """
         leader = self.core.leader
         if self.partition.tail.native.is_fenced(leader.leader_epoch):
@@ -155,7 +156,7 @@ class LocalReplica:
             leader.check_enough_replicas()
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
-        """Let the followers fetch the records up to `end_offset`; with acks=all wait until these are
+        """Have the followers fetch the records below `end_offset`; with acks=all wait until the records are
         committed (R23).
 
         Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError: the records
@@ -164,18 +165,18 @@ class LocalReplica:
         if acks != ALL:
             self._links.appended(self)
             return
-        told = self._waiting.add(end_offset, timeout_ms)
+        pending = self._waiting.add(end_offset, timeout_ms)
         self._links.appended(self)
         if not isinstance(self.core.role, Leader):  # `_become` changes the role, and then looks at `_waiting`
             self._waiting.refuse()
-        self._waiting.await_answer(told, timeout_ms)
+        self._waiting.await_answer(pending, timeout_ms)
 
     def failed(self, error: Exception) -> None:
-        """Note that the disk has refused an append (R32)."""
+        """Report that the disk refused an append (R32)."""
         self._links.failed(self.broker, error)
 
     def bytes_from(self, offset: int) -> int:
-        """Return `replica_lags.bytes_from` of this log; -1 also if the log was removed."""
+        """Return the number of bytes in this log from `offset` on, -1 if it is not known."""
         try:
             return bytes_from(self.replica.written, offset)
         except SegstoreError:
@@ -184,8 +185,8 @@ class LocalReplica:
     # --- the leader, any thread ------------------------------------------------------------------
 
     def fence(self, epoch: int) -> None:
-        """Let no append begin under a leader epoch below `epoch`: another replica was elected, and `become`,
-        which reports the election, may wait for this directory's disk.
+        """Refuse new appends under a leader epoch below `epoch`. Called at once when another replica is
+        elected, because `become` may wait for this directory's disk.
         """
         self.partition.tail.fence(epoch)
 
@@ -193,24 +194,26 @@ class LocalReplica:
         """Report the log end offset and the waiting appends to the core."""
         with self.lock:
             self._settle()
-        if self._inline:  # without followers, whose threads would open the tail
+        if self._inline:  # a leader without followers has no fetch that would open the tail
             self.open_tail()
 
     def settle_alone(self) -> None:
-        """Settle a leader without followers in sync, and open its tail. Called by the directory's thread."""
+        """Report the appends of a leader without in-sync followers, and open its tail. Called by the
+        directory's thread.
+        """
         self.settle()
         if self.takes_tails():
             self.open_by_threads()
 
     def hear(self) -> None:
-        """Report the appends of the native tail to the core, if there may be any."""
+        """Report native appends to the core, if there may be any."""
         if self._handed_on:
             with self.lock:
                 self._settle()
 
     def answer_waiting(self) -> None:
-        """Answer an append that began to wait after the tails were opened: all replicas had its records, so
-        no follower fetches any more.
+        """Answer appends that wait although all replicas have their records. After the tails were opened no
+        follower fetches, so no fetch would answer these appends.
         """
         if self._waiting:
             self.settle()
@@ -227,8 +230,8 @@ class LocalReplica:
         if (self._inline or self._handed_on) and (shown := self.replica.high_watermark) > log.high_watermark:
             self._carry_out(leader.on_handed_on(shown, now_ms()))
         waiting = self._waiting.take()
-        # Read after `_waiting`: so the log has the records of each request. As long as the tail is not
-        # paused, this end leaves out records that C has not shown.
+        # Read after `_waiting`, so the log has the records of each request. While the tail is open, this end
+        # excludes records that the native code has not published.
         end = self.replica.written.end_offset
         if end > log.end_offset:
             self._carry_out(leader.on_append(end))
@@ -236,7 +239,7 @@ class LocalReplica:
             self._carry_out(leader.wait(*request))
 
     def _catch_up(self) -> None:
-        """Report the appends of the native tail to the core; the caller holds the lock."""
+        """Report native appends to the core; the caller holds the lock."""
         if isinstance(self.core.role, Leader):
             self._settle()
         elif self.core.role is not None:
@@ -247,54 +250,54 @@ class LocalReplica:
                 log.high_watermark = max(log.high_watermark, self.replica.high_watermark)
 
     def note_start(self) -> None:
-        """Report to the core the log start offset that retention, or a request, has moved."""
+        """Report the log start offset to the core, if retention or a delete request moved it."""
         log, start = self.core.log, self.replica.start_offset
         if start > log.start_offset:
             log.start_offset, log.high_watermark = start, max(log.high_watermark, start)
             log.epochs.truncate_from_start(start)
 
     def fetch(self, request: FetchRequest, synced: int) -> FetchAnswer:
-        """Answer a follower, whose log is durable below `synced` (R8, R20). Raises as
+        """Answer a fetch of a follower, whose log is durable below `synced` (R8, R20). Errors as
         `PartitionReplica.on_fetch`.
         """
         with self.lock:
             self._settle()
-            own = self.partition.recovery_point  # under the lock: see `in_sync`
+            own = self.partition.recovery_point  # under the lock, so that `in_sync` can rely on it
             answer, effects = self.core.on_fetch(request, now_ms(), synced, own)
             self._carry_out(effects)
         return answer
 
     def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
-        """Return log start and log end offset (R12). Raises as `PartitionReplica.offsets`."""
+        """Return log start and log end offset (R12). Errors as `PartitionReplica.offsets`."""
         with self.lock:
             self._settle()
             return self.core.offsets(current_leader_epoch)
 
     @property
     def in_sync(self) -> frozenset[int]:
-        """Return the replicas in the ISR, and in a proposal of it, if this replica leads. A replica that
-        joins the ISR after a sync of this log has synced the same records (R20).
+        """Return the replicas in the ISR and in a pending ISR proposal, empty if this replica does not lead.
+        A replica that joins the ISR after a sync of this log has synced the same records (R20).
         """
         with self.lock:
             role = self.core.role
             return role.isr.maximal if isinstance(role, Leader) else frozenset()
 
     def on_alter_reply(self, sent: AlterPartition, reply: AlterPartitionReply) -> None:
-        """Take the controller's answer (R21)."""
+        """Handle the controller's answer to an ISR proposal (R21)."""
         with self.lock:
             if isinstance(self.core.role, Leader):
                 self._settle()
                 self._carry_out(self.core.role.on_alter_reply(sent, reply, now_ms()))
 
     def on_time(self) -> None:
-        """Look for followers that lag (R19), and for requests whose time is over. While appends write all
-        replicas there are neither.
+        """Propose to remove lagging followers from the ISR (R19), and expire appends that wait too long.
+        While native appends write all replicas, nothing lags or waits.
         """
         tail = self.partition.tail
         if tail.may_be_open:
-            if tail.native.is_open:  # a lock could wait for the append under way, and so for its disk
+            if tail.native.is_open:  # taking the lock could wait for an append, and so for a disk
                 return
-            if not self._inline:  # an interrupt has come to the append that a follower lacks
+            if not self._inline:  # an interrupt may have stopped an append before it reached a follower
                 self._links.opens(self)
         with self.lock:
             self._settle()
@@ -303,7 +306,7 @@ class LocalReplica:
                 self._carry_out(leader.expire(now_ms()))
 
     def configure(self, config: ReplicaConfig) -> None:
-        """Take changed settings. Called by the directory's thread."""
+        """Apply changed settings. Called by the directory's thread."""
         if self.core.config == config:
             return
         if not self._inline:
@@ -313,19 +316,19 @@ class LocalReplica:
             self._carry_out(self.core.configure(config, now_ms()))
 
     def go_offline(self) -> None:
-        """Stop: the directory has failed, or the replica is taken away (R32)."""
+        """Stop the replica, because its directory failed or the replica is removed (R32)."""
         with self.lock:
             self._carry_out(self.core.go_offline())
             self._waiting.refuse()
-        # After the role has changed: an append that is refused asks for the leader, and a thread that opens
-        # the tail looks at the role.
+        # After the role has changed: a refused append looks up the leader again, and a thread that opens the
+        # tail checks the role.
         if self._inline:
             self.partition.tail.pause()
         else:
             self.partition.tail.quit()
 
     def _carry_out(self, effects: Effects) -> list[Effect]:
-        """Carry out effects in memory; return the effects that change files. The caller holds the lock."""
+        """Carry out the effects in memory; return the effects on files. The caller holds the lock."""
         of_files: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Complete):
@@ -342,8 +345,8 @@ class LocalReplica:
     # --- appends to all replicas at once -----------------------------------------------------------
 
     def open_tail(self) -> None:
-        """Let applications' appends write all replicas from now on, if this replica leads, and each replica
-        has the whole log. Called by a directory's thread.
+        """Open the native tails of all replicas, so that an append writes all of them, if this replica leads
+        and each replica has the whole log. Called by a directory's thread (`inline`).
         """
         with self.lock:
             leader = self.core.role
@@ -363,8 +366,8 @@ class LocalReplica:
                 tail.open_leader(self.partition.validator, epoch, leader.log.end_offset, tails)
 
     def _open_to(self, leader: Leader) -> bool:
-        """Open this follower's tail to its leader's, and return True, if log end offset and high watermark
-        of both are the same, and the follower has neither another leader nor a change of its log under way.
+        """Open this follower's tail for native appends of `leader`; return whether it is open. It stays
+        closed if this replica follows another leader, has another log end offset, or is changing its log.
         """
         with self.lock:
             role, log, led = self.core.role, self.core.log, leader.log
@@ -375,15 +378,15 @@ class LocalReplica:
                 return False
             if log.end_offset != led.end_offset or log.start_offset < led.start_offset:
                 return False
-            told = FetchAnswer(None, led.high_watermark, led.start_offset, led.end_offset)
-            self._carry_out(role.on_answer(role.fetch(-1), told, None))
+            answered = FetchAnswer(None, led.high_watermark, led.start_offset, led.end_offset)
+            self._carry_out(role.on_answer(role.fetch(-1), answered, None))
             tail = self.partition.tail
             with tail.token:
                 return tail.open_follower(self.partition.validator, leader.leader_epoch, log.end_offset)
 
     def _offer(self, leader: LocalReplica) -> None:
-        """Open the tail of this follower if it has the leader's whole log, all of it committed, and the last
-        append was one that C can make. Called by the directory's thread.
+        """Open this follower's tail, if it has the leader's whole log, all of it is committed, and the last
+        fetch was small enough for a native append. Called by the directory's thread.
         """
         if not 0 < self._fetch.last_bytes <= lib.SEG_HANDED_ROOM or not leader.takes_tails():
             return
@@ -409,12 +412,12 @@ class LocalReplica:
             self._links.opens(leader)
 
     def takes_tails(self) -> bool:
-        """Return whether it is time that threads open this leader's tail."""
+        """Return whether this leader's tail may be opened by threads now."""
         return not self._inline and self._openings.are_due()
 
     def open_by_threads(self) -> None:
-        """Open the tail of a leader, once all followers have opened their tails and have the whole log.
-        Called by the directory's thread.
+        """Open the tail of a leader, if all followers have the whole log and their tails are open; have the
+        other followers fetch. Called by the directory's thread.
         """
         tail = self.partition.tail
         native = tail.native
@@ -436,12 +439,12 @@ class LocalReplica:
                     self._links.follows(each)
             return
         natives = [each.partition.tail.native for each in followers if each is not None]
-        self._handed_on = True  # first: from now on the core does not hear of appends
+        self._handed_on = True  # before the tail opens: from then on appends bypass the core
         with tail.token:
             tail.open_leader(self.partition.validator, epoch, end, natives)
             if tail.may_be_open:
                 self._openings.began(native)
-        if self.core.role is None:  # as in `_offer`
+        if self.core.role is None:  # another thread has called `go_offline` since
             tail.quit()
 
     @property
@@ -450,21 +453,21 @@ class LocalReplica:
         return native.is_open and bool(native.c.follows)
 
     def _recall(self) -> None:
-        """Pause the tail, and report its appends to the core. Called by the thread that alone opens tails."""
+        """Pause the tail, and report its appends to the core. Called by the directory's thread."""
         self._pause()
         with self.lock:
             self._catch_up()
         self._may_be_open = False
 
     def _pause(self) -> None:
-        """Let no append use the native tail any more."""
+        """Close the native tail to appends."""
         tail = self.partition.tail
         if tail.may_be_open:
             with tail.token:
-                """Taking the token pauses the tail."""
+                """Taking the append token pauses the tail."""
 
     def _gets_from(self, leader: LocalReplica) -> bool:
-        """Return whether an append to the leader's log writes this log by the same call."""
+        """Return whether native appends to the leader's log also write this log."""
         if not self._is_offered:
             return False
         leading = leader.partition.tail.native
@@ -472,7 +475,7 @@ class LocalReplica:
 
     @contextmanager
     def _changes(self) -> Iterator[None]:
-        """Run a block that changes role or log, during which nobody opens the tail."""
+        """Keep the tail closed during a block that changes the role or the log."""
         if not self._inline:
             self._recall()
             yield
@@ -486,17 +489,17 @@ class LocalReplica:
             self._changing = False
 
     def resume(self, work: Callable[[], bool | None]) -> None:
-        """Call `Links.resume` for this replica."""
+        """Have the directory's thread call `work`, and then fetch on."""
         self._links.resume(self, work)
 
     def fetches(self) -> AbstractContextManager[None]:
-        """Return `_changes` for a fetch: by threads, only if the tail may be open."""
+        """Return a context for a fetch that keeps the tail closed, if it may be open."""
         return self._changes() if self._inline or self._may_be_open else _nobody_opens
 
     # --- the directory's thread ------------------------------------------------------------------
 
     def become(self, registration: PartitionRegistration) -> None:
-        """Take the partition's state in the metadata (R22). Raises StorageError."""
+        """Take the role that the metadata gives this replica (R22). Raises StorageError."""
         if self.core.role is not None:
             with self._changes():
                 self._become(registration)
@@ -505,7 +508,7 @@ class LocalReplica:
         role = self.core.role
         self._fetch.begin_anew()
         if isinstance(role, Leader) and not _stays(role, registration, self.broker):
-            self.replica.follow()  # so the log has all appends that were not refused, before the role changes
+            self.replica.follow()  # before the role changes: later appends are refused, earlier ones counted
             self.settle()
         self._handed_on, self._fetch.last_bytes = False, 0
         self.log.apply(self.core.log, lambda: self.core.become(registration, now_ms()))
@@ -517,8 +520,8 @@ class LocalReplica:
             self._links.follows(self)
 
     def cut_damaged(self, offset: int) -> Truncated:
-        """Cut the log as `Replica.cut_damaged`; the replica is paused, and not in the ISR. Raises
-        NotLeaderOrFollowerError if it does not follow, StorageError.
+        """Truncate the log at a damaged offset; the replica must be paused, and not in the ISR. Raises
+        NotLeaderOrFollowerError if the replica is no follower, StorageError.
         """
         if not isinstance(self.core.role, Follower):
             raise NotLeaderOrFollowerError(f"{self!r} does not follow, so it can't be cut")
@@ -534,13 +537,13 @@ class LocalReplica:
 
     @property
     def leader_id(self) -> int:
-        """Return the id of the leader that this replica follows, -1 without one."""
+        """Return the id of the leader that this replica follows, -1 without a leader."""
         role = self.core.role
         return role.leader if isinstance(role, Follower) else NO_LEADER
 
     def step(self) -> bool | None:
-        """Fetch once from the leader, if this replica follows one. Return whether there may be more records;
-        None if the leader can't answer yet; False also while records are read, which come by `resume`.
+        """Fetch once, if this replica follows a leader. Return whether there may be more records, None if the
+        leader can't answer yet. While the reading thread reads, return False: `resume` continues the fetch.
 
         Raises StorageError of this replica's own disk, CorruptRecordError for damaged batches of the leader.
         """
@@ -565,7 +568,7 @@ class LocalReplica:
 
 
 def _stays(role: Leader, registration: PartitionRegistration, broker: int) -> bool:
-    """Return whether a leader stays leader in its leader epoch, or the registration is an older one."""
+    """Return whether a leader keeps its leader epoch under `registration`, or `registration` is outdated."""
     if registration.partition_epoch < role.partition_epoch:
         return True
     return registration.leader == broker and registration.leader_epoch == role.leader_epoch

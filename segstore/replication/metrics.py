@@ -1,9 +1,8 @@
 """Metrics of a replicated store by Kafka's names (kafka.server:type=ReplicaManager and ReplicaFetcherManager,
 kafka.controller:type=KafkaController and ControllerStats, kafka.cluster:type=Partition).
 
-Nothing is on disk. Gauges are computed when they are asked for; what is counted is counted since the store
-was opened. Kafka's meters with PerSec in their names are counts here: a rate is what a monitoring system
-makes of them. Threads: any.
+Nothing is on disk. Gauges are computed at each call; counters begin at 0 when the store is opened. Kafka's
+meters with PerSec in their names are counters here: a monitoring system derives the rate. Threads: any.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ReplicationHealth(NamedTuple):
-    """What a partition's replicas are worth now."""
+    """The state of a partition's replicas: the ISR, min.insync.replicas, and the offline replicas."""
 
     state: PartitionRegistration
     min_isr: int
@@ -34,18 +33,18 @@ class ReplicationHealth(NamedTuple):
 
     @property
     def under_replicated(self) -> bool:
-        """Whether a replica is not in sync; those that a reassignment adds don't count."""
+        """Whether a replica is out of sync; replicas that a reassignment adds don't count."""
         state = self.state
         return not {*state.replicas} - {*state.adding} <= {*state.isr}
 
     @property
     def spare(self) -> int:
-        """How many in-sync replicas there are above min.insync.replicas."""
+        """The number of in-sync replicas beyond min.insync.replicas; negative if too few are in sync."""
         return len(self.state.isr) - self.min_isr
 
 
 def standings(side: ReplicatedWriter) -> dict[PartitionKey, ReplicationHealth]:
-    """Return that of each partition."""
+    """Return the `ReplicationHealth` of each partition."""
     online = {directory.broker for directory in side.manager.online}
     found = {}
     for key, state in sorted(side.manager.partitions.items()):
@@ -60,8 +59,8 @@ def standings(side: ReplicatedWriter) -> dict[PartitionKey, ReplicationHealth]:
 def partition_metrics(
     standing: ReplicationHealth, replicas: tuple[ReplicaState, ...], leader: LocalReplica | None
 ) -> dict[str, Any]:
-    """Return the metrics of one partition; those of each replica are by its id, -1 where it is not known. Of
-    the log of `leader` is read how many bytes others lack.
+    """Return the metrics of one partition. Metrics of a replica are a mapping from its id, with -1 for an
+    unknown value. The log of `leader` is read for `ReplicaLagBytes`.
     """
     return {
         "ReplicasCount": len(standing.state.replicas),
@@ -85,7 +84,7 @@ def _lag_bytes(replica: ReplicaState, leader: LocalReplica | None) -> int:
 
 
 def replication_metrics(side: ReplicatedWriter, lag: int) -> dict[str, dict[str, Any]]:
-    """Return {Kafka's type: {name: value}}; `lag` is the largest of all replicas, in records."""
+    """Return {Kafka's type: {name: value}}; `lag` is the largest lag of a replica, in records."""
     counts, found = side.manager.counters, list(standings(side).values())
     brokers = side.manager.brokers.values()
     return {
@@ -125,7 +124,7 @@ def replication_metrics(side: ReplicatedWriter, lag: int) -> dict[str, dict[str,
 
 
 def directory_metrics(side: ReplicatedWriter) -> dict[str, dict[str, int]]:
-    """Return {directory: {name: value}}: of how many partitions each has a replica, and how many it leads."""
+    """Return {directory: {name: value}}: its number of replicas, of leaders, and 1 if it is offline."""
     states = [each.state for each in standings(side).values()]
     online = {directory.broker for directory in side.manager.online}
     return {
@@ -171,9 +170,7 @@ def samples(
     directories: dict[str, dict[str, int]],
     partitions: dict[PartitionKey, dict[str, Any]],
 ) -> Iterator[tuple[Metric, tuple[str, ...], list[MetricSample]]]:
-    """Yield each metric for Prometheus with its labels' names and its samples; what is not known is left
-    out.
-    """
+    """Yield each Prometheus metric with its label names and its samples, without unknown values."""
     flat = {name: value for group in whole.values() for name, value in group.items()}
     for name, (short, doc) in _GAUGES.items():
         yield _metric(name, short, doc), (), [MetricSample((), flat[name])]

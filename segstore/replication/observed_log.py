@@ -1,5 +1,5 @@
-"""`ObservedLog`: the log of a replica as other processes than its writer read it, and whether it has what
-another replica's log had (R4, R37; Kafka: OffsetsForLeaderEpoch, KIP-320).
+"""`ObservedLog`: reads the log of a replica in a process that is not its writer, and compares it with other
+replicas by leader epoch (R4, R37; Kafka: OffsetsForLeaderEpoch, KIP-320).
 
 On disk the partition's files, `leader-epoch-checkpoint` and `replication-offset-checkpoint` are read; nothing
 is locked or changed. Threads: any.
@@ -30,15 +30,15 @@ from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
 
 GONE = (UnknownTopicOrPartitionError, StoreClosedError)
-"""What is raised where a directory has no such replica, or has it no more."""
+"""The errors of a directory that has no such replica, or whose replica was deleted."""
 UNREADABLE = (OSError, CorruptCheckpointError, NotLeaderOrFollowerError)
-"""What is raised where a replica can't be read: also where its directory is lost (StorageError)."""
+"""The errors of a replica that can't be read; a lost directory raises StorageError, which is an OSError."""
 _TRIES = 100
 
 
 class OffsetAndEpoch(NamedTuple):
-    """An offset, and the leader epoch of the record before it, -1 where that is not known. Two logs that have
-    the same record before an offset have the same records below it (P1).
+    """An offset, and the leader epoch of the record before it, -1 if the epoch is unknown. If two logs have
+    the same `OffsetAndEpoch`, they have the same records below that offset (P1).
     """
 
     offset: int
@@ -46,30 +46,30 @@ class OffsetAndEpoch(NamedTuple):
 
 
 def position_in(epochs: LeaderEpochCache, end: int, offset: int) -> OffsetAndEpoch:
-    """Return an offset of a log that ends at `end` with the leader epoch of the record before it."""
+    """Return `offset` with the leader epoch of the record before it, in a log that ends at `end`."""
     found = epochs.epoch_for_offset(offset - 1) if offset <= end else None
     return OffsetAndEpoch(offset, -1 if found is None else found)
 
 
 def agreed_in(epochs: LeaderEpochCache, end: int, position: OffsetAndEpoch) -> int:
-    """Return the offset up to which a log that ends at `end` surely has the records of the log that a
-    position was taken from: that of the position if it has them all.
+    """Return an offset below which this log surely has the same records as the log of `position`. The result
+    is `position.offset` if this log, which ends at `end`, has all records below `position`.
     """
     if position.epoch < 0:
         return min(position.offset, end)
     found: EpochEnd = epochs.end_offset_for(position.epoch, end)
-    if found.epoch < position.epoch:  # also if nothing is known: -1
+    if found.epoch < position.epoch:  # also if the epoch is unknown: -1
         return min(found.end_offset, end, position.offset - 1)
     return min(found.end_offset, end, position.offset)
 
 
 class ObservedLog:
-    """The log of a replica, in a store that is open to read. What is read is `PartitionLog`'s, but for the
-    high watermark where none is published, as after a power cut: then it is the one on disk (R36).
+    """The log of a replica, in a store that is open for reading. Its high watermark is the published one, or
+    without a publication, as after a power cut, that in `replication-offset-checkpoint` (R36).
     """
 
     def __init__(self, store: Store, topic: str, partition: int, files: Files | None = None) -> None:
-        """Raises UnknownTopicOrPartitionError, StorageError."""
+        """Open the log of a partition. Raises UnknownTopicOrPartitionError, StorageError."""
         self.log: PartitionLog = store.partition(topic, partition)
         source = self.log.source
         assert isinstance(source, ReadOnlyPartition)
@@ -78,7 +78,7 @@ class ObservedLog:
 
     @property
     def directory(self) -> str:
-        """Return the data directory that the replica lies in."""
+        """Return the path of the replica's data directory."""
         return self._root
 
     @property
@@ -93,12 +93,12 @@ class ObservedLog:
 
     @property
     def log_end_offset(self) -> int:
-        """Return where the log ends, shown or not."""
+        """Return the log end offset, which may be above the high watermark."""
         return self._source.written().end_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """Return the offset below which every transaction is ended, and its end is shown."""
+        """Return the last stable offset, below the high watermark."""
         return self.log._stable(self._shown())
 
     def _shown(self) -> LogView:
@@ -112,15 +112,15 @@ class ObservedLog:
         return view._replace(end_offset=max(high_watermark, view.start_offset), stable_offset=-1)
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """See `PartitionLog.offset_for_time`."""
+        """Return the first offset with at least this timestamp, None without one, as `PartitionLog` does."""
         return self.log.offset_for_time(timestamp_ms)
 
     # --- leader epochs --------------------------------------------------------------------
 
     def _epochs(self) -> tuple[LeaderEpochCache, int]:
-        """Return leader epochs and log end offset of one moment. An epoch is in the file before a batch of it
-        is in the log, and it goes after what was written under it was cut.
-        """
+        """Return the leader epochs, and a log end offset that matches them."""
+        # The writer adds an epoch to the file before it appends a batch of the epoch, and removes the epoch
+        # after it has truncated these batches: so the file is read before and after the log end offset.
         path = names.below(self._source.directory, names.LEADER_EPOCHS)
         for _ in range(_TRIES):
             epochs = LeaderEpochs.load(self._files, path)
@@ -131,15 +131,13 @@ class ObservedLog:
 
     @property
     def epoch(self) -> int:
-        """Return the latest leader epoch that the replica has taken part in, -1 for none. Errors as
-        `position`.
-        """
+        """Return the latest leader epoch in the replica's log, -1 without one. Errors as `position`."""
         return self._epochs()[0].current
 
     @property
     def shows_its_epoch(self) -> bool:
-        """Return whether the high watermark has come to the start of the latest leader epoch: before that a
-        new leader does not show all that was committed (R38). Errors as `position`.
+        """Return whether the high watermark has reached the start of the latest leader epoch. Until then
+        readers of a new leader may not see all committed records (R38). Errors as `position`.
         """
         entries = self._epochs()[0].entries
         return not entries or self.end_offset >= entries[-1][1]
@@ -151,8 +149,8 @@ class ObservedLog:
         return position_in(*self._epochs(), offset)
 
     def agreed(self, position: OffsetAndEpoch) -> int:
-        """Return the offset up to which this log surely has the records of the log that a position was taken
-        from: that of the position where it has them all. Errors as `position`.
+        """Return an offset below which this log surely has the same records as the log of `position`: that of
+        `position` itself if this log has all of them. Errors as `position`.
         """
         return agreed_in(*self._epochs(), position)
 
@@ -163,7 +161,7 @@ class ObservedLog:
     # --- reading --------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, *, check_crcs: bool = True) -> Records:
-        """See `PartitionLog.read`."""
+        """Return records from `offset` on, up to the high watermark, as `PartitionLog.read` does."""
         return self.log.read(offset, max_bytes, check_crcs=check_crcs)
 
     def read_below(
@@ -175,15 +173,15 @@ class ObservedLog:
         isolation_level: str = "read_uncommitted",
         times: tuple[int, int] | None = None,
     ) -> Records:
-        """Return records as `PartitionLog.read` does, but also those below `until` that this replica does not
-        show yet: that they are committed is known, since another replica has shown them.
+        """Return records as `PartitionLog.read` does, also records above this replica's high watermark, below
+        `until`: another replica has shown them, so they are committed.
 
-        Raises ReplicaOfflineError where the log does not have them; OffsetOutOfRangeError where they were
-        deleted; what `PartitionLog.read` raises besides.
+        Raises ReplicaOfflineError if the log lacks the records below `until`; OffsetOutOfRangeError if they
+        were deleted; the errors of `PartitionLog.read`.
         """
         committed = isolation_level == "read_committed"
         view = self._source.written()
-        if committed and 0 <= view.stable_offset < until.offset:  # by what is shown, or by all that is there
+        if committed and 0 <= view.stable_offset < until.offset:  # the view's offset may be outdated
             view = view._replace(stable_offset=-1)
         try:
             records = self.log.read_view(view, offset, max_bytes, committed, True, times)
@@ -194,15 +192,13 @@ class ObservedLog:
         except CorruptRecordError as error:
             if self.holds(until):
                 raise
-            raise self._lacks(until) from error  # it was cut in the middle of the read
+            raise self._lacks(until) from error  # the writer truncated the log during the read
         if records.next_offset <= offset:
             raise self._lacks(until)
         return records
 
     def check(self, until: OffsetAndEpoch) -> None:
-        """Raise ReplicaOfflineError where the log does not have all records below a position. Errors as
-        `position`.
-        """
+        """Raise ReplicaOfflineError if the log lacks records below a position. Errors as `position`."""
         if not self.holds(until):
             raise self._lacks(until)
 

@@ -1,8 +1,8 @@
-"""What the directories of a replicated store say of its partitions, without opening it for writing (Kafka: an
-observer of the metadata log).
+"""`Observer`: reads the metadata and the replicas of a replicated store from its directories, without opening
+the store for writing (Kafka: an observer of the metadata log).
 
-On disk nothing is locked or changed, so this works beside a live writer, and where directories are missing.
-Threads: one.
+On disk nothing is locked or changed. It works beside a live writer, and if directories are missing. Threads:
+one.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ from segstore.storage.store.store import Store
 from segstore.storage.store.store import open as open_store
 
 ATTEMPTS = 5
-"""How often metadata is read whose beginning is removed meanwhile."""
+"""The number of tries to read metadata while a live writer removes its oldest records."""
 MISSING = (errno.ENOENT, errno.ENOTDIR)
 
 
 class ObservedReplica(NamedTuple):
-    """A replica. `end_offset` is where a reader of its directory alone finds the end: its high watermark.
-    `log_end_offset` is where its log ends, and `lag` how many offsets that is behind the leader's. None where
-    the directory is not among those that were given, or can't be read.
+    """A replica. `end_offset` is the high watermark in its directory. `lag` is the leader's log end offset
+    minus `log_end_offset`. Fields are None if the directory is unknown or can't be read.
     """
 
     id: int
@@ -62,10 +61,10 @@ class ObservedPartition(NamedTuple):
 
 
 def observe(paths: Sequence[str]) -> list[ObservedPartition]:
-    """Return all partitions of the store of which `paths` are directories or the witness; one that is missing
-    is passed over. The directory that knows most of the metadata is believed.
+    """Return all partitions of a replicated store. `paths` are its directories and its witness; a missing
+    directory is skipped. The metadata come from the directory with the longest metadata log.
 
-    Raises StorageError where none of them belongs to a replicated store, CorruptRecordError where none can be
+    Raises StorageError if no path belongs to a replicated store, CorruptRecordError if no metadata log can be
     read.
     """
     with Observer(paths) as observer:
@@ -77,7 +76,7 @@ def observe(paths: Sequence[str]) -> list[ObservedPartition]:
 
 
 class _Directory(NamedTuple):
-    """A directory that is open to read; `identity` is that of its `meta.properties`."""
+    """A directory that is open for reading; `identity` identifies its file `meta.properties`."""
 
     identity: tuple[int, ...]
     properties: MetaProperties
@@ -85,15 +84,15 @@ class _Directory(NamedTuple):
 
 
 class Observer(Closing):
-    """Follows the metadata of a store, by the directories that are there: one that is lost is left out, until
-    it is there again. It is a context manager.
+    """A reader of a replicated store's metadata. A lost directory is left out until it is back. It is a
+    context manager.
     """
 
     def __init__(self, paths: Sequence[str], files: Files | None = None) -> None:
         self.paths, self._files = tuple(paths), files or Files()
         self._open: dict[str, _Directory] = {}
         self.failed: dict[str, Exception] = {}
-        """Why each of the other directories is not read, by its path."""
+        """The errors of the directories that can't be read, by path."""
         self._image, self._epoch = MetadataImage(), -1
 
     def close(self) -> None:
@@ -103,17 +102,17 @@ class Observer(Closing):
 
     @property
     def stores(self) -> dict[int, Store]:
-        """Return the directories that can be read, by their ids."""
+        """Return the open stores of the readable directories, by directory id."""
         return {each.properties.node_id: each.store for each in self._open.values()}
 
     @property
     def found(self) -> list[FoundDirectory]:
-        """Return those directories, with what says which store they belong to."""
+        """Return the readable directories, with their `meta.properties`."""
         return [FoundDirectory(path, properties=each.properties) for path, each in self._open.items()]
 
     def look(self) -> MetadataImage:
-        """Return the metadata as it is now. The image is the same object for as long as records are added,
-        and the directories are the same. Errors as `observe`.
+        """Return the current metadata. Between calls the same object grows with the metadata log; it is a new
+        object after a directory was opened anew. Errors as `observe`.
         """
         self.failed = {}
         for path in self.paths:
@@ -131,13 +130,13 @@ class Observer(Closing):
         raise self._nothing_read()
 
     def lose(self, path: str, error: Exception) -> None:
-        """Leave a directory out until the next `look`, which opens it anew."""
+        """Close a directory that failed; the next `look` tries to open it again."""
         self.failed[path] = copy_of(error)
         if (held := self._open.pop(path, None)) is not None:
             held.store.close()
 
     def _look_at(self, path: str) -> None:
-        """Open a directory that is there and not open, or is another one than it was."""
+        """Open a directory, unless it is open and still the same. Raises OSError if it is missing."""
         identity = self._files.identity(names.below(path, names.META_PROPERTIES))
         held = self._open.get(path)
         if held is not None and held.identity == identity:
@@ -147,12 +146,12 @@ class Observer(Closing):
             raise FileNotFoundError(errno.ENOENT, "no meta.properties", path)
         if held is not None:
             held.store.close()
-        self._image, self._epoch = MetadataImage(), -1  # all directories may be older copies
+        self._image, self._epoch = MetadataImage(), -1  # all directories may have been replaced by older ones
         self._open[path] = _Directory(identity, properties, open_store(path, mode="r", files=self._files))
 
     def _standing(self, path: str) -> tuple[int, int] | None:
-        """Return the last leader epoch, and the end, of a copy of the metadata log: the largest of them has
-        all that a majority has (as at an open, see `metadata_log`).
+        """Return (last leader epoch, end offset) of a directory's metadata log. The log with the largest pair
+        has all records of a majority.
         """
         try:
             log = self._open[path].store.partition(CLUSTER_METADATA, 0)
@@ -162,8 +161,8 @@ class Observer(Closing):
             return None
 
     def _follow(self, store: Store, end: int) -> MetadataImage:
-        """Take the records that are new; all that the directory has where those that were taken are not in
-        this copy, or the log begins behind them by now.
+        """Apply the new records of a directory's metadata log. The image is read anew if this log lacks
+        records of the image, or begins after the image's end.
         """
         log, image = store.partition(CLUSTER_METADATA, 0), self._image
         goes_on = log.start_offset <= image.next_offset <= end
@@ -178,16 +177,16 @@ class Observer(Closing):
         for error in self.failed.values():
             if getattr(error, "errno", None) not in MISSING:
                 return error if isinstance(error, SegstoreError) else StorageError(*error.args)
-        told = (
+        text = (
             "no directory of a replicated store; `segstore.open_replicated` makes one, and"
             " `segstore replicate` makes one of a store without replicas"
         )
-        return StorageError(errno.ENOENT, told, ", ".join(self.paths))
+        return StorageError(errno.ENOENT, text, ", ".join(self.paths))
 
 
 def image_of(store: Store) -> MetadataImage:
-    """Return the metadata that a directory has: a snapshot, and the log behind it. A live writer may remove
-    both meanwhile, once a newer snapshot is there: then they are read again. Raises CorruptRecordError,
+    """Read a directory's metadata: the newest snapshot, and the log after it. If a live writer replaces them
+    by a newer snapshot during the read, the read is repeated. Raises CorruptRecordError,
     CorruptCheckpointError, UnsupportedVersionError, StorageError, OSError.
     """
     for _ in range(ATTEMPTS):
@@ -213,7 +212,7 @@ def _read_image(store: Store) -> MetadataImage:
 
 
 def _take(log: PartitionLog, image: MetadataImage, end: int) -> None:
-    """Apply the records of a metadata log that an image lacks, up to `end`."""
+    """Apply the records of a metadata log to an image, from the image's end to `end`."""
     for record in log.scan(image.next_offset, end):
         if record.value is None:
             raise CorruptRecordError(log.topic, 0, record.offset, "a metadata record without a value")
@@ -221,16 +220,15 @@ def _take(log: PartitionLog, image: MetadataImage, end: int) -> None:
 
 
 def _epoch_before(log: PartitionLog, offset: int) -> int:
-    """Return the leader epoch of the record before an offset of a metadata log, -1 where there is none."""
+    """Return the leader epoch of the record before an offset of a metadata log, -1 without a record."""
     return int(log.read(offset - 1, 0).leader_epochs[0]) if offset > log.start_offset else -1
 
 
 def _replicas(
     stores: dict[int, Store], key: PartitionKey, state: PartitionRegistration
 ) -> tuple[ObservedReplica, ...]:
-    """Return the replicas, as they were at about one moment: a follower may have got more than the leader had
-    when that was looked at.
-    """
+    """Return a partition's replicas with their lag."""
+    # The logs are read one after another, so a follower may end after the leader's end: then its lag is 0.
     found = [_replica(stores, key, each) for each in state.replicas]
     end = next((each.log_end_offset for each in found if each.id == state.leader), None)
     return tuple(
@@ -248,5 +246,5 @@ def _replica(stores: dict[int, Store], key: PartitionKey, broker: int) -> Observ
     try:
         log = store.partition(*key)
         return ObservedReplica(broker, store.path, log.end_offset, log.log_end_offset)
-    except SegstoreError:  # it has not heard of the partition yet
+    except SegstoreError:  # the directory has not made the partition yet
         return ObservedReplica(broker, store.path, None)

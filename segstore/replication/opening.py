@@ -1,8 +1,7 @@
-"""`open_replicated`: opens the directories of a replicated store, and lets its replicas go on (Kafka:
-BrokerServer, KafkaRaftServer; rules R26, R27, R36).
+"""`open_replicated`: opens the directories of a replicated store, elects leaders and starts the threads
+(Kafka: BrokerServer, KafkaRaftServer; rules R26, R27, R36).
 
-On disk are `meta.properties`, the metadata log, and the files that the engine's recovery changes. Threads:
-one.
+On disk it writes `meta.properties` and the metadata log, and recovers each directory. Threads: one.
 """
 
 from __future__ import annotations
@@ -51,24 +50,26 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 LEAST_FILES = 16
-"""Files that each directory may keep open at least, as `max.open.files` allows."""
+"""The least number of open files of each directory, however small `max.open.files` is."""
 READY = 30_000
-"""Ms that an open waits for the leaders that are elected to take appends."""
+"""Ms that an open waits for elected leaders to take appends."""
 
 SHOWN = 2_000
-"""Ms that an open waits at most for followers, so that all committed records are shown at once (R38)."""
+"""Ms that an open waits for followers, so that readers see all committed records from the start (R38)."""
 
 
 class Restart:
-    """Registers the directories that are online, and elects leaders, before replicas hear of the metadata: so
-    no state that they hear is older than their own registration.
+    """The registration of the online directories and the election of leaders at an open. Both happen before
+    the metadata is published to replicas, so no published state is older than a replica's registration.
     """
 
     def __init__(self, controller: QuorumController, directories: Mapping[int, DataDirectory]) -> None:
         self._controller, self._directories = controller, directories
 
     def run(self, *first: Event) -> None:
-        """Register, elect, and unfence. The events `first` come with the registrations, by one write."""
+        """Register the directories, unfence them, and elect leaders. The events `first` are written together
+        with the registrations.
+        """
         self._decide(self._register, *first)
         for broker in sorted(self._directories):
             self._decide(partial(self._beat, broker))
@@ -92,14 +93,14 @@ class Restart:
             effects += core.fail(broker)
         for broker, directory in sorted(self._directories.items()):
             effects += core.restart(broker, names.new_topic_id(), directory.writer.clean_epoch, now_ms())
-        # In the same write: the registrations have emptied the ISR, and after a crash between two writes the
-        # next open would elect the last member that left it, however short its log is.
+        # In the same write: the registrations may have emptied an ISR. After a crash between two writes the
+        # next open would elect the last member that left the ISR, however short its log is.
         return Decision(effects=effects + self._remember(core, before))
 
     def _remember(self, core: Controller, registered: Mapping[Any, PartitionRegistration]) -> Effects:
-        """Let the member with the most of the log lead each partition whose ISR and ELR the registrations
-        have emptied, since all may have lost the end of their logs at once (KIP-966: unclean recovery, by
-        leader epoch and log end offset). `registered` are the partitions before the registrations.
+        """Choose the former member with the longest log for each partition whose ISR and ELR are empty now.
+        All members may have lost the ends of their logs (KIP-966: unclean recovery, by leader epoch and log
+        end offset). `registered` are the partitions before the registrations.
         """
         effects: Effects = ()
         for key, before in registered.items():
@@ -142,8 +143,8 @@ def open_replicated(
     file_mode: int | None = None,
     inline: bool = False,
 ) -> ReplicatedStore:
-    """Open a replicated store, and leave its transactions as they are: `coordinator.open_replicated` ends
-    them. If this raises, nothing is changed.
+    """Open a replicated store without its coordinators; `coordinator.open_replicated` also ends open
+    transactions. If a first open fails, its files are removed again.
     """
     settings = StoreConfig.parse({} if config is None else config)
     replication = ReplicationConfig.of(settings, arguments.switch("inline", inline))
@@ -169,13 +170,13 @@ def open_replicated(
 
 
 def _share(settings: StoreConfig, directories: int) -> StoreConfig:
-    """Return the settings of one of the store's directories, which keeps its share of the files open."""
+    """Return the settings of one directory, with its share of `max.open.files`."""
     total = settings.max_open_files if settings.max_open_files > 0 else default_limit()
     return replace(settings, max_open_files=max(total // directories, LEAST_FILES))
 
 
 class _OpenOptions(NamedTuple):
-    """The settings of each directory, those of replication, and the surroundings of all files."""
+    """The settings of each directory and of replication, the file system, the clock and the file mode."""
 
     settings: StoreConfig
     replication: ReplicationConfig
@@ -185,8 +186,9 @@ class _OpenOptions(NamedTuple):
 
 
 def _open(given: Sequence[str], places: VoterPlan, options: _OpenOptions) -> ReplicatedStore:
-    """Open the directories of the plan; `offline` gets the directories that fail. At the first open all are
-    open before any is claimed: if one can't be opened, no directory belongs to a store. Raises BecamePlain.
+    """Open the directories of the plan, and the store; directories that fail are noted in `places.offline`.
+    All directories are open before the first is claimed, so a failed first open claims none. Raises
+    BecamePlain.
     """
     settings, _, files, clock, file_mode = options
     writers: dict[int, StoreWriter] = {}
@@ -214,8 +216,8 @@ def _open(given: Sequence[str], places: VoterPlan, options: _OpenOptions) -> Rep
 
 
 def _undo(writers: Sequence[StoreWriter]) -> None:
-    """Remove the files that a failed first open of a store has made: first the metadata in all directories,
-    then the logs. If a disk refuses that, the next open goes on with the files that are there.
+    """Remove the files of a failed first open: the metadata logs of all directories first. If a disk refuses,
+    the next open uses the remaining files.
     """
     if not all(writer.is_new for writer in writers):
         return
@@ -229,9 +231,7 @@ def _undo(writers: Sequence[StoreWriter]) -> None:
 
 
 def _check_adopted(path: str, adopt: bool) -> None:
-    """Raise InvalidArgumentError for a store without replicas, unless `adopt` says to make it a replicated
-    one.
-    """
+    """Raise InvalidArgumentError for a store without replicas, unless `adopt` is true."""
     if not adopt:
         raise InvalidArgumentError(
             f"{path} is a store without replicas: with adopt=True it becomes a directory of the replicated "
@@ -240,7 +240,7 @@ def _check_adopted(path: str, adopt: bool) -> None:
 
 
 class _Assembly:
-    """Puts the parts of a replicated store together, and lets them begin."""
+    """The construction of a replicated store: metadata log, replicas, controller, store and threads."""
 
     def __init__(
         self,
@@ -267,8 +267,8 @@ class _Assembly:
         self._await_leaders()
 
     def _open_metadata(self, places: VoterPlan) -> MetadataLog:
-        """Open the metadata log on a majority of voters; a directory whose copy fails is offline."""
-        # A store that is adopted gets a metadata log before the empty directories: until then it is plain.
+        """Open the metadata log on a majority of voters; a directory whose metadata log fails is offline."""
+        # An adopted directory gets its metadata log first: until then it can be opened as a plain store.
         by_topics = sorted(self._writers, key=lambda id_: (not self._writers[id_].topics, id_))
         voters = [Voter(id_, self._writers[id_]) for id_ in by_topics]
         config = MetadataLogConfig.of(self._options.settings)
@@ -277,7 +277,7 @@ class _Assembly:
         for id_, error in self._lost.items():
             lost = self._writers.pop(id_)
             places.offline[id_] = f"{lost.context.root}: {error}"
-            if not lost.is_new:  # else this is the first open, which fails, and locks it until it is undone
+            if not lost.is_new:  # else the first open fails, and keeps the lock until `_undo` has run
                 lost.let_go()
         return metadata
 
@@ -289,7 +289,7 @@ class _Assembly:
         return image
 
     def _manage(self, witness: int) -> ReplicaManager:
-        """Return the manager of the replicas in all directories that are open."""
+        """Return a manager of the replicas in all open directories."""
         manager = ReplicaManager(self._redirect, self._changes_for)
         manager.voter_failed = self._metadata.lose
         for id_, writer in self._writers.items():
@@ -299,7 +299,7 @@ class _Assembly:
         return manager
 
     def _restarted(self, image: MetadataImage, adopted: Adopted | None) -> QuorumController:
-        """Return the controller, after it has registered all directories."""
+        """Make the controller, register all directories with it, and return it."""
         manager, admin, replication = self._manager, self._admin, self._replication
         core = image.controller(replication.controller)
         admin.load(image, core)
@@ -324,7 +324,7 @@ class _Assembly:
         return controller
 
     def _made(self, paths: Sequence[str], places: VoterPlan, controller: QuorumController) -> ReplicatedStore:
-        """Return the store, which owns all parts."""
+        """Make the store, which owns all parts, and start its timer."""
         options, writers = self._options, self._writers
         context = StoreContext(
             writers[min(writers)].context.root,
@@ -358,8 +358,8 @@ class _Assembly:
     def _adopted(
         image: MetadataImage, places: VoterPlan, writers: Mapping[int, StoreWriter]
     ) -> Adopted | None:
-        """Return the topics of a plain store that the first open adopts, None at later opens. Raises
-        QuorumLostError if the first open lacks a directory, which may be the one that has topics.
+        """Return the content of a plain store at the first open, None at later opens. Raises QuorumLostError
+        if the first open lacks a directory, which may be the plain store.
         """
         if image.brokers:
             return None

@@ -1,5 +1,6 @@
-"""Which directories get the replicas of new partitions (Kafka: StripedReplicaPlacer, without racks). Nothing
-on disk. Threads: any; functions without state.
+"""Chooses directories for new replicas, and checks assignments (Kafka: StripedReplicaPlacer, without racks).
+
+Nothing is on disk. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ BYTES = bytes | bytearray | memoryview
 
 
 def place(partitions: int, replication_factor: int, live: Collection[int], start: int = 0) -> list[Replicas]:
-    """Return the replicas of so many new partitions, in preferred order; `live` has the ids of directories
-    that work.
+    """Return the replicas of `partitions` new partitions, in preferred order; `live` are the ids of online
+    directories.
 
-    Leaders go round the directories, from the place `start` on, which the caller moves from call to call.
-    With each round the followers of a leader move on as well, so what one directory leads is taken over by
-    all others. Raises InvalidReplicationFactorError.
+    Leaders are assigned to directories in turn, from index `start` on, which the caller increases from call
+    to call. In each round the followers shift too, so if one directory fails, its leaders spread over all
+    other directories. Raises InvalidReplicationFactorError.
     """
     check_factor(replication_factor, live)
     ids = sorted(live)
@@ -29,8 +30,8 @@ def place(partitions: int, replication_factor: int, live: Collection[int], start
 
 
 def check_factor(replication_factor: int, live: Collection[int]) -> None:
-    """Raise InvalidReplicationFactorError where it is below 1 or above the number of live directories,
-    InvalidTypeError where it is no integer.
+    """Raise InvalidReplicationFactorError if the factor is below 1 or above the number of live directories,
+    InvalidTypeError if it is no integer.
     """
     if not 1 <= arguments.whole("replication_factor", replication_factor, None) <= len(live):
         raise InvalidReplicationFactorError(
@@ -47,8 +48,8 @@ def _striped(ids: Sequence[int], factor: int, at: int) -> Replicas:
 
 
 def as_assignments(given: Any) -> dict[int, Replicas]:
-    """Return the replicas that were asked for partitions, as ints only: what the controller decides must not
-    fail by the caller's objects. Raises InvalidTypeError.
+    """Return the requested replicas of partitions as plain ints, so that the controller never handles objects
+    of the caller. Raises InvalidTypeError.
     """
     if not isinstance(given, Mapping):
         raise InvalidTypeError(
@@ -61,7 +62,7 @@ def as_assignments(given: Any) -> dict[int, Replicas]:
 
 
 def as_replicas(name: str, given: Any) -> Replicas:
-    """Return the ids of directories that were asked for. Raises InvalidTypeError."""
+    """Return the requested directory ids as plain ints. Raises InvalidTypeError."""
     if not (isinstance(given, Sequence) or is_array(given)) or isinstance(given, str | BYTES):
         raise InvalidTypeError(f"{name} must be a sequence of directories' ids, not {type(given).__name__}")
     return tuple(arguments.whole(name, replica, None) for replica in given)
@@ -70,11 +71,11 @@ def as_replicas(name: str, given: Any) -> Replicas:
 def check_assignments(
     made: Mapping[int, Replicas], numbers: Sequence[int], known: Collection[int]
 ) -> dict[int, Replicas]:
-    """Return the replicas that were asked for each partition (`as_assignments`); `numbers` are the partitions
-    to be made, and `known` the ids of all directories.
+    """Return the requested replicas (from `as_assignments`) in the order of `numbers`, the partitions to
+    create; `known` are the ids of all directories.
 
-    Raises InvalidReplicaAssignmentError where partitions are missing or too many, replicas are unknown or
-    there twice, or not each partition has as many.
+    Raises InvalidReplicaAssignmentError if partitions are missing or unknown, replicas are unknown or
+    duplicate, or partitions have different numbers of replicas.
     """
     if sorted(made) != list(numbers):
         raise InvalidReplicaAssignmentError(

@@ -1,8 +1,9 @@
-"""What makes a plain store of a directory of a replicated one, once the metadata log says so: see
-`unreplicate`.
+"""Turns a directory of a replicated store into a plain store, after `unreplicate` has recorded this in the
+metadata log.
 
-On disk are the leader epochs of its partitions, its quotas and producer ids, its copy of the metadata log,
-and `meta.properties`. Threads: one. It may be repeated, and completes what a crash has left.
+On disk it writes the leader epochs of the partitions and the files of quotas, credentials, group settings and
+producer ids, and removes the metadata log and `meta.properties`. Threads: one. After a crash the steps are
+repeated.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
 
 BECAME_PLAIN = "segstore.plain.directory"
-"""The setting of the cluster that has the id of the directory that became a plain store."""
+"""The name of a cluster setting: the id of the directory that became a plain store."""
 
 
 class BecamePlain(Exception):
-    """The metadata `image` says that the directory `broker` became a plain store."""
+    """Raised at an open if the metadata says that the directory `broker` became a plain store."""
 
     def __init__(self, broker: int, directory_id: str, image: MetadataImage) -> None:
         super().__init__(broker)
         self.broker, self.directory_id, self.image = broker, directory_id, image
 
     def finish(self, paths: Sequence[str], settings: StoreConfig, files: Files, clock: Clock) -> NoReturn:
-        """Complete what a crash has left, where the directory is still at its path, and raise
+        """Finish an interrupted conversion, if the directory is still at its path, and raise
         StaleDirectoryError.
         """
         path = paths[self.broker]
@@ -49,7 +50,7 @@ class BecamePlain(Exception):
 
 
 def check_replicated(image: MetadataImage) -> None:
-    """Raise BecamePlain where a directory became a plain store."""
+    """Raise BecamePlain if a directory became a plain store."""
     directory_id = image.cluster_config.get(BECAME_PLAIN)
     if directory_id is None:
         return
@@ -58,9 +59,8 @@ def check_replicated(image: MetadataImage) -> None:
 
 
 def become_plain(path: str, image: MetadataImage, settings: StoreConfig, files: Files, clock: Clock) -> None:
-    """Make a plain store of the directory, which no process has open. Each partition gets a leader epoch of
-    its own, as other replicas may have written under its latest one what was never committed (R2). Raises
-    StoreLockedError, StorageError, OSError.
+    """Make a plain store of the directory, which no process has open. Raises StoreLockedError, StorageError,
+    OSError.
     """
     writer = StoreWriter(open_context(path, settings, clock, files, None), settings, replicated=True)
     try:
@@ -68,6 +68,7 @@ def become_plain(path: str, image: MetadataImage, settings: StoreConfig, files: 
             for key, state in image.partitions.items():
                 replica = writer.partitions.replica(*key)
                 replica.set_high_watermark(replica.log_end_offset)
+                # A new epoch: other replicas may have uncommitted records under the latest epoch (R2).
                 replica.lead(state.leader_epoch + 1)
             write_files(files, path, image)
             writer.topic_admin.delete(CLUSTER_METADATA)

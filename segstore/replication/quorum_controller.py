@@ -1,9 +1,8 @@
-"""The controller of a replicated store: it decides by the core, makes that durable on a majority of voters,
-and then tells everybody (Kafka: QuorumController; rule R31).
+"""The controller of a replicated store: it decides events by the core, writes the decisions durably to a
+majority of voters, and then publishes them (Kafka: QuorumController; rule R31).
 
-On disk is the metadata log. Threads: one, in which events are decided one after the other; those that wait
-together become durable by one write. `post` and `call` may be called by any thread, but `call` not by a
-directory's.
+On disk is the metadata log. Threads: one, which decides events in order; all events in the queue become
+durable by one write. Any thread may call `post`; any thread but a directory's own may call `call`.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from segstore.threads import Background, Latch, take
 log = Logger("segstore")
 
 MOST_EVENTS = 1_000
-"""Events that become durable together."""
+"""The largest number of events in one write."""
 
 
 class Decision(NamedTuple):
-    """What an event changes: records that the core has no part in, such as topics and settings, and behind
-    them the core's effects.
+    """The changes of one event: `records` of topics and settings, which the core does not know, and then the
+    core's `effects`.
     """
 
     records: Sequence[MetadataRecord] = ()
@@ -42,14 +41,15 @@ class Decision(NamedTuple):
 
 
 Event = Callable[[Controller, int], Decision]
-"""Is given the core and the time in ms. An error that it raises is its answer; nothing is changed then."""
+"""Called with the core and the time in ms. An error that it raises is its answer, and nothing changes."""
 Answer = Callable[[list[Any], "Exception | None"], object]
-"""Is given the messages of the decision's `Send` effects, or the error."""
+"""Called with the messages of the decision's `Send` effects, or with the error."""
 
 
 class Published(NamedTuple):
-    """What has changed, and is durable: the last state of each broker and partition, and the other
-    records."""
+    """Durable changes: the latest states of changed brokers and partitions, and the records of topics and
+    settings.
+    """
 
     brokers: dict[int, BrokerRegistration]
     partitions: dict[Key, PartitionRegistration]
@@ -57,7 +57,7 @@ class Published(NamedTuple):
 
 
 class QuorumController:
-    """The controller. `publish` is called in its thread with what is durable; it waits for nothing."""
+    """The controller. Its thread calls `publish` with durable changes; `publish` must not block."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class QuorumController:
         self._regular: list[tuple[float, float, Event]] = []
         self._over, self._ended = False, Latch()
         self.error: Exception | None = None
-        """Why nothing can be decided any more, None while it can."""
+        """The error that stopped the controller, None while it works."""
 
     def start(self) -> None:
         """Start the thread."""
         Background(self._run, "segstore-controller").start()
 
     def every(self, seconds: float, event: Event) -> None:
-        """Have an event decided regularly; called before `start`."""
+        """Decide an event every `seconds`; to be called before `start`."""
         self._regular.append((time.monotonic() + seconds, seconds, event))
 
     def stop(self, seconds: float) -> bool:
@@ -93,21 +93,21 @@ class QuorumController:
     # --- any thread ------------------------------------------------------------------------------
 
     def post(self, event: Event, answer: Answer | None = None) -> None:
-        """Have an event decided; `answer` is called in the controller's thread."""
+        """Queue an event; the controller's thread calls `answer`."""
         self._asked.put((event, answer or _ignore))
 
     def call(self, event: Event, timeout_ms: float = 30_000) -> list[Any]:
-        """Have an event decided, and return the answers once it is durable.
+        """Queue an event, wait until its decision is durable, and return the answers.
 
-        Raises the event's error, QuorumLostError, StoreClosedError; RequestTimedOutError: the event may be
-        decided later.
+        Raises the event's error, QuorumLostError, StoreClosedError; RequestTimedOutError if there is no
+        answer in time: the event may still be decided later.
         """
-        told: SimpleQueue[tuple[list[Any], Exception | None]] = SimpleQueue()
-        self.post(event, lambda answers, error: told.put((answers, error)))
+        answered: SimpleQueue[tuple[list[Any], Exception | None]] = SimpleQueue()
+        self.post(event, lambda answers, error: answered.put((answers, error)))
         if self._ended.is_open:
             self._refuse_rest()
         try:
-            answers, error = take(told, timeout_ms / 1000)
+            answers, error = take(answered, timeout_ms / 1000)
         except Empty:
             raise RequestTimedOutError(f"the controller has not answered within {timeout_ms} ms") from None
         if error is not None:
@@ -125,7 +125,7 @@ class QuorumController:
             self._refuse_rest()
 
     def _next(self) -> list[tuple[Event, Answer]]:
-        """Return the events that wait; wait for one, or until a regular one is due."""
+        """Return the queued events and the due regular events; wait for the first of both."""
         found: list[tuple[Event, Answer]] = []
         with suppress(Empty):
             asked = take(self._asked, self._pause())
@@ -154,8 +154,8 @@ class QuorumController:
                     asked[1]([], self.error or StoreClosedError("the store is closed"))
 
     def decide(self, events: Iterable[tuple[Event, Answer]]) -> None:
-        """Decide events, make all of that durable by one write, publish it, and answer (R31). The thread does
-        this; and `open_replicated`, before the thread runs.
+        """Decide events, write all decisions durably at once, publish them, and answer (R31). Called by the
+        controller's thread, and by `open_replicated` before that thread runs.
         """
         batch = _DecisionBatch(self.image, self._log.next_offset)
         answers = [(answer, *self._decided(event, batch)) for event, answer in events]
@@ -168,10 +168,10 @@ class QuorumController:
                 self._publish(batch.published())
         if self.error is None:
             self._snapshots.look(self.image)
-        for answer, told, failed in answers:
+        for answer, messages, failed in answers:
             try:
-                # Where the write failed, an error may rest on what was decided here, and is not so.
-                answer(told, self.error or failed)
+                # If the write failed, `failed` may be due to a decision that was lost with it.
+                answer(messages, self.error or failed)
             except Exception:
                 log.exception("an answer of the controller failed")
 
@@ -189,20 +189,20 @@ class QuorumController:
             return [], error
 
     def _lose(self, error: Exception) -> None:
-        """Decide nothing any more: what is durable and what the core believes may differ by now (R31)."""
+        """Stop deciding, because the core's state may differ from the durable records now (R31)."""
         self.error = error
         log.error("the controller stops: %s", error)
 
 
 class _DecisionBatch:
-    """Decisions that become durable together. The image takes them at once: where the write fails nobody
-    reads it any more.
+    """Decisions of one write. They are applied to the image before the write: if it fails, the controller
+    stops, and the image is no longer used.
     """
 
     def __init__(self, image: MetadataImage, next_offset: int) -> None:
         self._image, self.next_offset = image, next_offset
         self.records: list[MetadataRecord] = []
-        self._others: list[MetadataRecord] = []
+        self._topic_records: list[MetadataRecord] = []
         self._brokers: dict[int, BrokerRegistration] = {}
         self._partitions: dict[Key, PartitionRegistration] = {}
 
@@ -212,7 +212,7 @@ class _DecisionBatch:
             if isinstance(record, RemoveTopicRecord):
                 self._forget(record.topic_id)
             self._add(record)
-            self._others.append(record)
+            self._topic_records.append(record)
         answers = []
         for effect in decision.effects:
             if isinstance(effect, Persist):
@@ -223,7 +223,7 @@ class _DecisionBatch:
         return answers
 
     def _forget(self, topic_id: str) -> None:
-        """Forget what was decided here of a topic's partitions: another topic may get its name."""
+        """Drop this batch's partition states of a deleted topic: a later topic may have the same name."""
         name = self._image.topic_name(topic_id)
         kept = {
             k: s for k, s in self._partitions.items() if not isinstance(k, PartitionKey) or k.topic != name
@@ -242,8 +242,8 @@ class _DecisionBatch:
             self._partitions[record.partition] = record.registration
 
     def published(self) -> Published:
-        """Return what has changed."""
-        return Published(self._brokers, self._partitions, tuple(self._others))
+        """Return the batch's changes."""
+        return Published(self._brokers, self._partitions, tuple(self._topic_records))
 
 
 def _ignore(answers: list[Any], error: Exception | None) -> None:

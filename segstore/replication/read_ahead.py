@@ -1,9 +1,9 @@
-"""Batches of a leader's log that its directory's reading thread has read before a follower asks for them: so
-a follower that catches up writes while the next batches are read.
+"""`ReadAhead`: batches of a leader's log, read before a follower fetches them. So a follower that catches up
+writes while the next batches are read.
 
-Nothing is on disk. Threads: the reading thread adds, and either it or the follower's own thread takes,
-without a lock: each step of a deque is atomic. Under one leader epoch a leader cuts nothing of its log, so
-what was read of it may be handed out as long as that leads.
+Nothing is on disk. Threads: the reading thread of the leader's directory adds; it or the follower's own
+thread takes. No lock is needed, because each operation on a deque is atomic. A leader does not truncate its
+log in its leader epoch, so batches stay valid until another leader epoch begins.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from segstore.replication.fetched import FetchedBatches
 
 MOST = 4
-"""Pieces that are kept at most."""
+"""The largest number of pieces that are kept."""
 FETCHES = 2
-"""How many times replica.fetch.max.bytes a piece has: as much as a buffer of the pool by default. With pieces
-of once that a catch-up took a third more time, as each takes the follower some 250 calls of Python.
+"""The size of a piece, as a multiple of replica.fetch.max.bytes; by default 2 of them fill a buffer of the
+pool. With 1 a catch-up took a third more time, because a follower needs some 250 Python calls per piece.
 """
 
 
 class ReadAheadPosition(NamedTuple):
-    """Where batches lie: in the log of a leader, an object that stands for it, from an offset on."""
+    """A position in a leader's log. `leader` is any object that identifies the log."""
 
     leader: object
     leader_epoch: int
@@ -32,27 +32,27 @@ class ReadAheadPosition(NamedTuple):
 
 
 class ReadAhead:
-    """What was read ahead for one follower."""
+    """The pieces that were read ahead for one follower."""
 
     __slots__ = ("_end", "_pieces")
 
     def __init__(self) -> None:
         self._pieces: deque[tuple[ReadAheadPosition, FetchedBatches]] = deque()
         self._end: ReadAheadPosition | None = None
-        """Where the last piece ends, None since something else was asked for."""
+        """The end of the last piece, None after `take` found no piece."""
 
     @property
     def is_full(self) -> bool:
-        """Return whether no more is to be read before some is taken."""
+        """Return whether the largest number of pieces is kept."""
         return len(self._pieces) >= MOST
 
     def add(self, place: ReadAheadPosition, found: FetchedBatches) -> None:
-        """Keep what was found in a place."""
+        """Keep the batches that were read at a position."""
         self._end = place._replace(offset=found.fetched.next_offset)
         self._pieces.append((place, found))
 
     def take(self, place: ReadAheadPosition) -> FetchedBatches | None:
-        """Return what was read there, None where that was not; pieces before it are dropped."""
+        """Return the piece that begins at a position, and drop earlier pieces; None without such a piece."""
         while True:
             try:
                 at, found = self._pieces.popleft()
@@ -63,11 +63,11 @@ class ReadAhead:
                 return found
 
     def next_from(self, place: ReadAheadPosition) -> ReadAheadPosition:
-        """Return the place to read next, where what comes from `place` on is needed."""
+        """Return the position to read next, for a follower that needs the batches from `place` on."""
         end = self._end
         return place if end is None or end[:2] != place[:2] else max(end, place, key=itemgetter(2))
 
     def clear(self) -> None:
-        """Drop all."""
+        """Drop all pieces."""
         self._pieces.clear()
         self._end = None

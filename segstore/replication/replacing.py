@@ -1,8 +1,8 @@
-"""Lets a directory take the place of one that has failed: a new one, or the same one, which came back
-(Kafka: a broker that starts anew, with its log directory or an empty one; rules R26, R27, R32).
+"""Replaces a failed directory by a new directory, or by the same directory after it came back (Kafka: a
+restart of a broker, with its log directory or an empty one; rules R26, R27, R32).
 
-On disk are `meta.properties` of a new directory, and a copy of the metadata; the replicas follow their
-leaders. Threads: any, one replacement at a time.
+On disk are `meta.properties` of a new directory, and a copy of the metadata log; the replicas then fetch from
+their leaders. Threads: any, one replacement at a time.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ ENDING = 10.0
 
 
 def replace_directory(side: ReplicatedWriter, store: object, broker: int, path: str) -> None:
-    """See `ReplicatedStore.replace_directory`. Raises OSError.
-
-    A thread of its own does it, to its end: Ctrl-C in the calling one would leave a directory half replaced.
+    """Replace the directory with the id `broker` by the one at `path`. Raises OSError, and the errors of
+    `ReplicatedStore.replace_directory`.
     """
 
     def run() -> None:
@@ -47,11 +46,11 @@ def replace_directory(side: ReplicatedWriter, store: object, broker: int, path: 
             side.context.check_writable()
             _replace(side, store, broker, path)
 
-    apart(run, "segstore-replace")
+    apart(run, "segstore-replace")  # in another thread, so that Ctrl-C here can't stop it halfway
 
 
 def _replace(side: ReplicatedWriter, store: object, broker: int, path: str) -> None:
-    place, context = _place(side, broker, path), side.context
+    place, context = _voter_directory(side, broker, path), side.context
     _let_go(side, broker)
     writer = open_directory(place, side.config, context.files, context.clock, None)
     try:
@@ -74,7 +73,7 @@ def _replace(side: ReplicatedWriter, store: object, broker: int, path: str) -> N
 
 
 def _let_go(side: ReplicatedWriter, broker: int) -> None:
-    """Release the directory that has failed, or the witness. Raises StorageError where its disk hangs."""
+    """Release the failed directory, or the witness. Raises StorageError if its disk hangs."""
     failed = side.manager.directories.get(broker)
     if failed is not None:
         if not failed.stop(ENDING):
@@ -87,19 +86,19 @@ def _let_go(side: ReplicatedWriter, broker: int) -> None:
 
 
 def _works(side: ReplicatedWriter, broker: int) -> bool:
-    """Return whether a directory works. A witness is looked for: it writes seldom, so it may be gone, and
-    nobody has noticed.
-    """
+    """Return whether a directory, or the witness, works."""
     if broker < side.data_directories:
         directory = side.manager.directories.get(broker)
         return directory is not None and directory.error is None
+    # The witness is written seldom, so its loss may be unnoticed: its files are checked here.
     there = look(side.context.files, side.paths[broker])
     return broker in side.metadata_log.voters and there.properties is not None
 
 
-def _place(side: ReplicatedWriter, broker: int, path: str) -> VoterDirectory:
-    """Return the new place. Raises InvalidArgumentError where the directory works, or the path is no fit one;
-    StaleDirectoryError where it is another one's, StoreLockedError.
+def _voter_directory(side: ReplicatedWriter, broker: int, path: str) -> VoterDirectory:
+    """Return the `VoterDirectory` of the replacement. Raises InvalidArgumentError if the old directory works,
+    or `path` can't be used; StaleDirectoryError if `path` belongs to another store or another id;
+    StoreLockedError.
     """
     if not 0 <= broker < len(side.paths):
         raise InvalidArgumentError(f"directory {broker}: there are 0 to {len(side.paths) - 1}")
@@ -112,7 +111,7 @@ def _place(side: ReplicatedWriter, broker: int, path: str) -> VoterDirectory:
     found = look(side.context.files, path)
     if found.error is not None:
         raise copy_of(found.error)
-    if found.holder is not None and path != _held(side, broker):
+    if found.holder is not None and path != _open_path(side, broker):
         raise StoreLockedError(path, found.holder)
     if found.properties is None:
         if found.topics or found.has_metadata:
@@ -128,8 +127,8 @@ def _place(side: ReplicatedWriter, broker: int, path: str) -> VoterDirectory:
     return VoterDirectory(broker, path, found.properties, False)
 
 
-def _held(side: ReplicatedWriter, broker: int) -> str | None:
-    """Return the path of the directory that this process itself has open in that place."""
+def _open_path(side: ReplicatedWriter, broker: int) -> str | None:
+    """Return the path of the directory that this process has open under the id `broker`, None without one."""
     directory = side.manager.directories.get(broker)
     if directory is not None:
         return directory.path
@@ -138,7 +137,7 @@ def _held(side: ReplicatedWriter, broker: int) -> str | None:
 
 
 def _register(side: ReplicatedWriter, place: VoterDirectory, writer: StoreWriter) -> None:
-    """Register the directory, and let its replicas hear of the metadata from there on, of nothing older."""
+    """Register the directory with the controller, and then publish the metadata to its replicas."""
     manager, controller, broker = side.manager, side.controller, place.id
     settings = side.topic_admin.settings
     made = DataDirectory(broker, writer, manager.brokers, manager, settings)

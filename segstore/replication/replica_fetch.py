@@ -1,8 +1,9 @@
 """`ReplicaFetch`: the fetches by which a follower copies its leader's log (Kafka: ReplicaFetcherThread, for
 one partition).
 
-On disk is what `storage.log.replica` writes. Threads: that of the replica's own directory; `_read` and
-`_read_ahead` run in the thread that reads in the leader's directory, `_sync` in that of the replica's own.
+On disk is the partition's log, by `storage.log.replica`. Threads: the fetching thread of the replica's own
+directory. `_read` and `_read_ahead` run in the reading thread of the leader's directory, `_sync` in the
+reading thread of the replica's own directory.
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, ReplicaOfflineError)
-"""Errors of a leader while the metadata spreads: the follower asks again."""
+"""Errors of a leader before all replicas have the new metadata: the follower fetches again later."""
 Found = FetchedBatches | Nothing | SegstoreError | None
-"""The outcome of `ReplicaFetch._read_at`."""
+"""The result of `ReplicaFetch._read_at`."""
 
 
 class LeaderRead(Protocol):
     """A read of a leader's log."""
 
     def __call__(self) -> LeaderRead | None:
-        """Read, and return a read that may follow, if there is one."""
+        """Read, and return the next read, None without one."""
 
 
 class Reads(Protocol):
-    """The threads that read the directories' disks. No call waits."""
+    """The reading threads of the directories. No call blocks."""
 
     def read(self, broker: int, read: LeaderRead) -> None:
-        """Have `read` called in the reading thread of this directory: if its disk hangs, so does that thread
-        alone. The read that `read` returns is called next, unless another one waits.
+        """Have the reading thread of a directory call `read`; if the disk hangs, only that thread hangs. The
+        read that `read` returns is called next, unless the queue has another read.
         """
 
     def failed(self, broker: int, error: Exception) -> None:
@@ -70,10 +71,10 @@ class LeaderEndPoint(Protocol):
     replica: Replica
 
     def fetch(self, request: FetchRequest, synced: int) -> FetchAnswer:
-        """Answer a fetch, as `LocalReplica.fetch`."""
+        """Answer a fetch of a follower, whose log is durable below `synced`."""
 
     def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
-        """Return log start and log end offset, as `LocalReplica.offsets`."""
+        """Return log start and log end offset."""
 
 
 class FetchingReplica(Protocol):
@@ -93,34 +94,36 @@ class FetchingReplica(Protocol):
 
 
 class ReplicaFetch:
-    """The fetches of one replica, which is `own`."""
+    """The fetches of one replica, `own`."""
 
     def __init__(self, own: FetchingReplica, reads: Reads, max_bytes: int) -> None:
         self._own, self._reads, self._max_bytes = own, reads, max_bytes
         self.last_bytes = 0
-        """Bytes of this follower's last append in this leader epoch."""
+        """The size in bytes of this follower's last append in the current leader epoch."""
         self._request: FetchRequest | None = None
-        """The fetch whose records are being read. Another leader's fetches don't wait for it."""
+        """The fetch whose records are being read, None without one."""
         self._syncing = False
-        """Whether this log is being synced, to join the ISR."""
+        """Whether this log is being synced so that the replica can join the ISR."""
         self._ahead = ReadAhead()
 
     @property
     def is_reading(self) -> bool:
-        """Return whether records are being read for a fetch."""
+        """Return whether the reading thread reads records for a fetch."""
         return self._request is not None
 
     def forget(self) -> None:
-        """Ignore the answer to the fetch that is under way, since the log is about to be cut."""
+        """Ignore the answer to the fetch under way, because the log is about to be truncated."""
         self._request = None
 
     def begin_anew(self) -> None:
-        """Forget the fetch and the reads of the earlier leader."""
+        """Forget the fetch under way and the read-ahead batches of the earlier leader."""
         self._request = None
         self._ahead.clear()
 
     def once(self, role: Follower, leader: LeaderEndPoint, broker_epoch: int) -> bool | None:
-        """Fetch once. Return and raise as `LocalReplica.step`."""
+        """Fetch once. Return True if there may be more records, None if the leader can't answer yet, else
+        False. Errors as `LocalReplica.step`.
+        """
         with self._own.lock:
             self._own.note_start()
             request = role.fetch(broker_epoch)
@@ -141,8 +144,8 @@ class ReplicaFetch:
         return self._take(role, request, answer, None)
 
     def _sync(self) -> None:
-        """Sync the log, and have the replica fetch again, by which it may join the ISR."""
-        # In this directory's reading thread: the high watermark may wait for fetches during the sync.
+        """Sync the log, and have the replica fetch again, so that it may join the ISR."""
+        # In the reading thread, so that fetches, which move the high watermark, go on during the sync.
         failed: Exception | None = None
         try:
             self._own.replica.flush()
@@ -167,8 +170,8 @@ class ReplicaFetch:
     def _take_read(
         self, role: Follower, leader: LeaderEndPoint, request: FetchRequest, answer: FetchAnswer
     ) -> bool:
-        """Append the batches that were read ahead, and have more read ahead; without any, have the answer's
-        batches read.
+        """Append the batches that were read ahead, and have the next batches read. Without such batches, have
+        the batches of the answer read.
         """
         place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
         found = self._ahead.take(place)
@@ -176,15 +179,15 @@ class ReplicaFetch:
             self._request = request
             self._reads.read(leader.broker, lambda: self._read(role, leader, request, answer))
             return False
-        behind = place._replace(offset=found.fetched.next_offset)
-        self._reads.read(leader.broker, lambda: self._read_ahead(leader, behind, answer.end_offset))
+        after = place._replace(offset=found.fetched.next_offset)
+        self._reads.read(leader.broker, lambda: self._read_ahead(leader, after, answer.end_offset))
         return self._take(role, request, answer, found)
 
     def _read(
         self, role: Follower, leader: LeaderEndPoint, request: FetchRequest, answer: FetchAnswer
     ) -> LeaderRead | None:
-        """Read the batches of an answer, in the reading thread of the leader's directory; return the read
-        ahead that follows.
+        """Read the batches of an answer, in the reading thread of the leader's directory; return the next
+        read-ahead.
         """
         place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
         found: Found = self._ahead.take(place)  # an earlier read may have added it
@@ -193,25 +196,25 @@ class ReplicaFetch:
         self._own.resume(lambda: self._arrived(role, request, answer, found))
         if not isinstance(found, FetchedBatches):
             return None
-        behind = place._replace(offset=found.fetched.next_offset)
-        return lambda: self._read_ahead(leader, behind, answer.end_offset)
+        after = place._replace(offset=found.fetched.next_offset)
+        return lambda: self._read_ahead(leader, after, answer.end_offset)
 
     def _read_ahead(
         self, leader: LeaderEndPoint, place: ReadAheadPosition, end_offset: int
     ) -> LeaderRead | None:
-        """Read one piece ahead, behind those from `place` on, up to `end_offset`; return the next read."""
+        """Read the next piece ahead of a follower at `place`, up to `end_offset`; return the next read."""
         at = self._ahead.next_from(place)
         if self._ahead.is_full or at.offset >= end_offset:
             return None
         found = self._read_at(leader, at.offset, end_offset, FETCHES * self._max_bytes)
-        if not isinstance(found, FetchedBatches):  # the fetch meets the error
+        if not isinstance(found, FetchedBatches):  # the fetch of these batches will report the error
             return None
         self._ahead.add(at, found)
         return lambda: self._read_ahead(leader, place, end_offset)
 
     def _read_at(self, leader: LeaderEndPoint, offset: int, end_offset: int, max_bytes: int) -> Found:
-        """Read batches from a leader's disk, and check CRCs. Return NOTHING if the log has no batch there,
-        the error if a batch is damaged, None if they can't be read.
+        """Read batches from a leader's disk, and check CRCs. Return NOTHING if the log has no batch between
+        `offset` and `end_offset`, the error if a batch is damaged, None if the batches can't be read.
         """
         buffer = pool.take(max_bytes)
         try:
@@ -235,8 +238,8 @@ class ReplicaFetch:
         answer: FetchAnswer,
         found: Found,
     ) -> bool | None:
-        """Take the outcome of a read. Return as `LocalReplica.step`, None if the leader's disk could not be
-        read. Raises CorruptRecordError.
+        """Append the batches that were read. Return True if there may be more records, None if the leader's
+        disk could not be read, else False. Raises CorruptRecordError.
         """
         if self._request is not request:
             return False

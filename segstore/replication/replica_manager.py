@@ -1,7 +1,7 @@
-"""`ReplicaManager`: the directories of a replicated store, who leads which partition, and the way from one to
-the other (Kafka: ReplicaManager, MetadataCache; rules R19, R32).
+"""`ReplicaManager`: the directories of a replicated store, the leaders of its partitions, and the messages
+between replicas (Kafka: ReplicaManager, MetadataCache; rules R19, R32).
 
-Nothing is on disk. Threads: any. What the controller publishes is handed to each directory's own thread.
+Nothing is on disk. Threads: any. The controller's changes are passed on to each directory's own thread.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 LOOK = 0.05
-"""Seconds between two looks at what directories do, where nothing is told."""
+"""Seconds between two checks of a wait for directories, if no change is counted in `news`."""
 
 
 class ReplicaManager:
     """The replicas of this process. `redirect` is called with a partition's key and the log of its new
-    leader; `changes_for` gives what a directory is to hear of partitions that changed; `total` counts the
-    directories and the witness.
+    leader. `changes_for` returns a directory's changes of the given partitions.
     """
 
     def __init__(
@@ -57,21 +56,21 @@ class ReplicaManager:
         self.partitions: dict[PartitionKey, PartitionRegistration] = {}
         self.leaders: dict[PartitionKey, LocalReplica] = {}
         self.redirecting = Mutex()
-        """Held to change who leads, and where the applications' log of the partition goes."""
+        """Held to change `leaders`, and the log to which a partition's appends are sent."""
         self.news, self.counters = News(), Counters()
         self._when_led: dict[PartitionKey, deque[Callable[[], None]]] = {}
         self.controller: QuorumController | None = None
-        self._beating: set[int] = set()  # directories of which a heartbeat waits to be decided
+        self._beating: set[int] = set()  # directories whose heartbeat is queued at the controller
         self.voter_failed: Callable[[int, Exception], object] = lambda broker, error: None
-        """Is told of a directory that has failed: its copy of the metadata counts no more."""
+        """Called with a directory that has failed, whose metadata log no longer counts as a voter."""
 
     @property
     def online(self) -> list[DataDirectory]:
-        """Return the directories that work."""
+        """Return the directories without an error."""
         return [directory for directory in self.directories.values() if directory.error is None]
 
     def await_leaders(self, keys: Iterable[PartitionKey], timeout_ms: float) -> bool:
-        """Wait until each of these partitions has a leader that takes appends; return whether that is so."""
+        """Wait until each partition has a leader that takes appends; return whether all have one."""
         missing = list(keys)
 
         def led() -> bool:
@@ -81,16 +80,15 @@ class ReplicaManager:
         return self.news.until(led, timeout_ms / 1000)
 
     def leader(self, key: PartitionKey) -> LocalReplica | None:
-        """Return the replica that leads, if one does. One whose disk hangs may not have heard that another
-        was elected.
-        """
+        """Return the leader of a partition, None without one."""
         found, state = self.leaders.get(key), self.partitions.get(key)
+        # A former leader on a hanging disk may still be in `leaders`.
         if found is None or state is None or state.leader != found.broker:
             return None
         return found if isinstance(found.core.role, Leader) else None
 
     def in_sync(self, key: PartitionKey) -> frozenset[int]:
-        """Return the replicas that are in sync by the metadata, and those that the leader has proposed."""
+        """Return the ISR in the metadata, together with the ISR that the leader has proposed."""
         state, leader = self.partitions.get(key), self.leader(key)
         proposed = frozenset[int]() if leader is None else leader.in_sync
         return proposed if state is None else proposed.union(state.isr)
@@ -107,8 +105,8 @@ class ReplicaManager:
         return None
 
     def await_shown(self, timeout_ms: float) -> None:
-        """Wait until each leader shows what was committed before its leader epoch (R38), or has too few
-        followers for that; at most for the time.
+        """Wait until readers of each leader see all records committed before its leader epoch (R38). Leaders
+        with too few in-sync followers are skipped.
         """
 
         def shown() -> bool:
@@ -123,13 +121,14 @@ class ReplicaManager:
         needed: Callable[[DataDirectory], bool],
         seconds: float,
     ) -> bool:
-        """Have each directory's own thread do `work`, where that is `needed`, and wait until all have done it
-        that work and for which it still is; return whether that is so after `seconds`.
+        """Call `work` in the own thread of each directory for which `needed` is true, and wait until all
+        calls are done. Directories that fail, or for which `needed` becomes false, are not waited for. Return
+        False after `seconds`.
         """
         done: set[int] = set()
 
         def run(directory: DataDirectory) -> None:
-            work(directory)  # an error of the disk is judged by the thread
+            work(directory)  # the thread handles an error of the disk
             done.add(directory.broker)
             self.news.tell()
 
@@ -142,10 +141,11 @@ class ReplicaManager:
             LOOK,
         )
 
-    def await_told(self, seconds: float) -> None:
-        """Wait until the stagers of all directories can see the topics that there are, but for those that are
-        fenced: a disk that hangs is waited for until its session is over.
+    def await_topic_files(self, seconds: float) -> None:
+        """Wait until the topic files for stagers are written in all directories. A directory whose disk hangs
+        is waited for until its session ends.
         """
+        # The files are written in the directory's thread, before this empty work.
         self.on_each(lambda directory: None, self._is_active, seconds)
 
     def _is_active(self, directory: DataDirectory) -> bool:
@@ -153,8 +153,8 @@ class ReplicaManager:
         return registration is not None and not registration.fenced
 
     def await_committed(self, key: PartitionKey, seconds: float) -> bool:
-        """Wait until the leader of a partition shows what was committed before its leader epoch (R38); return
-        whether it does. Where fewer directories work than have to be in sync, nothing is waited for.
+        """Wait until readers see all records that were committed before the leader's epoch (R38); return
+        whether they do. If fewer replicas are online than min.insync.replicas, this does not wait.
         """
 
         def shown() -> bool:
@@ -171,15 +171,15 @@ class ReplicaManager:
         self.news.until(over, seconds, LOOK)
         return shown()
 
-    # --- what replicas and directories ask (Home, Links) -----------------------------------------
+    # --- calls of replicas and directories (Links, DirectoryContext) ------------------------------
 
     def find(self, broker: int, key: PartitionKey) -> LocalReplica | None:
-        """See `Links`."""
+        """Return a partition's replica in a directory, None without one, or if the directory is offline."""
         directory = self.directories.get(broker)
         return None if directory is None or directory.error is not None else directory.replicas.get(key)
 
     def appended(self, leader: LocalReplica) -> None:
-        """See `Links`."""
+        """Have the followers fetch; without followers in sync, have the leader's directory settle."""
         role = leader.core.role
         self._ask_followers(leader)
         alone = not isinstance(role, Leader) or len(role.isr.maximal) == 1
@@ -197,13 +197,12 @@ class ReplicaManager:
             self.directories[broker].ask(replica)
 
     def shown(self, replica: LocalReplica) -> None:
-        """See `Links`."""
+        """Notify readers that the high watermark of a leader has moved."""
         self.news.tell()
 
     def follows(self, replica: LocalReplica) -> None:
-        """See `Links`. A leader that has not heard of its election yet asks its followers when it has, in
-        `leads`, and would only refuse them before.
-        """
+        """Have a follower fetch, if its leader can answer."""
+        # A leader that has not taken its role yet would refuse the fetch; `leads` starts its followers.
         own, leader = replica.core.role, self.find(replica.leader_id, replica.key)
         role = None if leader is None else leader.core.role
         if (
@@ -214,45 +213,41 @@ class ReplicaManager:
             self._ask(replica.broker, replica.key)
 
     def leads(self, replica: LocalReplica) -> None:
-        """See `Links`. A thread that is late may bring a replica after whose election there was another.
-
-        The followers are asked behind the work that is under way in the leader's directory: where a lost
-        directory led thousands of partitions, all of them have leaders before followers take their time. An
-        append asks them at once.
-        """
+        """Send appends and reads to a new leader, and have its followers fetch."""
         with self.redirecting:
             state = self.partitions.get(replica.key)
+            # If this thread is late, another leader may have been elected since.
             if state is None or state.leader != replica.broker:
                 return
             self.leaders[replica.key] = replica
             self._redirect(replica.key, replica.partition)
         self.counters.leads(replica.key)
         self._is_led(replica.key)
+        # Queued after the directory's other elections: after the loss of a directory with thousands of
+        # leaders, all partitions get leaders before followers fetch. An append starts its followers at once.
         self.directories[replica.broker].post(partial(self._begin, replica))
         self.news.tell()
 
     def _begin(self, leader: LocalReplica) -> None:
-        """Have the followers of a new leader fetch, and write the file of its epochs behind that: neither
-        holds up other leaders.
-        """
+        """Have the followers of a new leader fetch, and queue the write of its leader epoch file."""
         self._ask_followers(leader)
         self.directories[leader.broker].post(leader.replica.save_epochs)
 
     def read(self, broker: int, read: LeaderRead) -> None:
-        """See `Links`."""
+        """Have the reading thread of a directory call `read`."""
         self.directories[broker].read(read)
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """See `Links`."""
+        """Have the thread of the replica's directory call `work`, and then fetch on."""
         directory = self.directories[replica.broker]
         directory.post(partial(directory.resume, replica, work))
 
     def opens(self, leader: LocalReplica) -> None:
-        """See `Links`."""
+        """Have the thread of the leader's directory open the native tails."""
         self.directories[leader.broker].post(leader.open_by_threads)
 
     def failed(self, broker: int, error: Exception) -> None:
-        """See `Links`."""
+        """Take a directory offline after an error of its disk (R32)."""
         directory = self.directories[broker]
         if directory.error is not None:
             return
@@ -265,10 +260,10 @@ class ReplicaManager:
 
     @staticmethod
     def _fail(broker: int, core: Controller, _now: int) -> Decision:
-        """Have others elected for the partitions that a failed directory led, and log how many there are."""
+        """Elect new leaders for the partitions that a failed directory led, and log their number."""
         led = [key for key, partition in core.partitions.items() if partition.leader == broker]
         decision = Decision(effects=core.fail(broker))
-        if not decision.effects:  # two threads have met the failure at once
+        if not decision.effects:  # another thread has reported the same failure
             return decision
         without = sum(core.partitions[key].leader == NO_LEADER for key in led)
         level = logging.ERROR if without else logging.WARNING
@@ -277,22 +272,23 @@ class ReplicaManager:
         return decision
 
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
-        """See `Home`."""
+        """Call `work` once the partition has a leader; at once if it has one."""
         self._when_led.setdefault(key, deque()).append(work)
-        if self.leader(key) is not None:  # another thread that lets a replica lead looks behind that
+        # If a leader begins after this check, `leads` takes the queue after it has set the leader.
+        if self.leader(key) is not None:
             self._is_led(key)
 
     def _is_led(self, key: PartitionKey) -> None:
-        """Do what has waited for a leader. The queue stays: another thread may be about to add to it."""
-        waiting = self._when_led.get(key, deque())
-        with suppress(IndexError):  # another thread takes from it, too
+        """Call the work that waits for a leader of this partition."""
+        waiting = self._when_led.get(key, deque())  # not removed: another thread may be about to add to it
+        with suppress(IndexError):  # another thread may empty the queue
             while waiting:
                 waiting.popleft()()
 
     def heartbeat(self, broker: int) -> None:
-        """See `Home`. One at a time waits for the controller (Kafka: BrokerLifecycleManager has one request
-        in flight), so they don't pile up while it waits for a majority of voters.
-        """
+        """Send a directory's heartbeat to the controller, unless one is queued already."""
+        # One in flight, as in Kafka's BrokerLifecycleManager: so heartbeats don't pile up while the
+        # controller waits for a majority of voters.
         registration, controller = self.brokers.get(broker), self.controller
         if registration is None or controller is None or broker in self._beating:
             return
@@ -300,7 +296,7 @@ class ReplicaManager:
         beat = BrokerHeartbeat(broker, registration.epoch, read)
 
         def beaten(core: Controller, now: int) -> Decision:
-            # Before the decision is durable: the heartbeat that comes meanwhile keeps the session alive.
+            # Before the decision is durable: the next heartbeat must keep the session alive during the write.
             self._beating.discard(broker)
             return Decision(effects=core.heartbeat(beat, now))
 
@@ -308,7 +304,7 @@ class ReplicaManager:
         controller.post(beaten)
 
     def send(self, sender: LocalReplica, message: AlterPartition) -> None:
-        """See `Links`."""
+        """Send a leader's ISR proposal to the controller."""
         registration, controller = self.brokers.get(sender.broker), self.controller
         if registration is None or controller is None:
             return
@@ -322,9 +318,8 @@ class ReplicaManager:
     def _answered(
         self, sender: LocalReplica, sent: AlterPartition, answers: list[object], error: Exception | None
     ) -> None:
-        """Hand the controller's answer to the leader. A controller that has stopped gives none, so the
-        proposal stays: the leader would send it again at once, for ever.
-        """
+        """Pass the controller's answer to the leader."""
+        # A stopped controller's error is not passed on: the leader would repeat the proposal for ever.
         stopped = self.controller is None or self.controller.error is not None
         if stopped or isinstance(error, StoreClosedError):
             return
@@ -333,7 +328,7 @@ class ReplicaManager:
         else:
             reply = next(answer for answer in answers if isinstance(answer, AlterPartitionReply))
         self.counters.answered(reply)
-        if not isinstance(error, StaleBrokerEpochError):  # registered anew since: the metadata tells the rest
+        if not isinstance(error, StaleBrokerEpochError):  # registered again since: new metadata will come
             sender.on_alter_reply(sent, reply)
 
     # --- the controller's thread -----------------------------------------------------------------
@@ -345,16 +340,16 @@ class ReplicaManager:
         configured: Collection[str],
         reshaped: Collection[str],
     ) -> None:
-        """Hand what is durable to the directories that it is about; `topics` are those that there are, the
-        settings of those `configured` have changed, and of those `reshaped` anything that stagers see.
+        """Pass durable changes on to the directories concerned. `topics` are all topics, `configured` the
+        names of topics with changed settings, `reshaped` the names of topics whose files for stagers change.
         """
         if reshaped:
-            for directory in self.online:  # first: whoever finds a leader can stage for the topic
+            for directory in self.online:  # before leaders change: a stager may begin once it sees a leader
                 directory.post(partial(directory.tell_topics, topics, reshaped))
         changed = {
             key: state
             for key, state in published.partitions.items()
-            if isinstance(key, PartitionKey) and key.topic in topics  # else it was deleted since
+            if isinstance(key, PartitionKey) and key.topic in topics  # else the topic was deleted since
         }
         others = {key: state for key, state in self.partitions.items() if key.topic in configured}
         changed = {**others, **changed}
@@ -376,15 +371,15 @@ class ReplicaManager:
                 directory.post(partial(directory.apply, self.changes_for(directory.broker, keys)))
 
     def _fence(self, key: PartitionKey, state: PartitionRegistration) -> None:
-        """Turn appends away from the replicas that led before, whose disks may hang: applications that wait
-        there go to the new leader.
+        """Refuse appends to the former leaders, whose disks may hang: waiting applications then go to the new
+        leader.
         """
         for broker in self.directories:
             if broker != state.leader and (replica := self.find(broker, key)) is not None:
                 replica.fence(state.leader_epoch)
 
     def forget(self, topic: str, topic_id: str) -> None:
-        """Forget a topic that was deleted."""
+        """Remove a deleted topic from memory, and from the directories."""
         for key in [key for key in self.partitions if key.topic == topic]:
             del self.partitions[key]
             self.leaders.pop(key, None)
@@ -393,24 +388,22 @@ class ReplicaManager:
             directory.post(partial(directory.delete, topic, topic_id))
 
     def remove_unknown(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Have directories delete the topics that were deleted while they were away."""
+        """Have directories delete the topics that were deleted while they were offline."""
         for directory in self.online:
             self.remove_unknown_in(directory, topics)
 
     def remove_unknown_in(self, directory: DataDirectory, topics: Mapping[str, TopicInfo]) -> None:
-        """Have one directory delete them."""
+        """Have one directory delete the topics that are not in `topics`."""
         for info in list(directory.writer.topics.values()):
             known = topics.get(info.name)
             if info.name != CLUSTER_METADATA and (known is None or known.topic_id != info.topic_id):
                 directory.post(partial(directory.delete, info.name, info.topic_id))
 
     def on_time(self) -> None:
-        """Have each leader look for followers that lag; to be called each replica.lag.time.max.ms / 2.
-
-        A leader whose own directory hangs is no judge of that: followers lag since they can't read from it.
-        """
+        """Have each leader check its followers for lag; to be called every replica.lag.time.max.ms / 2."""
         for replica in list(self.leaders.values()):
             directory = self.directories[replica.broker]
+            # If the leader's own directory hangs, its followers lag because they can't read from it.
             if directory.error is None and not directory.hangs:
                 replica.on_time()
 

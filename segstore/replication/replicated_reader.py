@@ -1,5 +1,5 @@
-"""`ReplicatedReader`: reads a replicated store through its directories, from the replicas that may be read,
-whether another process has the store open or none has (R24, R39; Kafka: KIP-392).
+"""`ReplicatedReader`: reads a replicated store through its directories, from replicas in sync, also while
+another process writes the store (R24, R39; Kafka: KIP-392).
 
 On disk nothing is locked or changed. Threads: one.
 """
@@ -27,41 +27,41 @@ T = TypeVar("T")
 Question = Callable[[ObservedLog], T]
 
 PATIENCE = 20.0
-"""Seconds that a question waits for a replica that may answer it: an election takes some of them."""
+"""Seconds that `ask` waits for a replica that can answer; an election takes some seconds."""
 SHOWN = 2.0
-"""Seconds that a new leader is waited for, as by an open."""
+"""Seconds that `await_shown` waits for a new leader to show all committed records."""
 _PAUSE = 0.05
 FAILURES = (*GONE, *UNREADABLE)
-"""What is raised where another replica is to be read."""
+"""The errors after which another replica is read."""
 
 
 def in_sync(state: PartitionRegistration) -> tuple[int, ...]:
-    """Return the replicas that have all that was committed: the leader, the others that are in sync, and the
-    eligible leader replicas (P3).
+    """Return the replicas that have all committed records: the leader, the ISR, and the eligible leader
+    replicas (P3).
     """
     leader = [state.leader] if state.leader >= 0 else []
     return tuple(dict.fromkeys([*leader, *state.isr, *state.elr]))
 
 
 class ReplicatedReader(Closing):
-    """Reads the store of which `paths` are the directories, in any order, and `witness` the witness where it
-    has one. It is a context manager.
+    """A reader of the replicated store whose directories are `paths`, in any order; `witness` is None for a
+    store without a witness. It is a context manager.
 
-    A directory may be missing, as long as those that are there must know the newest metadata: half of all
-    that have it, or more. Otherwise it might be read what was in sync once.
+    Directories may be missing, as long as at least half of the directories and the witness are there: one of
+    them has the newest metadata. With fewer, a replica could be read that is no longer in sync.
     """
 
     def __init__(self, paths: Sequence[str], witness: str | None = None, files: Files | None = None) -> None:
-        """Raises as `refresh`; InvalidArgumentError for a directory that is there twice, or within another
-        one.
+        """Open the directories. Raises InvalidArgumentError if a directory is named twice, or lies within
+        another; the errors of `refresh`.
         """
         self._files, self._witness = files or Files(), witness is not None
         given = check_paths(self._files, paths, witness)
         self.paths = tuple(given[: len(paths)])
         self._observer = Observer(given, self._files)
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._shown: dict[tuple[str, int], int] = {}
-        """Leader epochs that are shown, or were."""
+        """The leader epochs whose leaders have shown all committed records, by partition."""
         try:
             self.refresh()
         except BaseException:
@@ -75,10 +75,10 @@ class ReplicatedReader(Closing):
     # --- metadata -------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Read the news of the metadata, and open directories that have come back.
+        """Read the newest metadata, and open directories that have come back.
 
-        Raises QuorumLostError where too few directories are there; StaleDirectoryError where they belong to
-        different stores; StorageError where none belongs to any.
+        Raises QuorumLostError if too few directories are there; StaleDirectoryError if directories belong to
+        different stores; StorageError if no directory belongs to a replicated store.
         """
         self._image = image = self._observer.look()
         check_one_store(self._observer.found)
@@ -91,24 +91,24 @@ class ReplicatedReader(Closing):
             )
 
     def _failures(self) -> str:
-        told = [f"{path}: {error}" for path, error in self._observer.failed.items()]
-        return "; ".join(told) or "no others were named"
+        failures = [f"{path}: {error}" for path, error in self._observer.failed.items()]
+        return "; ".join(failures) or "no others were named"
 
     @property
     def image(self) -> MetadataImage:
-        """Return the metadata as the last `refresh` has found it."""
+        """Return the metadata of the last `refresh`."""
         return self._image
 
     @property
     def topics(self) -> Mapping[str, tuple[int, ...]]:
-        """Return the numbers of all partitions by topic."""
+        """Return the partition numbers of all topics, by topic name."""
         found: dict[str, list[int]] = {name: [] for name in self._image.topics}
         for topic, number in sorted(self._image.partitions):
             found[topic].append(number)
         return {name: tuple(numbers) for name, numbers in sorted(found.items())}
 
     def state(self, topic: str, partition: int) -> PartitionRegistration:
-        """Return what the metadata says of a partition. Raises UnknownTopicOrPartitionError."""
+        """Return a partition's state in the metadata. Raises UnknownTopicOrPartitionError."""
         state = self._image.partitions.get(PartitionKey(topic, partition))
         if state is None:
             numbers = self.topics.get(topic)
@@ -119,8 +119,9 @@ class ReplicatedReader(Closing):
     # --- replicas -------------------------------------------------------------------------
 
     def places(self, topic: str, partition: int) -> tuple[str, ...]:
-        """Return all directories in the order in which a read is to try them: first those with replicas that
-        are in sync. The others may get the partition until it is read. Raises UnknownTopicOrPartitionError.
+        """Return the paths of all directories, in the order in which a read should try them: directories with
+        replicas in sync come first. The list has all directories, because the partition may be moved before
+        the read. Raises UnknownTopicOrPartitionError.
         """
         state, stores = self.state(topic, partition), self._observer.stores
         first = [stores[each].path for each in (*in_sync(state), *state.replicas) if each in stores]
@@ -129,13 +130,14 @@ class ReplicatedReader(Closing):
     def ask(
         self, topic: str, partition: int, question: Question[T], holding: OffsetAndEpoch | None = None
     ) -> T:
-        """Return what the log of the leader answers; where its directory can't be read, or lacks records
-        below `holding`, that of an in-sync replica that has them: of several the one with the highest high
-        watermark. Where none has them, the leader answers, once it has begun its epoch: then they were lost.
+        """Return the result of `question` for one replica's log. By default this is the leader. If its
+        directory can't be read, or its log lacks records below `holding`, another in-sync replica with these
+        records is used, by descending high watermark. If no replica has the records, they were lost, and the
+        leader is used once its log has the leader epoch of the metadata.
 
-        Waits for such a replica, for at most PATIENCE seconds. Raises then ReplicaOfflineError;
-        UnknownTopicOrPartitionError where the partition was deleted; what `question` raises, but for errors
-        of the disk.
+        Waits for a suitable replica for at most PATIENCE seconds, then raises ReplicaOfflineError. Raises
+        UnknownTopicOrPartitionError if the partition was deleted; the errors of `question`, except those in
+        FAILURES.
         """
         end = time.monotonic() + PATIENCE
         while True:
@@ -163,8 +165,8 @@ class ReplicatedReader(Closing):
         return self.state(topic, partition).leader_epoch
 
     def await_shown(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Wait until new leaders show what was committed before they were elected, for at most SHOWN seconds:
-        where no process has the store open, they never do (R38). Errors as `ask`.
+        """Wait until new leaders show all records committed before their election, for at most SHOWN seconds.
+        Without a writing process they never do (R38). Errors as `ask`.
         """
         end = time.monotonic() + SHOWN
         for key in partitions:
@@ -179,8 +181,8 @@ class ReplicatedReader(Closing):
                     self.refresh()
 
     def _replicas(self, topic: str, partition: int, failed: list[str]) -> Iterator[tuple[ObservedLog, bool]]:
-        """Yield the replicas that may be read, and whether each leads: the leader, then the others by falling
-        high watermark. `failed` gets what is wrong with those that can't be read.
+        """Yield (replica, whether it leads) of the in-sync replicas: the leader first, then followers by
+        descending high watermark. Errors of unreadable replicas are added to `failed`.
         """
         state, stores = self.state(topic, partition), self._observer.stores
         others: list[tuple[int, ObservedLog]] = []
@@ -203,7 +205,7 @@ class ReplicatedReader(Closing):
     def _lose(self, directory: str, error: Exception, failed: list[str]) -> None:
         failed.append(f"{directory}: {error}")
         if not isinstance(error, GONE):
-            if directory not in self._told:
+            if directory not in self._warned:
                 log.warning("%s can't be read, another replica is: %s", directory, error)
-            self._told.add(directory)
+            self._warned.add(directory)
             self._observer.lose(directory, error)

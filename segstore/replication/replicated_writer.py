@@ -1,5 +1,5 @@
-"""`ReplicatedWriter`: the writing side of a replicated store, over all of its directories, as `StoreWriter`
-is that of one.
+"""`ReplicatedWriter`: the writer of a replicated store, for all of its directories; `StoreWriter` is the
+writer of a single directory.
 
 On disk are the directories' files and the metadata log. Threads: any.
 """
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ENDING = 10.0
-"""Seconds that a close waits for the thread of a directory, whose disk may hang."""
+"""Seconds that `close` waits for the threads of directories, whose disks may hang."""
 
 
 class _Partitions:
@@ -59,8 +59,8 @@ class _Partitions:
         self._manager = manager
 
     def flush(self) -> None:
-        """Make all replicas durable, and write the checkpoints. Raises the first StorageError after all were
-        tried.
+        """Make all replicas durable, and write the checkpoints. Tries all directories, and then raises the
+        first error.
         """
         errors: list[Exception] = []
         before = self._in_sync()
@@ -69,9 +69,8 @@ class _Partitions:
                 directory.writer.partitions.flush()
             except (SegstoreError, OSError) as error:
                 errors.append(error)
-        for replica in self._joined(
-            before
-        ):  # perhaps after its directory's flush, and before that of the leader's
+        # A replica may join the ISR after the flush of its own directory, before that of the leader's.
+        for replica in self._joined(before):
             try:
                 replica.partition.flush()
             except (SegstoreError, OSError) as error:
@@ -83,7 +82,7 @@ class _Partitions:
         return {key: self._manager.in_sync(key) for key in list(self._manager.partitions)}
 
     def _joined(self, before: Mapping[PartitionKey, frozenset[int]]) -> list[LocalReplica]:
-        """Return the replicas that are in sync now, and not in `before`."""
+        """Return the replicas that have joined the ISR since `before`."""
         came = [
             (broker, key) for key, now in self._in_sync().items() for broker in now - before.get(key, now)
         ]
@@ -96,17 +95,17 @@ class _Partitions:
 
 
 class _Sweeper:
-    """Retention and compaction of all replicas, each for itself (R33, R34)."""
+    """Retention and compaction of all replicas, independently of each other (R33, R34)."""
 
     def __init__(self, directories: Callable[[], list[DataDirectory]]) -> None:
         self._directories = directories
 
     def sweep(self) -> tuple[Swept, ...]:
-        """See `Sweeper.sweep`."""
+        """Apply retention and compaction in all directories; return the results of all replicas."""
         return tuple(swept for directory in self._directories() for swept in directory.writer.sweeper.sweep())
 
     def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
-        """See `Sweeper.upgrade`; a directory upgrades the replicas that it has."""
+        """Upgrade old message formats in all replicas of these partitions; return the results."""
         done: list[Upgraded] = []
         for directory in self._directories():
             topics = directory.writer.topics
@@ -116,7 +115,7 @@ class _Sweeper:
 
 
 class _NoInbox:
-    """In place of the inboxes until the store is open: then `coordinator.inboxes` serves them."""
+    """A placeholder that refuses staged appends until `coordinator.inboxes` serves the inboxes."""
 
     def adopt(self, id_: str, files: object, /) -> NoReturn:
         """Raise IllegalStateError."""
@@ -124,7 +123,7 @@ class _NoInbox:
 
 
 class ControlPlane(NamedTuple):
-    """The parts that decide on the metadata of a store, write it, and carry it out."""
+    """The parts of a store that decide changes of the metadata, write them, and apply them."""
 
     manager: ReplicaManager
     topic_admin: ReplicatedTopicAdmin
@@ -133,8 +132,9 @@ class ControlPlane(NamedTuple):
 
 
 class StoreDirectories(NamedTuple):
-    """The directories of a store: `paths` has the `data_directories` that hold records, and then the witness,
-    if the store has one. `witness` is None without one, and while it is offline.
+    """The directories of a store. `paths` has the paths of the data directories, and last the path of the
+    witness, if the store has one. `data_directories` is the number of data directories. `witness` is None if
+    there is no witness, or the witness is offline.
     """
 
     cluster_id: str
@@ -157,11 +157,11 @@ class ReplicatedWriter:
         self.sweeper = _Sweeper(lambda: manager.online)
         self.inbox: Adopting = _NoInbox()
         self.directory_began: Callable[[DataDirectory], object] = lambda directory: None
-        """Called with a directory that has taken the place of a failed one."""
+        """Called with the new directory after a failed directory was replaced."""
         self.kept = KeptRecords(controller, manager)
         self.owner: Callable[[], object] | None = None
         self.address = ""
-        """The address that `announce` was called with, "" before."""
+        """The address of the last `announce` call, "" without one."""
         self._nudges, self._closing, self.closed = News(), Mutex(), False
         self.replacing = Mutex()
         """Held while a directory is replaced; a close waits for this lock."""
@@ -172,33 +172,35 @@ class ReplicatedWriter:
         return tuple(self.paths[: self.data_directories])
 
     def announce(self, address: str) -> None:
-        """See `WritingSide.announce`: the lock file of each directory that works gets the address."""
+        """Write the store's address into the lock file of each online directory."""
         self.address = address
         for directory in self.manager.online:
             directory.announce(address)
 
     @property
     def staging_path(self) -> str:
-        """Return the path of the first directory that works. Raises ReplicaOfflineError."""
+        """Return the path of the first directory that is online and does not hang. Raises
+        ReplicaOfflineError if there is none.
+        """
         for directory in self.manager.online:
             if not directory.hangs:
                 return directory.path
         raise ReplicaOfflineError(f"no directory of {', '.join(self.paths)} works")
 
-    # --- what there is ---------------------------------------------------------------------------
+    # --- topics and partitions -------------------------------------------------------------------
 
     @property
     def role(self) -> str:
-        """See `Store.role`."""
+        """Return "writer": a replicated store has one writing process."""
         return "writer"
 
     @property
     def host_pid(self) -> int:
-        """See `Store.host_pid`."""
+        """Return the pid of this process."""
         return self.context.pid
 
     def members(self) -> list[StoreMember]:
-        """See `Store.members`: one process writes."""
+        """Return no members: a replicated store is not shared between writing processes."""
         return []
 
     @property
@@ -208,17 +210,17 @@ class ReplicatedWriter:
 
     @property
     def recovered(self) -> list[Recovered]:
-        """Return the outcomes of the replicas' recoveries, by directory."""
+        """Return the results of the replicas' recoveries, ordered by directory."""
         return [done for d in self.manager.directories.values() for done in d.writer.recovered]
 
     @property
     def mended(self) -> list[Repaired]:
-        """Return the small files that were found damaged, by directory."""
+        """Return the small files that were found damaged and repaired, ordered by directory."""
         return [done for writer in self._writers() for done in writer.context.mended]
 
     def partition(self, topic: str, partition: int) -> Partition:
-        """Return the log of the replica that leads. Raises UnknownTopicOrPartitionError;
-        NotLeaderOrFollowerError if none leads.
+        """Return the leader's log of a partition. Raises UnknownTopicOrPartitionError,
+        NotLeaderOrFollowerError if no replica leads.
         """
         find_topic(self.topics, topic, partition)
         return self._leader(topic, partition).partition
@@ -244,28 +246,28 @@ class ReplicatedWriter:
         ]
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
-        """See `StoreWriter.cleaned_offset`; the leader's offset."""
+        """Return the offset up to which the leader's log was cleaned, None if it never was."""
         writer = self.manager.directories[self._leader(topic, partition).broker].writer
         return writer.cleaned_offset(topic, partition)
 
     def of_leaders(
         self, read: Callable[[Files, str], Mapping[tuple[str, int], T]]
     ) -> dict[tuple[str, int], T]:
-        """Return the values that `read` finds in each directory's files, of the partitions that are led
-        there. A directory whose disk hangs is left out: figures are asked for when there is trouble.
+        """Call `read` for each directory, and return its values of the partitions that the directory leads. A
+        directory whose disk hangs is skipped, so that metrics stay available.
         """
         found: dict[tuple[str, int], T] = {}
         leaders = list(self.manager.leaders.items())
         for directory in self.manager.online:
             keys = [key for key, leader in leaders if leader.broker == directory.broker]
-            here = (
+            values = (
                 read(directory.writer.context.files, directory.path) if keys and not directory.hangs else {}
             )
-            found |= {(key.topic, key.partition): here[key] for key in keys if key in here}
+            found |= {(key.topic, key.partition): values[key] for key in keys if key in values}
         return found
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
-        """See `StoreWriter.forget_cleaned`; for all replicas."""
+        """Forget the cleaned offset in all replicas of a partition, so that compaction begins anew."""
         key = PartitionKey(topic, partition)
         for directory in self.manager.online:
             if key in directory.replicas:
@@ -274,16 +276,16 @@ class ReplicatedWriter:
     # --- all replicas ----------------------------------------------------------------------------
 
     def sync(self, partitions: Iterable[tuple[str, int]], timeout_ms: float = 30_000.0) -> None:
-        """Make the in-sync replicas of these partitions durable, on all disks at the same time. A replica
-        that leaves the ISR during the sync, since its disk fails or hangs, is not waited for; a replica that
-        joins the ISR is synced too. Raises RequestTimedOutError.
+        """Make the in-sync replicas of these partitions durable, on all disks in parallel. A replica that
+        leaves the ISR during the sync is not waited for; a replica that joins the ISR is synced too. Raises
+        RequestTimedOutError.
         """
         manager, keys = self.manager, [PartitionKey(*each) for each in partitions]
         over, synced = time.monotonic() + timeout_ms / 1000, set[object]()
 
         def replicas(directory: DataDirectory) -> list[LocalReplica]:
-            here = [key for key in keys if directory.broker in manager.in_sync(key)]
-            found = [manager.find(directory.broker, key) for key in here]
+            synced_here = [key for key in keys if directory.broker in manager.in_sync(key)]
+            found = [manager.find(directory.broker, key) for key in synced_here]
             return [replica for replica in found if replica is not None and replica not in synced]
 
         def flush(directory: DataDirectory) -> None:
@@ -305,15 +307,15 @@ class ReplicatedWriter:
 
     @property
     def news(self) -> int:
-        """See `Store.news`."""
+        """Return a number that changes when a topic is created or deleted, or `nudge` is called."""
         return self._nudges.number + self.topic_admin.changes
 
     def wait(self, seen: int, seconds: float) -> None:
-        """See `Store.wait`."""
+        """Sleep until `publications` differs from `seen`, for at most `seconds`."""
         self.manager.news.wait(seen, seconds)
 
     def follow(self, keys: list[int]) -> FollowedEnds | None:
-        """Return None: the leaders' directories publish for other processes; within this one `wait` waits."""
+        """Return None, because readers in this process wait by `wait`, not by tailed ends."""
         return None
 
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
@@ -321,18 +323,18 @@ class ReplicatedWriter:
         raise AssertionError("nothing is followed")
 
     def nudge(self) -> None:
-        """See `Store._nudge`."""
+        """Change `news`, and wake the threads that wait."""
         self._nudges.tell()
         self.manager.news.tell()
 
     def wake(self) -> None:
-        """See `Store._wake`."""
+        """Wake the threads that wait."""
         self.nudge()
 
     # --- closing ---------------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """End the threads, since nobody can close the store; the next open recovers."""
+        """End the threads without a clean close; the next open recovers the directories."""
         self.controller.stop(0)
         for directory in self.manager.directories.values():
             directory.stop(0)
@@ -340,7 +342,7 @@ class ReplicatedWriter:
         self.context.scheduler.close()
 
     def let_go(self) -> None:
-        """Release the directories, when no thread runs any more. May be repeated."""
+        """Release the locks of the directories, after all threads have ended. May be repeated."""
         self.context.closed = True
         for writer in self._writers():
             writer.let_go()
@@ -352,8 +354,8 @@ class ReplicatedWriter:
         return found if self.witness is None else [*found, self.witness]
 
     def close(self) -> None:
-        """Close all directories cleanly: the replicas go on where they stopped. The first error is raised
-        after all directories were released; the next open recovers then.
+        """Close all directories cleanly, and release them. If a directory can't be closed cleanly, the first
+        error is raised at the end, and the next open recovers that directory.
         """
         with self._closing:
             if self.closed:
@@ -361,7 +363,7 @@ class ReplicatedWriter:
             try:
                 with self.replacing:
                     self._close_cleanly()
-            except BaseException:  # an interrupt, perhaps: no thread writes once the locks are free
+            except BaseException:  # for example Ctrl-C: all threads must end before the locks are released
                 self._end_threads()
                 self.metadata_log.close()
                 raise
@@ -385,7 +387,7 @@ class ReplicatedWriter:
             raise first_of(errors)
 
     def _end_threads(self) -> dict[int, bool]:
-        """End all threads, and return whether that was done in time, by directory. May be repeated."""
+        """End all threads; return by directory whether its threads ended in time. May be repeated."""
         self.context.closed = True
         self.context.scheduler.close()
         self.controller.stop(ENDING)

@@ -1,4 +1,7 @@
-"""The settings of a replicated store as its parts use them. Nothing on disk. Threads: any; immutable."""
+"""`ReplicationConfig`: the settings of a replicated store, from its `StoreConfig`.
+
+Nothing is on disk. Threads: any; immutable.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ if TYPE_CHECKING:
     from segstore.storage.meta.topic_info import TopicInfo
 
 INTERNAL_FACTOR = 3
-"""Replicas of internal topics (Kafka: offsets.topic.replication.factor,
+"""The replication factor of internal topics (Kafka: offsets.topic.replication.factor,
 transaction.state.log.replication.factor)."""
 
 
 class ReplicationConfig(NamedTuple):
-    """Settings of a replicated store, which hold for its topics where these have none of their own. Times in
-    ms where the name says so, else in seconds.
+    """Settings of a replicated store, and defaults of its topics. Names that end in `_ms` are in ms, other
+    times in seconds.
     """
 
     default_factor: int
@@ -33,11 +36,11 @@ class ReplicationConfig(NamedTuple):
     heartbeat_interval_ms: int
     session_timeout_ms: int
     inline: bool = False
-    """Whether an application's append writes all in-sync replicas itself."""
+    """Whether the appending thread writes all in-sync replicas itself."""
 
     @classmethod
     def of(cls, store: StoreConfig, inline: bool = False) -> ReplicationConfig:
-        """Return those of a store."""
+        """Return the replication settings of a store."""
         return cls(
             default_factor=store.default_replication_factor,
             min_insync_replicas=store.min_insync_replicas,
@@ -54,8 +57,8 @@ class ReplicationConfig(NamedTuple):
         )
 
     def factor_of(self, topic: str, directories: int) -> int:
-        """Return the replication factor of a new topic for which none was given. Internal topics have
-        Kafka's, at most one replica in each directory.
+        """Return the default replication factor of a new topic. Internal topics have INTERNAL_FACTOR, or the
+        number of directories if that is lower.
         """
         return min(INTERNAL_FACTOR, directories) if topic in INTERNAL else self.default_factor
 
@@ -67,7 +70,7 @@ class ReplicationConfig(NamedTuple):
         )
 
     def topic_settings(self, info: TopicInfo) -> TopicSettings:
-        """Return what the controller decides a topic's elections by."""
+        """Return a topic's settings for the controller, with the store's values as defaults."""
         own, given = info.settings, info.settings.explicit
         return TopicSettings(
             own.min_insync_replicas if "min.insync.replicas" in given else self.min_insync_replicas,
@@ -77,5 +80,5 @@ class ReplicationConfig(NamedTuple):
         )
 
     def replica_config(self, info: TopicInfo) -> ReplicaConfig:
-        """Return what the replicas of a topic decide by."""
+        """Return a topic's settings for its replicas."""
         return ReplicaConfig(self.topic_settings(info).min_insync_replicas, self.lag_time_max_ms)

@@ -1,4 +1,7 @@
-"""`PartitionState` and `ReplicaState`: what `ReplicatedStore.describe_partition` tells. Not on disk."""
+"""`PartitionState` and `ReplicaState`: the result of `ReplicatedStore.describe_partition`.
+
+Nothing is on disk. Threads: any; immutable.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from typing import NamedTuple
 
 
 class ReplicaState(NamedTuple):
-    """A replica as its leader sees it. `log_end_offset` is -1 where the leader does not know it; `lag` is in
-    records, `lag_ms` the time since the replica had all records, -1 where it never had.
+    """A replica, as its leader sees it. `log_end_offset` is -1 if the leader does not know it; `lag` is in
+    records; `lag_ms` is the time since the replica last had all records, -1 if it never had.
     """
 
     id: int
@@ -18,8 +21,8 @@ class ReplicaState(NamedTuple):
 
 
 class PartitionState(NamedTuple):
-    """The state of a partition, as the controller has made it durable (Kafka: PartitionRegistration).
-    `leader` is -1 where none leads; `offline` has the replicas whose directories have failed or are missing.
+    """The state of a partition in the metadata (Kafka: PartitionRegistration). `leader` is -1 without a
+    leader; `offline` are the replicas whose directories have failed or are missing.
     """
 
     leader: int

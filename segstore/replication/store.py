@@ -1,7 +1,8 @@
-"""`ReplicatedStore` and `ReplicatedPartitionLog`: a replicated store and its partitions, as users see them.
+"""`ReplicatedStore` and `ReplicatedPartitionLog`: the public classes of a replicated store and its
+partitions.
 
-They add to `Store` and `PartitionLog` what replicas bring: acknowledgements, the state of partitions,
-elections. Threads: any.
+They extend `Store` and `PartitionLog` by acknowledgements, the state of replicas, elections, reassignments
+and healing. Nothing is on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -70,22 +71,22 @@ if TYPE_CHECKING:
 ACKS: Mapping[object, int] = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 AT_ONCE = ALL._replace(timeout_ms=0)
 COMMITTED = 10.0
-"""Seconds that `await_committed` waits at most."""
+"""The longest wait of `await_committed` in seconds."""
 ELECTIONS = {"preferred": Election.PREFERRED, "unclean": Election.UNCLEAN}
 
 
 class ReplicatedPartitionLog(PartitionLog):
-    """A partition of a replicated store: always the log of the replica that leads. Readers see it up to the
-    high watermark, below which all in-sync replicas have it.
+    """A partition of a replicated store, always by the log of its leader. Readers see records below the high
+    watermark, which all in-sync replicas have.
     """
 
     has_replicas = True
     _near: PartitionLog | None = None
-    """The log of the follower that was read last."""
+    """The log of the follower that `nearest` returned last."""
 
     def nearest(self, rack: str, offset: int) -> PartitionLog:
-        """Return the log of the follower in the directory whose id is `rack`, where it is in sync and has
-        `offset`; else this one (R39; Kafka: RackAwareReplicaSelector, KIP-392).
+        """Return the log of the follower in the directory with the id `rack`, if it is in sync and has
+        `offset`; else this log (R39; Kafka: RackAwareReplicaSelector, KIP-392).
         """
         assert isinstance(self.store, ReplicatedStore)
         key = PartitionKey(self.topic, self.partition)
@@ -110,21 +111,21 @@ class ReplicatedPartitionLog(PartitionLog):
         timeout_ms: float = 30_000,
         expected_offset: int | None = None,
     ) -> int:
-        """Append one record, as `PartitionLog.append` does; returns its offset.
+        """Append one record, as `PartitionLog.append` does; return its offset.
 
-        `acks`: "all" waits until all in-sync replicas have the record; 1 until the leader has it; 0 as 1, but
-        nothing is promised. While no replica leads, the call waits for one. Raises besides
-        NotEnoughReplicasError: nothing was written; and NotEnoughReplicasAfterAppendError,
-        NotLeaderOrFollowerError, RequestTimedOutError after `timeout_ms`: whether the record stays is not
-        known (R23). The first append that the leader's disk refuses raises StorageError, and others go to the
-        replica that leads then (R32).
+        With `acks` "all" the call waits until all in-sync replicas have the record, with 1 or 0 until the
+        leader has it. While no replica leads, the call waits for a leader. Raises the errors of
+        `PartitionLog.append`; NotEnoughReplicasError if too few replicas are in sync, and nothing was
+        written; NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, or after `timeout_ms`
+        RequestTimedOutError, if the record was written, but may be lost later (R23). If the leader's disk
+        refuses an append, that append raises StorageError, and later appends go to a new leader (R32).
         """
         expected = self._expected(expected_offset)
         usual = acks == "all" and timeout_ms == 30_000 and not self._internal
         asked = ALL if usual else self._acks(acks, timeout_ms)
         own = self._own
         if own is not None and own.tail.may_be_open and not self.context.closed:
-            # As `append_inline`, in place: half of what such an append takes is calls of Python's.
+            # A copy of `append_inline`: Python calls take half of the time of such an append.
             acknowledger = own.acks
             assert acknowledger is not None
             try:
@@ -197,9 +198,9 @@ class ReplicatedPartitionLog(PartitionLog):
         )
 
     def flush(self) -> None:
-        """Make all that was appended durable on the disks of all in-sync replicas, at the same time
-        (fdatasync): whichever of them leads after a power cut of all disks has it. A replica whose disk fails
-        leaves the ISR, and is not waited for. Raises UnknownTopicOrPartitionError, NotLeaderOrFollowerError,
+        """Make all appended records durable (fdatasync) on the disks of all in-sync replicas, in parallel. So
+        after a power cut of all disks any leader has these records. A replica whose disk fails leaves the
+        ISR, and is not waited for. Raises UnknownTopicOrPartitionError, NotLeaderOrFollowerError,
         RequestTimedOutError after 30 s.
         """
         check_apart("flush()")
@@ -208,13 +209,15 @@ class ReplicatedPartitionLog(PartitionLog):
         self.store.replicated.sync([(self.topic, self.partition)])
 
     def await_committed(self) -> None:
-        """Wait until readers see all that was committed before the present leader was elected (R38): after a
-        crash that takes until enough replicas are in sync again. Raises OffsetNotAvailableError.
+        """Wait until readers see all records committed before the current leader was elected (R38). After a
+        crash this takes until enough replicas are in sync again. Raises OffsetNotAvailableError.
         """
         self._committed_within(COMMITTED)
 
     def check_committed(self) -> None:
-        """See `PartitionLog.check_committed`; the present leader may have been elected a moment ago (R38)."""
+        """Raise OffsetNotAvailableError unless readers see all records committed before the current leader
+        was elected (R38).
+        """
         self._committed_within(0)
 
     def _committed_within(self, seconds: float) -> None:
@@ -226,20 +229,24 @@ class ReplicatedPartitionLog(PartitionLog):
             )
 
     def partition_for_write(self) -> Partition:
-        """Return the log of the replica that leads, for other ways of appending; wait for one. Errors as
+        """Wait for a leader, and return its log for appends by other modules. Errors as
         `PartitionLog.partition_for_write`, and NotLeaderOrFollowerError.
         """
         return self._leading(ALL)
 
     def partition_led(self) -> Partition:
-        """See `PartitionLog.partition_led`."""
+        """Return the leader's log for appends, without waiting. Raises OffsetNotAvailableError while no
+        replica leads.
+        """
         try:
             return self._leading(AT_ONCE)
-        except NotLeaderOrFollowerError as error:  # here it says that nothing was written
+        except NotLeaderOrFollowerError as error:
             raise OffsetNotAvailableError(str(error)) from None
 
     def append_may_wait(self, acks: int) -> bool:
-        """See `PartitionLog.append_may_wait`; a replica that leads is waited for, too."""
+        """Return whether an append with these `acks` (0, 1, -1) may wait for a leader, for followers, or for
+        a sync because of `flush.messages`.
+        """
         assert isinstance(self.store, ReplicatedStore)
         key = PartitionKey(self.topic, self.partition)
         return self.store.replicated.manager.leader(key) is None or super().append_may_wait(acks)
@@ -255,8 +262,8 @@ class ReplicatedPartitionLog(PartitionLog):
         return Acks(ACKS[acks], most)
 
     def _leading(self, acks: Acks) -> Partition:
-        """Return the log of the replica that leads; wait for one. Raises NotLeaderOrFollowerError where none
-        leads within the time.
+        """Wait for a leader, and return its log. Raises NotLeaderOrFollowerError after the timeout of `acks`,
+        UnknownTopicOrPartitionError if the partition was deleted, and the error of a stopped controller.
         """
         self.context.check_writable()
         assert isinstance(self.store, ReplicatedStore)
@@ -276,7 +283,7 @@ class ReplicatedPartitionLog(PartitionLog):
 
 
 class ReplicatedStore(Store):
-    """Topics in several directories, each partition in some of them."""
+    """A store over several directories; each partition has replicas in some of them."""
 
     _inner = frozenset({"lead_to", "replicated"})
 
@@ -287,30 +294,30 @@ class ReplicatedStore(Store):
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Return the paths of the data directories, by their ids; those that are offline too."""
+        """Return the paths of all data directories, in the order of their ids, also of offline ones."""
         return self.replicated.directories
 
     @property
     def witness(self) -> str | None:
-        """Return the path of the witness, None where the store has none."""
+        """Return the path of the witness, None without a witness."""
         return next(iter(self.replicated.paths[self.replicated.data_directories :]), None)
 
     def _make_log(self, topic: str, partition: int, source: Partition | ReadOnlyPartition) -> PartitionLog:
         return ReplicatedPartitionLog(topic, partition, self, self.context, source)
 
     def partition(self, topic: str, partition: int = 0) -> PartitionLog:
-        """See `Store.partition`; the log is always that of the replica that leads."""
+        """Return a partition's log, which always uses its current leader. Errors as `Store.partition`."""
         log, manager = super().partition(topic, partition), self.replicated.manager
         key = PartitionKey(topic, log.partition)
         leader = manager.leaders.get(key)
-        if leader is not None and leader.partition is not log.source:  # it has moved meanwhile
+        if leader is not None and leader.partition is not log.source:  # another leader was elected since
             with manager.redirecting:
                 leader = manager.leaders.get(key, leader)
                 log.follow_leader(leader.partition)
         return log
 
     def lead_to(self, key: PartitionKey, partition: Partition) -> None:
-        """Send the log that applications have to the replica that leads now."""
+        """Let the partition's log object, if there is one, use the log of a new leader."""
         log = self._logs.get((key.topic, key.partition))
         if log is not None:
             log.follow_leader(partition)
@@ -325,12 +332,13 @@ class ReplicatedStore(Store):
         assignments: Mapping[int, Sequence[int]] | None = None,
         exist_ok: bool = False,
     ) -> TopicInfo:
-        """Create a topic, as `Store.create_topic` does, with `replication_factor` replicas of each partition,
-        by default default.replication.factor. `assignments` says where instead: directory ids by partition,
-        the preferred leader first. With `exist_ok` a topic that exists must have the replication factor that
-        is given, too; where its replicas are may differ from `assignments`.
+        """Create a topic, as `Store.create_topic` does. Each partition has `replication_factor` replicas, by
+        default default.replication.factor. `assignments` has instead the directory ids of each partition, the
+        preferred leader first. With `exist_ok` an existing topic must also have the given
+        `replication_factor`; its replicas may lie in other directories than those of `assignments`.
 
-        Raises InvalidReplicationFactorError, InvalidReplicaAssignmentError, QuorumLostError besides.
+        Raises the errors of `Store.create_topic`, InvalidReplicationFactorError,
+        InvalidReplicaAssignmentError, QuorumLostError.
         """
         check_apart("create_topic()")
         check_not_internal(name, "groups and transactions make it when they need it")
@@ -367,7 +375,9 @@ class ReplicatedStore(Store):
         *,
         replication_factor: int | None = None,
     ) -> TopicInfo:
-        """See `Store.ensure_topic`; where `replication_factor` is None, a topic that exists may have any."""
+        """Return the topic, and create it if it is missing, as `Store.ensure_topic` does. If
+        `replication_factor` is None, an existing topic may have any replication factor.
+        """
         if partitions is not None:
             return self.create_topic(
                 name, partitions, config, replication_factor=replication_factor, exist_ok=True
@@ -396,7 +406,7 @@ class ReplicatedStore(Store):
         return self.replicated.topic_admin.await_topic(name)
 
     def sweep_states(self) -> dict[tuple[str, int], SweepState]:
-        """See `Store.sweep_states`: of the replicas that lead."""
+        """Return the state of each partition's sweeps in its leader, by (topic, partition)."""
         self.context.check_open()
         return self.replicated.of_leaders(read_states)
 
@@ -404,7 +414,7 @@ class ReplicatedStore(Store):
         return self.replicated.of_leaders(cleaned_offsets)
 
     def describe_partition(self, topic: str, partition: int = 0) -> PartitionState:
-        """Return leader, epochs, replicas, ISR and ELR of a partition, and how far each replica is.
+        """Return leader, epochs, replicas, ISR and ELR of a partition, and the lag of each replica.
 
         Raises UnknownTopicOrPartitionError.
         """
@@ -428,8 +438,8 @@ class ReplicatedStore(Store):
         )
 
     def leaders(self, topic: str, partitions: Sequence[int]) -> list[tuple[int, int]]:
-        """Return leader and leader epoch of a topic's partitions, in their order; (-1, -1) for one that is
-        not there. Raises UnknownTopicOrPartitionError, StoreClosedError.
+        """Return (leader, leader epoch) of each of these partitions, (-1, -1) for an unknown partition.
+        Raises UnknownTopicOrPartitionError if the topic is unknown; StoreClosedError.
         """
         self.context.check_open()
         find_topic(self.replicated.topics, topic)
@@ -451,14 +461,14 @@ class ReplicatedStore(Store):
         if remote is None or remote.end_offset < 0 or not isinstance(role, Leader):
             return ReplicaState(broker, -1, -1, -1, path)
         known, caught_up = remote.end_offset, remote.last_caught_up_ms
-        if broker in role.isr.maximal:  # it has all that is shown (R15), by its fetches, or by appends inline
+        if broker in role.isr.maximal:  # so it has all records below the high watermark (R15)
             known = max(known, leader.replica.high_watermark)
         lag_ms = 0 if known >= end else -1 if caught_up is None else now_ms() - caught_up
         return ReplicaState(broker, known, max(end - known, 0), lag_ms, path)
 
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Return {"topic-partition": {Kafka's name: value}}, as `Store.metrics`, with what
-        `replication.metrics.partition_metrics` adds to it: replicas in sync, their lag.
+        """Return {"topic-partition": {Kafka's name: value}}: the metrics of `Store.metrics`, and the numbers
+        of replicas and in-sync replicas and their lag.
         """
         found = super().metrics()
         for key, of_replicas in self._partition_metrics().items():
@@ -466,9 +476,9 @@ class ReplicatedStore(Store):
         return found
 
     def replication_metrics(self) -> dict[str, dict[str, Any]]:
-        """Return {Kafka's type: {Kafka's name: value}} of all of the store: "ReplicaManager",
-        "ReplicaFetcherManager", "KafkaController", "ControllerStats". What Kafka gives as a rate is counted
-        since the store was opened.
+        """Return {Kafka's type: {Kafka's name: value}} of the whole store. The types are "ReplicaManager",
+        "ReplicaFetcherManager", "KafkaController" and "ControllerStats". Kafka's rates are counts since the
+        store was opened.
         """
         self.context.check_open()
         side = self.replicated
@@ -477,14 +487,18 @@ class ReplicatedStore(Store):
         return replication_metrics(side, max([0, *lags]))
 
     def all_families(self) -> list[Family]:
-        """See `Store.all_families`; with those of replicas."""
+        """Return all metrics, those of replication included, without reading records. Raises
+        StoreClosedError, StorageError.
+        """
         whole = self.replication_metrics()
         with os_errors():
             more = samples(whole, directory_metrics(self.replicated), self._partition_metrics())
             return [*store_families(self._measured()), *more, *self._more_families()]
 
     def unready(self) -> list[str]:
-        """See `Store.unready`; with a lost quorum, and partitions that nobody leads."""
+        """Return the reasons why the open store can't do all of its work, also a lost quorum and partitions
+        without a leader.
+        """
         side, error = self.replicated, self.replicated.controller.error
         headless = [str(key) for key, each in [*side.manager.partitions.items()] if each.leader == NO_LEADER]
         lost = [] if error is None else [f"the metadata can't change: {error}"]
@@ -505,10 +519,10 @@ class ReplicatedStore(Store):
         confirm: bool = False,
         timeout_ms: float = 30_000,
     ) -> dict[tuple[str, int], Exception | None]:
-        """Elect leaders: "preferred", the first replica of each partition if it is in sync; "unclean", any
-        live replica of a partition that has no leader, which may lose records, and needs `confirm=True` (R24,
-        R29; Kafka: Admin.electLeaders). By default of all partitions. Returns for each partition None, or why
-        nobody was elected.
+        """Elect leaders of `partitions`, by default of all (R24, R29; Kafka: Admin.electLeaders). "preferred"
+        elects the first replica of each partition, if it is in sync. "unclean" elects any live replica of
+        partitions without a leader; this may lose records, and needs `confirm=True`. Returns for each
+        partition None, or the error because of which no leader was elected.
 
         Raises InvalidArgumentError, UnknownTopicOrPartitionError, QuorumLostError.
         """
@@ -547,13 +561,14 @@ class ReplicatedStore(Store):
         return None
 
     def reassign(self, target: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
-        """Begin to move partitions to other directories: `target` has the directory ids of each, the
-        preferred leader first; None cancels what is in progress (R30; Kafka:
-        Admin.alterPartitionReassignments). It is done when `reassignments` does not show the partition any
-        more.
+        """Begin to move partitions to other directories. `target` has the directory ids of each partition,
+        the preferred leader first; None cancels a reassignment in progress (R30; Kafka:
+        Admin.alterPartitionReassignments). A reassignment is complete when `reassignments` no longer has the
+        partition.
 
         Raises InvalidReplicaAssignmentError, NoReassignmentInProgressError, UnknownTopicOrPartitionError,
-        QuorumLostError: then nothing of it was begun from that partition on.
+        QuorumLostError. Partitions before the failed one in `target` are being moved then, later ones are
+        not.
         """
         self.context.check_writable()
         side = self.replicated
@@ -570,13 +585,13 @@ class ReplicatedStore(Store):
             side.controller.call(_reassignment(key, replicas))
 
     def replace_directory(self, directory: int, path: str | os.PathLike[str]) -> None:
-        """Let `path` take the place of a directory that has failed or is missing: a new directory, which is
-        made where it is missing, or the same one, which came back. Its replicas fetch what they lack, and
-        return to the ISR when they have it; this returns before that. Later opens name the new path. The
-        witness is replaced by the number behind those of the directories.
+        """Replace a directory that has failed or is missing by the one at `path`: a new directory, which is
+        made if it does not exist, or the same directory after it came back. This returns before its replicas
+        have fetched the records that they lack and are in the ISR again. Later opens must name the new path.
+        The id of the witness is the number of data directories.
 
-        Raises InvalidArgumentError where that directory works, or the new one holds something else;
-        StaleDirectoryError, StoreLockedError, StorageError, QuorumLostError.
+        Raises InvalidArgumentError if the directory works, or `path` has other topics; StaleDirectoryError if
+        `path` belongs to another store or another id; StoreLockedError, StorageError, QuorumLostError.
         """
         check_apart("replace_directory()")
         self.context.check_writable()
@@ -591,15 +606,16 @@ class ReplicatedStore(Store):
         timeout_ms: float = 3_600_000,
         progress: Callable[[int], None] | None = None,
     ) -> list[Healed]:
-        """Find damaged replicas of a partition, by default of all: all bytes of all replicas are read, and
-        checked. A damaged one leaves the ISR, and what it has from the damage on is moved to the quarantine
-        and copied anew from a replica in sync; where it led, such a replica is elected first. Returns what
-        was healed, once it is in sync again. Partitions stay in use; with too few replicas in sync meanwhile
-        acks=all is refused. Replicas that are offline are passed over.
+        """Find and repair damaged replicas of a partition, by default of all partitions; return the repaired
+        replicas. All bytes of all online replicas are read and checked. A damaged replica leaves the ISR, its
+        log from the damage on is moved to the quarantine, and the records are copied from an in-sync replica.
+        If the damaged replica led, an in-sync replica is elected first. This returns when the repaired
+        replicas are in sync again. Until then partitions stay in use, but appends with acks=all are refused
+        if too few replicas are in sync.
 
-        `timeout_ms` is for each replica; `progress` is called with the bytes of each segment that was read.
-        Raises NoSoundReplicaError where no other replica in sync has the same records whole: nothing was
-        changed in that partition; KafkaTimeoutError, UnknownTopicOrPartitionError, QuorumLostError,
+        `timeout_ms` is the time for each replica; `progress` is called with the size in bytes of each segment
+        that was read. Raises NoSoundReplicaError if no other in-sync replica has the damaged records: these
+        partitions were not changed; KafkaTimeoutError, UnknownTopicOrPartitionError, QuorumLostError,
         StorageError.
         """
         check_apart("heal()")
@@ -615,7 +631,7 @@ class ReplicatedStore(Store):
             return heal(side, keys, limit, progress or (lambda size: None))
 
     def reassignments(self) -> dict[tuple[str, int], PartitionState]:
-        """Return the partitions that are being moved, and their states."""
+        """Return the states of all partitions with a reassignment in progress, by (topic, partition)."""
         self.context.check_open()
         states = list(self.replicated.manager.partitions.items())
         moving = [key for key, state in states if state.reassigning]
@@ -623,7 +639,7 @@ class ReplicatedStore(Store):
 
 
 def _keys(name: str, partitions: object) -> list[PartitionKey]:
-    """Return partitions that a caller names by pairs. Raises InvalidTypeError."""
+    """Return the keys of (topic, partition) pairs. Raises InvalidTypeError."""
     if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
         raise InvalidTypeError(
             f"{name} must be pairs of topic and partition, not {type(partitions).__name__}"

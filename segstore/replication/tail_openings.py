@@ -1,7 +1,7 @@
-"""`TailOpenings`: when the native tail of a leader is opened by threads.
+"""`TailOpenings`: decides when threads open the native tail of a leader.
 
-Nothing is on disk. Threads: the leader's directory's own, and those of its followers, which may see a
-chance at the same time: one of them too many or too few is let go by then.
+Nothing is on disk. Threads: those of the leader's directory and of its followers' directories. If two threads
+ask at the same time, the number of skipped openings may be wrong by one, which is harmless.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
     from segstore.storage.segment.native_tail import NativeTail
 
 MOST_IN_VAIN = 63
-"""Chances to open tails that are let go by at most, while nothing is appended by them."""
+"""The largest number of openings that are skipped in a row."""
 
 
 class TailOpenings:
-    """How it went when a leader's tail was opened by threads. After one time in vain, by which nothing was
-    appended as others paused it at once, so many chances are let go by; each time twice as many.
+    """A backoff for opening a leader's tail. If an opened tail was closed again without an append, the next
+    openings are skipped; the number of skipped openings doubles each time, up to MOST_IN_VAIN.
     """
 
     def __init__(self) -> None:
         self._last: NativeTail | None = None
-        self._in_vain = self._left = 0
+        self._backoff = self._skips_left = 0
 
     def are_due(self) -> bool:
-        """Return whether the tail is to be opened at this chance."""
+        """Return whether the tail should be opened now."""
         last, self._last = self._last, None
         if last is not None and not last.is_open:
-            self._in_vain = 0 if last.moved else min(2 * self._in_vain + 1, MOST_IN_VAIN)
-            self._left = self._in_vain
+            self._backoff = 0 if last.moved else min(2 * self._backoff + 1, MOST_IN_VAIN)
+            self._skips_left = self._backoff
         elif last is not None:
             self._last = last
-        self._left -= self._left > 0
-        return not self._left
+        self._skips_left -= self._skips_left > 0
+        return not self._skips_left
 
     def began(self, tail: NativeTail) -> None:
-        """Note that the tail was to be opened."""
+        """Note that the tail was opened."""
         self._last = tail

@@ -1,8 +1,8 @@
-"""Creates, alters, grows and deletes topics of a replicated store, by the controller (Kafka: Admin,
+"""`ReplicatedTopicAdmin`: creates, alters, grows and deletes topics of a replicated store (Kafka: Admin,
 ReplicationControlManager, ConfigurationControlManager).
 
-On disk are records in the metadata log; the directories make what belongs to them when they hear of it.
-Threads: any; a change is decided by the controller, one after the other.
+On disk are records in the metadata log; each directory makes the folders of its own partitions when the
+change is published. Threads: any; the controller decides the changes one after the other.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
 
 
 SETTLED = 5.0
-"""Seconds that a change waits at most for the leaders to go by it."""
+"""The longest wait in seconds until leaders use changed settings."""
 LED = 30.0
-"""Seconds that a new topic waits at most for leaders, and then for stagers to see it."""
+"""The longest wait in seconds for the leaders of a new topic, and again for its files for stagers."""
 
 
 class ReplicatedTopicAdmin:
-    """The topics of a replicated store; `topics` has all by name, and is replaced whole."""
+    """The topics of a replicated store. `topics` has all of them by name; a change replaces the mapping."""
 
     def __init__(self, manager: ReplicaManager, settings: ReplicationConfig) -> None:
         self._manager, self._settings = manager, settings
         self.topics: dict[str, TopicInfo] = {}
         self.changes = 0
-        """How often topics came or went."""
+        """The number of published changes that created or deleted topics."""
 
     @property
     def settings(self) -> ReplicationConfig:
@@ -62,7 +62,7 @@ class ReplicatedTopicAdmin:
         return self._settings
 
     def load(self, image: MetadataImage, core: Controller) -> None:
-        """Take the topics that the metadata has, and tell the core their settings."""
+        """Load the topics of a metadata image, and pass their settings to the core."""
         numbers: dict[str, list[int]] = {}
         for key in image.partitions:
             numbers.setdefault(key.topic, []).append(key.partition)
@@ -76,10 +76,10 @@ class ReplicatedTopicAdmin:
         assert self._manager.controller is not None
         return self._manager.controller
 
-    # --- what applications ask -------------------------------------------------------------------
+    # --- calls of applications -------------------------------------------------------------------
 
     def create(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Create a topic with the default replication factor; see `create_with`."""
+        """Create a topic with the default replication factor. Errors as `create_with`."""
         factor = self._settings.factor_of(name, len(self._manager.directories))
         return self.create_with(name, partitions, config, factor, None)
 
@@ -91,10 +91,11 @@ class ReplicatedTopicAdmin:
         factor: int,
         assignments: Mapping[int, Sequence[int]] | None,
     ) -> TopicInfo:
-        """Create a topic, which is durable, and has a leader in each partition, when this returns.
+        """Create a topic durably, and wait until each partition has a leader.
 
         Raises TopicAlreadyExistsError, InvalidTopicError, ConfigError, InvalidReplicationFactorError,
-        InvalidReplicaAssignmentError, QuorumLostError; KafkaTimeoutError: it is there, without some leaders.
+        InvalidReplicaAssignmentError, QuorumLostError; KafkaTimeoutError if the topic was created, but some
+        partitions have no leader.
         """
         info = new_topic(name, partitions, config)
         factor = arguments.whole("replication_factor", factor, None)
@@ -122,12 +123,12 @@ class ReplicatedTopicAdmin:
         if assignments is not None:
             return check_assignments(assignments, numbers, core.cluster.brokers)
         live = [broker for broker in sorted(core.cluster.brokers) if core.cluster.active(broker)]
-        start = numbers.start or len(core.partitions)  # so that leaders go round the directories
+        start = numbers.start or len(core.partitions)  # so that leaders are spread over the directories
         return dict(zip(numbers, place(len(numbers), factor, live, start), strict=True))
 
     def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Change settings; None restores the default. Raises ConfigError, UnknownTopicOrPartitionError,
-        QuorumLostError.
+        """Change a topic's settings; the value None restores a default. Raises ConfigError,
+        UnknownTopicOrPartitionError, QuorumLostError.
         """
         made: list[TopicInfo] = []
         wanted = dict(config) if isinstance(config, Mapping) else config
@@ -142,7 +143,7 @@ class ReplicatedTopicAdmin:
         return made[-1]
 
     def _await_settings(self, info: TopicInfo) -> None:
-        """Wait until the leaders go by the topic's settings, but for those whose directories hang."""
+        """Wait for at most SETTLED seconds until the leaders use the topic's settings."""
         keys = [PartitionKey(info.name, number) for number in info.partition_ids]
 
         def settled() -> bool:
@@ -156,12 +157,12 @@ class ReplicatedTopicAdmin:
         self._manager.news.until(settled, SETTLED, 0.01)
 
     def _reconfigured(self, core: Controller, info: TopicInfo) -> Effects:
-        """Return what follows from changed settings of a topic for its partitions."""
+        """Return the core's effects of a topic's changed settings."""
         keys = [PartitionKey(info.name, number) for number in info.partition_ids]
         return core.configure(keys, self._settings.topic_settings(info))
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Let a topic have `total` partitions. Raises InvalidArgumentError where it has as many already,
+        """Grow a topic to `total` partitions. Raises InvalidArgumentError if it has as many or more already,
         UnknownTopicOrPartitionError, QuorumLostError.
         """
         added: list[int] = []
@@ -194,17 +195,16 @@ class ReplicatedTopicAdmin:
         self._controller.call(decide)
 
     def _decided(self, name: str) -> TopicInfo:
-        """Return a topic as the image has it: in `topics` what was decided just before is missing, since it
-        is not published yet. Raises UnknownTopicOrPartitionError, InvalidTypeError.
-        """
+        """Return a topic with all decided changes. Raises UnknownTopicOrPartitionError, InvalidTypeError."""
+        # From the image: `topics` lacks decisions that are not published yet.
         image = self._controller.image
         check_there(image.topics, name)
         numbers = [key.partition for key in image.partitions if key.topic == name]
         return _info(name, image.topics[name], numbers)
 
     def await_topic(self, name: str) -> TopicInfo | None:
-        """Return a topic that somebody has created, once it has leaders, as the call that creates it does;
-        None where it is not there any more. Raises KafkaTimeoutError.
+        """Wait until an existing topic is published and has leaders, and return it; None if it was deleted.
+        Raises KafkaTimeoutError.
         """
         controller = self._controller
         self._manager.news.until(
@@ -220,13 +220,14 @@ class ReplicatedTopicAdmin:
         keys = [PartitionKey(name, number) for number in numbers]
         if not self._manager.await_leaders(keys, LED * 1000):
             raise KafkaTimeoutError(f"not all partitions of {name!r} have a leader after {LED:g} s")
-        self._manager.await_told(LED)
+        self._manager.await_topic_files(LED)
 
-    # --- what the controller publishes -----------------------------------------------------------
+    # --- changes from the controller -------------------------------------------------------------
 
     def publish(self, published: Published) -> tuple[set[str], set[str]]:
-        """Take what is durable, and return the topics whose settings have changed, and those that came, went,
-        grew, or have other settings; called in the controller's thread, before the directories hear of it.
+        """Apply durable changes to `topics`. Return the names of topics with changed settings, and the names
+        of topics with changed settings or partitions, deleted topics included. Called in the controller's
+        thread, before the changes are passed to the directories.
         """
         topics, changed, configured = dict(self.topics), False, set[str]()
         reshaped = set[str]()
@@ -255,7 +256,7 @@ class ReplicatedTopicAdmin:
         return configured, reshaped | configured
 
     def changes_for(self, broker: int, keys: Iterable[PartitionKey]) -> list[DirectoryChange]:
-        """Return what a directory hears of these partitions."""
+        """Return a directory's changes of these partitions, by topic."""
         return [
             self._change(broker, topic, numbers)
             for topic, numbers in _by_topic(keys).items()
@@ -264,9 +265,9 @@ class ReplicatedTopicAdmin:
 
     def _change(self, broker: int, topic: str, numbers: list[int]) -> DirectoryChange:
         info, states = self.topics[topic], self._manager.partitions
-        here = tuple(n for n in info.partition_ids if broker in states[PartitionKey(topic, n)].replicas)
+        assigned = tuple(n for n in info.partition_ids if broker in states[PartitionKey(topic, n)].replicas)
         changed = tuple((n, states[PartitionKey(topic, n)]) for n in numbers)
-        return DirectoryChange(replace(info, partition_ids=here), self.replica_config(info), changed)
+        return DirectoryChange(replace(info, partition_ids=assigned), self.replica_config(info), changed)
 
     def replica_config(self, info: TopicInfo) -> ReplicaConfig:
         """Return the settings of a topic's replicas."""
@@ -274,13 +275,13 @@ class ReplicatedTopicAdmin:
 
 
 def _info(name: str, topic: MetadataTopic, numbers: Iterable[int]) -> TopicInfo:
-    """Return a topic of the image that has these partitions."""
+    """Return the `TopicInfo` of a topic in the metadata image, with the partitions `numbers`."""
     made = new_topic(name, 1, topic.config)
     return replace(made, topic_id=topic.topic_id, partition_ids=tuple(sorted(numbers)))
 
 
 def _by_topic(keys: Iterable[Key]) -> dict[str, list[int]]:
-    """Return the partitions' numbers by topic."""
+    """Return the partition numbers of `keys` by topic."""
     found: dict[str, list[int]] = {}
     for key in keys:
         assert isinstance(key, PartitionKey)

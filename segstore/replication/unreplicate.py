@@ -1,12 +1,12 @@
-"""A directory of a replicated store becomes a store without replicas, without copying: the way back from
-`adoption` (no class of Kafka's).
+"""Makes one directory of a replicated store a plain store (a store without replicas), without copying: the
+reverse of `adoption`. Kafka has no such class.
 
 On disk are a ConfigRecord in the metadata log, and the directory's own files. Threads: one. The steps:
-1. The directory is in all ISRs, and has all that the leaders have; that is synced.
-2. The record says so, on a majority. From then on the other directories can't be opened as a store, which
-   would go on in its own way: `open_replicated` finishes what is left here, and refuses.
-3. The directory gets leader epochs of its own, and its copy of the metadata log is deleted. Once that has
-   begun, it opens as a plain store, which completes it.
+1. Wait until the directory is in all ISRs and has all records of the leaders, and sync it.
+2. Write the ConfigRecord to a majority. From then on `open_replicated` refuses the other directories, which
+   would otherwise become a second, different store; it also finishes step 3 after a crash.
+3. Give the directory new leader epochs, and delete its copy of the metadata log. After a crash in this step
+   `open` opens the directory as a plain store, and finishes the step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from segstore.replication.replicated_writer import ReplicatedWriter
 from segstore.storage.context import Clock, os_errors, wall_clock
 
 LOOK = 0.05
-"""Seconds between two looks at replicas that catch up, where nothing is told."""
+"""Seconds between two checks of replicas that catch up, if no change is counted in `news`."""
 
 
 def unreplicate(
@@ -43,13 +43,13 @@ def unreplicate(
     files: Files | None = None,
     timeout_ms: float = 30_000,
 ) -> str:
-    """Let one directory of a replicated store be a store without replicas, which `open` opens from then on;
-    nothing is copied. Returns its path. The other directories are not a store any more, and may be removed.
-    `paths`, `witness` and `config` are as in `open_replicated`; no process may have the store open.
+    """Make one directory of a replicated store a store without replicas, for `open`, and return its path.
+    Nothing is copied. The other directories can't be opened as a store any more, and may be removed. `paths`,
+    `witness` and `config` are as in `open_replicated`; no process may have the store open.
 
-    Raises InvalidArgumentError, and nothing is changed, where the directory does not hold all: where a
-    partition has no replica there, or one that has not got all records within `timeout_ms`. Raises what
-    `open_replicated` raises; StaleDirectoryError where another directory became plain before.
+    Raises InvalidArgumentError, without a change, if a partition has no replica in the directory, or its
+    replica lacks records after `timeout_ms`; StaleDirectoryError if `unreplicate` was called for another
+    directory before; the errors of `open_replicated`.
     """
     check_apart("unreplicate()")
     settings, files = StoreConfig.parse({} if config is None else config), files or Files()
@@ -57,7 +57,7 @@ def unreplicate(
     number = arguments.whole("directory", directory, 0, len(paths) - 1)
     seconds = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
     path = given[number]
-    _check_replicated(files, given, witness is not None)
+    _check_replicated(files, given, witness is not None)  # else `open_replicated` would make a store
     directories, last = (given, None) if witness is None else (given[:-1], given[-1])
     with opening.open_replicated(directories, witness=last, config=config, clock=clock, files=files) as store:
         side = store.replicated
@@ -69,7 +69,7 @@ def unreplicate(
 
 
 def _check_replicated(files: Files, given: Sequence[str], witness: bool) -> None:
-    """Raise InvalidArgumentError where there is no replicated store: opening it would make one."""
+    """Raise InvalidArgumentError unless the directories are a replicated store."""
     with os_errors():
         places = plan(files, given, witness)
     if any(place.new for place in places.places):
@@ -77,8 +77,8 @@ def _check_replicated(files: Files, given: Sequence[str], witness: bool) -> None
 
 
 def _await_all(side: ReplicatedWriter, directory: int, seconds: float) -> None:
-    """Return once the directory has all records. Raises InvalidArgumentError where it will not, or does not
-    within the time; StorageError.
+    """Wait until the directory has all records, and sync it. Raises InvalidArgumentError if replicas are
+    missing, or records are missing after `seconds`; StorageError.
     """
     manager = side.manager
     never = [
@@ -96,7 +96,7 @@ def _await_all(side: ReplicatedWriter, directory: int, seconds: float) -> None:
 
 
 def _missing(side: ReplicatedWriter, directory: int) -> Iterator[str]:
-    """Tell of the partitions that the directory does not have in whole."""
+    """Yield a description of each partition that is incomplete in the directory."""
     manager = side.manager
     for key, state in sorted(manager.partitions.items()):
         leader, replica = manager.leader(key), manager.find(directory, key)
@@ -121,7 +121,7 @@ def _refusal(side: ReplicatedWriter, directory: int, missing: Sequence[str]) -> 
 
 
 def _record(side: ReplicatedWriter, directory: int) -> None:
-    """Make durable on a majority which directory becomes plain. Raises QuorumLostError."""
+    """Write to a majority which directory becomes a plain store. Raises QuorumLostError."""
     image = side.controller.image
 
     def decide(core: Controller, now: int) -> Decision:

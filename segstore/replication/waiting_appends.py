@@ -1,4 +1,7 @@
-"""Appends of applications that wait until all replicas in sync have their records (acks=all, R23)."""
+"""`WaitingAppends`: appends with acks=all that wait until all in-sync replicas have their records (R23).
+
+Nothing is on disk. Threads: any.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from segstore.replication.core.effects import Complete
 from segstore.replication.metadata.image import PartitionKey
 from segstore.threads import take
 
-Told = SimpleQueue[type[SegstoreError] | None]
+AnswerQueue = SimpleQueue[type[SegstoreError] | None]
 _UNKNOWN: dict[type[SegstoreError], str] = {
     RequestTimedOutError: "the records were appended, and are not committed yet: the time is over",
     NotLeaderOrFollowerError: "the records were appended, but leadership has moved since",
@@ -26,7 +29,7 @@ _UNKNOWN: dict[type[SegstoreError], str] = {
 
 
 class WaitingAppends:
-    """Appends to one partition that its core has not been told of. Threads: any."""
+    """Waiting appends to one partition that were not passed to its core yet."""
 
     def __init__(self, key: PartitionKey) -> None:
         self._key = key
@@ -35,31 +38,31 @@ class WaitingAppends:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, end_offset: int, timeout_ms: float) -> Told:
-        """Add an append that ends at this offset; return the queue that gets its answer."""
-        told: Told = SimpleQueue()
-        self._waiting.append(DelayedProduce(end_offset, now_ms() + int(timeout_ms), told))
-        return told
+    def add(self, end_offset: int, timeout_ms: float) -> AnswerQueue:
+        """Add an append that ends at `end_offset`; return the queue for its answer."""
+        queue: AnswerQueue = SimpleQueue()
+        self._waiting.append(DelayedProduce(end_offset, now_ms() + int(timeout_ms), queue))
+        return queue
 
     def take(self) -> list[DelayedProduce]:
-        """Return the appends that were added by now, for the core. One thread at a time calls this."""
+        """Remove and return the added appends, for the core. One thread at a time may call this."""
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
     def refuse(self) -> None:
-        """Answer all with NotLeaderOrFollowerError."""
+        """Answer all waiting appends with NotLeaderOrFollowerError."""
         while self._waiting:
             try:
                 waiting = self._waiting.popleft()
-            except IndexError:  # another thread has taken it
+            except IndexError:  # another thread has taken the last append
                 return
-            _told(waiting.ticket).put(NotLeaderOrFollowerError)
+            _queue_of(waiting.ticket).put(NotLeaderOrFollowerError)
 
-    def await_answer(self, told: Told, timeout_ms: float) -> None:
-        """Wait for an answer. Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError,
+    def await_answer(self, queue: AnswerQueue, timeout_ms: float) -> None:
+        """Wait for an append's answer. Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError,
         RequestTimedOutError.
         """
         try:
-            error = take(told, timeout_ms / 1000)
+            error = take(queue, timeout_ms / 1000)
         except Empty:
             error = RequestTimedOutError
         if error is not None:
@@ -67,10 +70,10 @@ class WaitingAppends:
 
 
 def answer(effect: Complete) -> None:
-    """Answer one append, of which the core says how it has ended."""
-    _told(effect.ticket).put(effect.error)
+    """Answer one append with the core's result."""
+    _queue_of(effect.ticket).put(effect.error)
 
 
-def _told(ticket: object) -> Told:
+def _queue_of(ticket: object) -> AnswerQueue:
     assert isinstance(ticket, SimpleQueue)
     return ticket

@@ -1,1 +1,1 @@
-"""Hot standbys: directories that follow a primary as its replica, and may take its place."""
+"""Hot standbys: directories that replicate a primary, and can be promoted in its place."""

@@ -1,6 +1,8 @@
-"""A directory is taken for a standby: a new one, one that was a standby of the same cluster, or that of an
-old primary, which comes back. On disk: `.segstore/role`, which is there before the primary knows the
-directory: a crash between the two leaves a standby that is registered by the next call. Threads: one.
+"""Prepares a directory for a standby: a new directory, the directory of a standby of the same cluster, or
+that of an old primary, which comes back.
+
+On disk is `.segstore/role`. It is written before the registration at the primary, so after a crash in between
+the next call registers the standby. Threads: one.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ _NOT_REGISTERED = -1
 
 
 class StandbyDirectoryState(Enum):
-    """What a directory is that is to be a standby: new; a standby already, whose primary answers, or does not
-    (ALONE); or that of an old primary.
+    """The state of a directory before it is opened as a standby: NEW, a standby whose primary answers (HELD)
+    or does not answer (ALONE), or the directory of an old primary (RETURNS).
     """
 
     NEW, HELD, ALONE, RETURNS = "new", "held", "alone", "returns"
@@ -36,9 +38,9 @@ class StandbyDirectoryState(Enum):
 def taken(
     files: Files, root: str, cluster: Cluster, source: str, choice: TopicChoice, mode: str
 ) -> tuple[Role, StandbyDirectoryState]:
-    """Return the role that the directory is to have, and what it is now. Nothing is changed. Raises as
-    `found_role`, `check_returns` and `Cluster.ask`; for another cluster than it was a standby of
-    InvalidArgumentError.
+    """Return the role that the directory will get, and its present state; nothing is changed. Raises
+    InvalidArgumentError if the directory is a standby of another cluster; as `found_role`, `check_returns`
+    and `Cluster.ask`.
     """
     held = found_role(files, root)
     try:
@@ -71,8 +73,8 @@ def _role(held: Role | None, cluster_id: str, source: str, choice: TopicChoice, 
 
 
 def registered(role: Role, cluster: Cluster) -> int:
-    """Register a standby; return its broker epoch, -1 where the primary does not answer now: then the
-    standby's thread registers it. Raises as `PrimaryClient.register`.
+    """Register a standby; return its broker epoch, -1 if the primary does not answer now: then the standby's
+    thread registers it later. Raises as `PrimaryClient.register`.
     """
     try:
         return PrimaryClient(cluster, role.cluster_id, role.directory_id, role.mode).register()
@@ -81,8 +83,8 @@ def registered(role: Role, cluster: Cluster) -> int:
 
 
 def begun(context: StoreContext, role: Role, cluster: Cluster) -> int:
-    """Make a standby of a new directory, which nobody has open yet, and do what `registered` does; where the
-    primary refuses it, nothing is left. Raises OSError, too.
+    """Write the role into a new directory, register the standby, and return its broker epoch as `registered`
+    does. If the primary refuses, all new files are removed again. Raises also OSError.
     """
     files, root = context.files, context.root
     files.ensure_directory(names.below(root, names.OURS))
@@ -97,8 +99,9 @@ def begun(context: StoreContext, role: Role, cluster: Cluster) -> int:
 
 
 def returned(context: StoreContext, role: Role, cluster: Cluster) -> int:
-    """Make a standby of the directory of an old primary, whose lock is held, and do what `registered` does;
-    where the primary refuses it, the directory is what it was. Raises OSError, too.
+    """Write the role into the directory of an old primary, whose lock is held, register the standby, and
+    return its broker epoch as `registered` does. If the primary refuses, the role is removed again. Raises
+    also OSError.
     """
     ROLE.write(context.files, context.root, role)
     try:
@@ -109,8 +112,8 @@ def returned(context: StoreContext, role: Role, cluster: Cluster) -> int:
 
 
 def found_role(files: Files, root: str) -> Role | None:
-    """Return the standby's role that a directory has, None where it has none yet. Raises InvalidArgumentError
-    for another role, or where a promotion was begun; CorruptCheckpointError, OSError.
+    """Return the standby's role of a directory, None without a role. Raises InvalidArgumentError for another
+    role, or if a promotion was begun; CorruptCheckpointError, OSError.
     """
     held = ROLE.read(files, root) if files.exists(root) else None
     if held is not None and held.kind != STANDBY:
@@ -123,9 +126,9 @@ def found_role(files: Files, root: str) -> Role | None:
 
 
 def check_returns(files: Files, root: str, metadata: ClusterMetadata, source: str) -> bool:
-    """Return whether a directory without a role is that of an old primary, which this cluster has passed;
-    False for an empty one. Raises InvalidArgumentError for a store of its own; StaleDirectoryError where it
-    is not behind the cluster; CorruptCheckpointError, OSError.
+    """Return whether a directory without a role belonged to an old primary of this cluster; False if it is
+    empty. Raises InvalidArgumentError for a store of another cluster; StaleDirectoryError if the cluster has
+    no later leader epoch than the directory; CorruptCheckpointError, OSError.
     """
     if _is_new(files, root):
         return False
@@ -136,19 +139,17 @@ def check_returns(files: Files, root: str, metadata: ClusterMetadata, source: st
             f"{root} {what}, and {source} is of cluster {metadata.cluster_id}: a standby needs a new"
             " directory, or that of an old primary"
         )
-    ours, theirs = _largest_epoch(files, root), largest_epoch(metadata)
-    if ours >= theirs:
+    own, current = _largest_epoch(files, root), largest_epoch(metadata)
+    if own >= current:
         raise StaleDirectoryError(
-            f"{root} has led in leader epoch {ours}, and {source} leads in {theirs} only: it has not taken"
+            f"{root} has led in leader epoch {own}, and {source} leads in {current} only: it has not taken"
             " over from this directory, so nothing is cut here by what it has"
         )
     return True
 
 
 def _is_new(files: Files, root: str) -> bool:
-    """Return whether there is nothing in a directory but what a call of `begun` has left that was killed
-    before the role was there.
-    """
+    """Return whether a directory is missing, or has only files of a `begun` call that was killed early."""
     return not files.exists(root) or has_only(files, root)
 
 

@@ -1,7 +1,8 @@
-"""`StandbyControl`: the thread of a standby, which registers it at the primary, and does what others ask.
+"""`StandbyControl`: the thread of a standby, which registers it at the primary, and follows the primary's
+topics.
 
-On disk is what `Control` writes, and `.segstore/let-go` is looked for. Threads: its own, and one that looks
-for that file; `stale` may be called by any.
+On disk are the files of `Control`; `.segstore/let-go` is another process's request for the directory.
+Threads: its own, and a second one that checks for that file; any thread may call `stale`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _NOT_YET = -1
 
 
 class StandbyControl(Control):
-    """`broker_epoch` is that of the registration under which is fetched, -1 before the first."""
+    """The control thread of a standby. `broker_epoch` is that of its registration, -1 before the first."""
 
     kind = "standby"
 
@@ -34,13 +35,15 @@ class StandbyControl(Control):
         return self.broker_epoch
 
     def stale(self, error: Exception) -> None:
-        """See `Home.stale`; a primary that does not know the registration any more is told anew."""
+        """Ask the primary again, after an error of a fetcher; register again if the primary has forgotten the
+        registration.
+        """
         if isinstance(error, BrokerError) and error.code in _ANEW:
             self._on_connection = _NOT_YET
         super().stale(error)
 
     def registered(self, broker_epoch: int) -> None:
-        """Take the answer to a registration that was made on the connection of questions."""
+        """Note a registration over the current connection to the primary."""
         self.broker_epoch, self._on_connection = broker_epoch, self._cluster.connections
 
     def _begin_round(self) -> None:
@@ -53,5 +56,5 @@ class StandbyControl(Control):
 
     @property
     def is_asked_to_let_go(self) -> bool:
-        """Return whether another process wants the directory."""
+        """Return whether another process has asked for the directory."""
         return self._context.files.exists(names.below(self._context.root, f"{names.OURS}/{names.LET_GO}"))

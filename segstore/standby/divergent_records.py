@@ -1,4 +1,5 @@
-"""Records that a directory had and its primary had not: they were cut, and copies are kept in the quarantine.
+"""Reads records that were truncated because the new primary did not have them, from their copies in the
+quarantine.
 
 On disk files are only read. Threads: any.
 """
@@ -21,7 +22,7 @@ _NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)-\d{20}-at-\d+(-\d+)?\.log"
 
 
 class CutRecord(NamedTuple):
-    """A record that was cut; `path` is the copy that has it. `key` and `value` may be None."""
+    """A truncated record; `path` is the file of its copy. `key` and `value` may be None."""
 
     topic: str
     partition: int
@@ -33,9 +34,10 @@ class CutRecord(NamedTuple):
 
 
 def cut_records(directory: str | os.PathLike[str], *, files: Files | None = None) -> Iterator[CutRecord]:
-    """Return the records that were cut from the logs of a directory, and are kept in its quarantine: because
-    a new primary had not got them, or because a recovery found damage before them. What `repair` has taken
-    out is not among them, it has a note. Iterating raises StorageError, CorruptRecordError.
+    """Iterate over the records that were truncated from the logs of a directory, from their copies in its
+    quarantine. They were truncated because a new primary did not have them, or because a recovery found
+    damage before them. Copies made by `repair` are left out. Iterating raises StorageError,
+    CorruptRecordError.
     """
     return _cut(arguments.path("directory", directory), files or Files())
 
@@ -46,7 +48,7 @@ def _cut(root: str, files: Files) -> Iterator[CutRecord]:
 
 
 def copies(files: Files, root: str) -> list[str]:
-    """Return the paths of the copies that have such records. Raises StorageError."""
+    """Return the paths of the quarantine's copies of truncated records. Raises StorageError."""
     with os_errors():
         kept = names.below(root, f"{names.OURS}/{names.QUARANTINE}")
         found = frozenset(files.listdir(kept)) if files.exists(kept) else frozenset()
@@ -58,7 +60,7 @@ def copies(files: Files, root: str) -> list[str]:
 
 
 def read_copy(files: Files, path: str) -> Iterator[CutRecord]:
-    """Yield the records of one copy. Raises StorageError, CorruptRecordError."""
+    """Yield the records of one copy in the quarantine. Raises StorageError, CorruptRecordError."""
     found = _NAME.fullmatch(os.path.basename(path))
     assert found is not None, path
     with os_errors(), files.open(path) as handle:

@@ -1,7 +1,6 @@
-"""What a primary or a standby is to the other one, seen from outside of the process that has it open.
+"""Describes one directory of a primary-standby pair, from outside of the process that has it open.
 
-On disk nothing is locked or changed; how far the standby lies behind is what that process has noted last.
-Threads: one.
+On disk nothing is locked or changed; lags come from the file that the process writes. Threads: one.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ BEHIND, UNKNOWN = "under-replicated", "unknown"
 
 
 class SidePartition(NamedTuple):
-    """A partition of this directory. `end_offset` is where readers of it find the end, `log_end_offset` where
-    its log ends; `lag` is what the standby lacks of the primary's log, None where that is not known.
-    `trouble` is "", BEHIND where it has lacked that for replica.lag.time.max.ms, or UNKNOWN.
+    """A partition of a directory. `end_offset` is its high watermark; `lag` is the standby's lag, None if it
+    is not known. `trouble` is BEHIND if the standby has lagged for longer than replica.lag.time.max.ms,
+    UNKNOWN without a known lag, else "".
     """
 
     topic: str
@@ -38,10 +37,11 @@ class SidePartition(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One directory of a pair. `role` is "primary" or "standby"; `mode` "async", "sync", or "" where there is
-    no standby; `source` is a standby's primary, as HOST:PORT, and `directory_id` that of the standby. `fence`
-    is why a primary takes no appends, "" where it does; `promotion` how this directory has come to lead.
-    `known` says of when the lags are, and what hinders, in sentences.
+    """One directory of a pair. `role` is "primary" or "standby"; `mode` is "async", "sync", or "" without a
+    standby. `source` is the primary of a standby, as HOST:PORT, and `directory_id` the standby's directory
+    id. `fence` is the reason why a primary takes no appends, "" if it takes appends; `promotion` is the
+    promotion by which this directory became the primary, None without one. `known` is a text with the age of
+    the lags, and the error for which the process waits.
     """
 
     role: str
@@ -55,7 +55,7 @@ class Side(NamedTuple):
 
 
 def side_of(path: str, files: Files | None = None) -> Side | None:
-    """Return what a directory is to the other one of its pair, None where it is no part of one. Raises
+    """Return the description of a directory, None if it is neither a primary nor a standby. Raises
     CorruptCheckpointError, StorageError, and as `segstore.open` with mode "r".
     """
     files = files or Files()
@@ -69,12 +69,12 @@ def side_of(path: str, files: Files | None = None) -> Side | None:
             return None
         if role is None and fence is None and promotion is None and not registration.is_there:
             return None
-        told = "" if fence is None else fence.told(path)
+        why_fenced = "" if fence is None else fence.told(path)
         if role is not None:
             side = Side(STANDBY, role.mode, role.source, role.directory_id, "", None, "", [])
         else:
             mode = (SYNC if registration.sync else ASYNC) if registration.is_there else ""
-            side = Side(PRIMARY, mode, "", registration.directory_id, told, promotion, "", [])
+            side = Side(PRIMARY, mode, "", registration.directory_id, why_fenced, promotion, "", [])
         note = _note_of(files, path, side)
         known = _known(files, path, note) if side.mode else ""
         with open_store(path, mode="r", files=files) as store:
@@ -82,7 +82,7 @@ def side_of(path: str, files: Files | None = None) -> Side | None:
 
 
 def _note_of(files: Files, path: str, side: Side) -> LagNote | None:
-    """Return what was noted of this side and this standby, None for nothing."""
+    """Return the lags noted by this side about this standby, None without a note."""
     note = LAG_NOTE.read(files, path)
     matches = note is not None and (note.side, note.directory_id) == (side.role, side.directory_id)
     return note if matches else None
@@ -94,12 +94,12 @@ def _known(files: Files, path: str, note: LagNote | None) -> str:
         what = "The process that has it open has noted nothing yet" if is_open else "No process has it open"
         return f"{what}: how far the standby lies behind is not known from outside."
     age = max(wall_clock() - note.at_ms, 0) / 1000
-    told = f"As noted {age:,.1f} s ago."
+    text = f"As noted {age:,.1f} s ago."
     if not is_open:
-        told = f"No process has it open: this is what was noted last, {age:,.1f} s ago."
+        text = f"No process has it open: this is what was noted last, {age:,.1f} s ago."
     elif age * 1000 > FRESH_MS:
-        told = f"The process that has it open has noted nothing for {age:,.1f} s: this was noted last."
-    return f"{told} It waits: {note.waits}." if note.waits else told
+        text = f"The process that has it open has noted nothing for {age:,.1f} s: this was noted last."
+    return f"{text} It waits: {note.waits}." if note.waits else text
 
 
 def _partitions(store: Store, note: LagNote | None) -> list[SidePartition]:

@@ -1,8 +1,8 @@
-"""A standby's directory becomes a store of its own, which leads from a new leader epoch on.
+"""Promotes a standby's directory to a primary, which leads from a new leader epoch on.
 
-On disk: a mark in `.segstore/role` first; then the leader epochs of all partitions, and what is made of the
-epoch; then `.segstore/promotion`, and the role goes. A crash anywhere is completed by the next promotion,
-under the epoch of the mark. Threads: one.
+On disk the steps are: note the epoch in `.segstore/role`; begin the epoch in all partitions, and write
+cluster id and producer ids; write `.segstore/promotion`; remove the role. After a crash the next promotion
+repeats the steps with the noted epoch. Threads: one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
 
 _IDS = 32
-"""A generation has so many bits of producer ids. Those that other generations gave out may be in no log yet,
-and a producer that goes on here with one must not share it: its batches would be taken for duplicates."""
+"""The number of bits of producer ids in one leader epoch; each promotion begins at ids of its own epoch. An
+id of an earlier primary may be in no log yet. If it were given out again, the batches of its first producer
+would be taken for duplicates."""
 
 
 def standby_role(files: Files, root: str) -> Role:
-    """Return the role of a standby's directory. Raises InvalidArgumentError for any other; OSError."""
+    """Return the role of a standby's directory. Raises InvalidArgumentError if it is no standby; OSError."""
     role = ROLE.read(files, root) if files.exists(root) else None
     if role is None or role.kind != STANDBY:
         raise InvalidArgumentError(f"{root} is no standby: there is nothing to promote")
@@ -51,12 +52,12 @@ def promote_directory(
     clock: Clock,
     files: Files,
 ) -> int:
-    """Let the standby in a directory that no process has open be a store that leads from `epoch` on; None: an
-    epoch that no primary has reached. Return it; that of a promotion which a crash has left, where there is
-    one. All is durable when this returns.
+    """Promote the standby in a directory that no process has open, durably, and return its leader epoch. This
+    is `epoch`, or for None an epoch above those that any primary can have reached. A promotion that a crash
+    has interrupted is completed with its own epoch.
 
-    Raises InvalidArgumentError where it is no standby, or `epoch` is not above all known leader epochs;
-    StoreLockedError, StorageError.
+    Raises InvalidArgumentError if the directory is no standby, or `epoch` is not above all known leader
+    epochs; StoreLockedError, StorageError.
     """
     settings = StoreConfig.parse({} if config is None else config)
     with os_errors():
@@ -89,7 +90,7 @@ def promote_directory(
 
 
 def largest_epoch(writer: StoreWriter, known: int) -> int:
-    """Return the largest leader epoch of the partitions, `known` if there are none."""
+    """Return the largest leader epoch of the partitions, `known` without partitions."""
     return max(
         (
             writer.partitions.replica(name, number).epoch_cache.current
@@ -103,7 +104,7 @@ def largest_epoch(writer: StoreWriter, known: int) -> int:
 def _marked(
     files: Files, root: str, role: Role, largest: int, epoch: int | None, old: str, reason: str
 ) -> Role:
-    """Note durably that the promotion has begun, if it has not."""
+    """Note the beginning of the promotion in the role, durably, unless it has begun before."""
     if role.promoting != NOT_PROMOTING:
         return role
     largest = max(largest, role.leader_epoch)
@@ -118,7 +119,7 @@ def _marked(
 
 
 def lead(writer: StoreWriter, name: str, numbers: tuple[int, ...], epoch: int) -> None:
-    """Begin a leader epoch in a topic's partitions, up to whose ends readers see from now on."""
+    """Begin a leader epoch in a topic's partitions, and move their high watermarks to the log end offsets."""
     ends: dict[int, int] = {}
     for number in numbers:
         replica = writer.partitions.replica(name, number)
@@ -130,21 +131,19 @@ def lead(writer: StoreWriter, name: str, numbers: tuple[int, ...], epoch: int) -
 
 
 def _forget_before(files: Files, root: str) -> None:
-    """Remove what the time as a standby has left, its lags, and what an earlier one as a primary has: its
-    fence, and its own standby's registration.
-    """
+    """Remove the lag file of the standby, and fence and registration of an earlier time as a primary."""
     for each in (FENCE.path(root), REGISTRATION.path(root), LAG_NOTE.path(root)):
         if files.exists(each):
             files.unlink(each)
 
 
 def ask_to_let_go(files: Files, root: str) -> None:
-    """Ask the process that follows in this directory to let go. Raises OSError."""
+    """Ask the process that runs a standby in this directory to close it. Raises OSError."""
     files.write_atomic(names.below(root, f"{names.OURS}/{names.LET_GO}"), b"")
 
 
 def forget_request(files: Files, root: str) -> None:
-    """Remove what `ask_to_let_go` has written. Raises OSError."""
+    """Remove the request of `ask_to_let_go`. Raises OSError."""
     path = names.below(root, f"{names.OURS}/{names.LET_GO}")
     if files.exists(path):
         files.unlink(path)

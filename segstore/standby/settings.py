@@ -1,5 +1,5 @@
-"""`StandbyConfig`: the settings of a standby: those of its client, by the names of Kafka's. Nothing is on
-disk. Threads: any; immutable.
+"""`StandbyConfig`: the settings of a standby's client, by the names of Kafka's clients. Nothing is on disk.
+Threads: any; immutable.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from segstore.storage.store.lease import interval_option
 
 @dataclass(frozen=True, kw_only=True)
 class StandbyConfig(FollowingConfig):
-    """Settings of one standby, which asks oftener than a mirror what has changed at the primary, and for more
-    at once.
+    """Settings of one standby. Compared with a mirror, it asks for metadata more often, and fetches more
+    bytes at once.
     """
 
     metadata_max_age_ms: int = whole(

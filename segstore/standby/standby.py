@@ -1,7 +1,7 @@
 """`follow`: keeps a directory as the hot standby of a primary, and `Standby`, which may be promoted.
 
-On disk is a store, with `.segstore/role`. Threads: any; a standby has one that asks the primary, one that
-fetches, one that looks whether another process wants the directory, and one for the lease.
+On disk is a store, with `.segstore/role`. Threads: any. A standby has one thread for the primary's metadata,
+one that fetches, one that checks whether another process asks for the directory, and one for the lease.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ MODES = (ASYNC, SYNC)
 T = TypeVar("T")
 _LOOK, _LOOK_FOR_REQUEST = 0.02, 0.1
 _ANSWERING = 10.0
-"""Seconds for which a primary is asked again that does not answer, before it counts as not reachable."""
+"""Seconds of retries before a primary that does not answer counts as not reachable."""
 
 
 class StandbyStore(FollowingStore):
-    """The store of a standby: read up to its high watermark, and written by its primary only."""
+    """The store of a standby, which applications can only read."""
 
     kind = "standby"
 
     @property
     def mode(self) -> str:
-        """Return "r": applications read this store."""
+        """Return "r": the store is read-only for applications."""
         return "r"
 
 
 class Standby(Following[StandbyControl]):
-    """A running standby; `store` is its store, which may be read. A context manager: at its end all threads
-    end, and the store is closed. It also ends where it is promoted, or where another process asks for the
-    directory. `promoted` is the store that it has become, None before.
+    """A running standby; `store` is its store, which may be read. It is a context manager that ends all
+    threads, and closes the store. A standby also ends when it is promoted, or when another process asks for
+    its directory. `promoted` is the store after a promotion, None before.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Standby(Following[StandbyControl]):
         self._lease: LeaseWatch | None = None
 
     def total_lag(self) -> Lag:
-        """Return records and bytes behind in all partitions, and the ms of the one that is most behind."""
+        """Return the sums of records and bytes of all partitions' lags, and the largest lag in ms."""
         lags = [lag for lag in self.lag().values() if lag.records >= 0]
         return Lag(
             sum(lag.records for lag in lags),
@@ -95,17 +95,17 @@ class Standby(Following[StandbyControl]):
         )
 
     def excess(self) -> Iterator[CutRecord]:
-        """Yield the records that this directory had and the primary had not, which were cut; see
-        `cut_records`.
+        """Iterate over the records that were truncated because the primary did not have them, as
+        `cut_records` does.
         """
         return cut_records(self.store.path, files=self._reopen["files"])
 
     def close(self) -> None:
-        """End it, as `Following.close` does; the lags of this moment are noted last."""
+        """Write the current lags for other processes, end all threads, and close the store."""
         try:
             self._note()
         finally:
-            with self._lock:  # nobody writes a note any more, once the directory is another's
+            with self._lock:  # `_note` must not write once another process has the directory
                 self._control.done.open()
             super().close()
 
@@ -114,14 +114,16 @@ class Standby(Following[StandbyControl]):
     def promote(
         self, old: str, reason: str = "", *, lease: Lease | None = None, timeout_ms: float = 60_000
     ) -> Store:
-        """Let this standby take the primary's place; return the store, which may be written from now on.
+        """Promote this standby to the primary; return the store, open for writing.
 
-        `old`: "reachable" asks the primary to stop, and takes over all that it has; "dead" is your word that
-        it has ended: what it had alone is not here, and will be told when it comes back. The token that
-        `lease()` gives, once, is the leader epoch. `timeout_ms` is how long "reachable" may take.
+        With `old` "reachable", the old primary is fenced, and all of its records are fetched first, for at
+        most `timeout_ms`. With "dead" the old primary is not asked; use it only if the primary has ended.
+        Records that only the old primary has are then missing here, and are reported when it comes back as a
+        standby. `lease` is called once; its token is the new leader epoch.
 
-        Raises InvalidArgumentError; for "reachable" DisconnectedError, RequestTimedOutError and BrokerError
-        where the primary does not answer or refuses: the standby goes on then. Raises StorageError.
+        Raises InvalidArgumentError, StorageError. For "reachable", raises DisconnectedError,
+        RequestTimedOutError or BrokerError if the primary does not answer or refuses; the standby then goes
+        on.
         """
         check_apart("promote()")
         old = arguments.one_of("old", old, (REACHABLE, DEAD))
@@ -142,8 +144,8 @@ class Standby(Following[StandbyControl]):
         return self.promoted
 
     def _handed_over(self, deadline: float, token: int | None) -> int:
-        """Fence the primary, and fetch all that it has; return the leader epoch from which this standby
-        leads, which is the token of a lease, where there is one.
+        """Fence the primary, and fetch all of its records; return the leader epoch from which on this standby
+        leads: the token of the lease, if there is one.
         """
         control = self._control
         asking = Cluster(control.role.source, self._cluster.config)
@@ -152,10 +154,10 @@ class Standby(Following[StandbyControl]):
             primary = PrimaryClient(asking, role.cluster_id, role.directory_id, role.mode)
             soon = min(deadline, time.monotonic() + _ANSWERING)
             epoch = self._answered(lambda: self._fence(primary, token), soon)
-            behind = control.rounds + 2  # the second of these rounds began behind the fence
+            enough = control.rounds + 2  # the second of these rounds begins after the fence
             control.soon(lambda: None)
             control.soon(lambda: None)
-            while control.rounds < behind:
+            while control.rounds < enough:
                 self._pause(deadline)
                 control.soon(lambda: None)
             ends = self._answered(lambda: self._ends(asking), deadline)
@@ -167,14 +169,14 @@ class Standby(Following[StandbyControl]):
             asking.close()
 
     def _fence(self, primary: PrimaryClient, token: int | None) -> int:
-        """Fence the primary; a second time changes nothing."""
+        """Fence the primary, and return the leader epoch; may be repeated."""
         if token is None:
             return primary.begin_epoch(self._largest_epoch() + 1)
         primary.announce(token)
         return token
 
     def _answered(self, ask: Callable[[], T], until: float) -> T:
-        """Ask again where a connection has ended, which may have lost the answer only."""
+        """Return the result of `ask`, and repeat it after a lost connection or a timeout, until `until`."""
         while True:
             try:
                 return ask()
@@ -191,7 +193,7 @@ class Standby(Following[StandbyControl]):
             )
 
     def _ends(self, asking: Cluster) -> dict[tuple[str, int], int]:
-        """Return where each log ends at the primary."""
+        """Ask the primary for the log end offset of each followed partition."""
         kind = structs("ListOffsetsRequest")
         topics: dict[str, Any] = {}
         for each in self._control.fetchers.logs.values():
@@ -212,7 +214,7 @@ class Standby(Following[StandbyControl]):
     # --- threads ----------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Let go of the directory where another process asks for it; note the lags for others."""
+        """Close the standby if another process asks for the directory; write the lags regularly."""
         due = 0.0
         while not self._control.done.wait(_LOOK_FOR_REQUEST):
             if time.monotonic() >= due:
@@ -229,17 +231,17 @@ class Standby(Following[StandbyControl]):
             self._keeper.note(self._control.role.directory_id, str(self.error or ""), self.lag())
 
     def _hold(self, lease: Lease, seconds: float) -> None:
-        """Ask for a lease from now on; with a token this standby promotes itself."""
+        """Start asking for the lease every `seconds`; with a token this standby promotes itself."""
         self._lease = LeaseWatch(lease, seconds, self._promote_by, lambda _: None, self._control.done)
         self._lease.start()
 
     @property
     def lease_error(self) -> Exception | None:
-        """Return why the last call of the lease did not lead to a promotion; None where it gave no token."""
+        """Return the error of the last lease call, or of the promotion by its token, else None."""
         return None if self._lease is None else self._lease.error
 
     def _promote_by(self, token: int | None, _asked_at: float) -> None:
-        """Lead from the epoch that is the lease's fencing token."""
+        """Promote this standby with the lease's fencing token as leader epoch."""
         if token is None or self._control.done.is_open:
             return
         check_above(token, self._largest_epoch())
@@ -249,7 +251,7 @@ class Standby(Following[StandbyControl]):
         logs = self._control.fetchers.logs.values()
         return max([self._control.role.leader_epoch, *(each.replica.epoch_cache.current for each in logs)])
 
-    def _tell_excess(self, kept: tuple[str, ...]) -> None:
+    def _log_cut_records(self, kept: tuple[str, ...]) -> None:
         for path in kept:
             for record in read_copy(self._reopen["files"], path):
                 log.warning("cut, since the primary has not got it: %r", record)
@@ -271,19 +273,19 @@ def follow(
 ) -> Standby:
     """Follow the primary at `source` ("HOST:PORT"), a store that `segstore serve` serves, as its hot standby.
 
-    The directory is a new one, one that has followed before, or that of an old primary which comes back: what
-    it has in excess is cut, kept in the quarantine, and told (`Standby.excess`). `mode`: "sync" has acks=all
-    of the primary wait for this standby. `topics` are names and regular expressions, by default all, also the
-    internal ones. `lease()` gives a fencing token while the caller holds the lease, else None: with a token
-    the standby promotes itself, and its leader epoch is the token. `config` has settings of the client by
-    Kafka's names, `store_config` those of the store; the rest is as in `open`.
+    The directory is a new one, that of an earlier standby, or that of an old primary. Records that the
+    primary does not have are truncated, copied to the quarantine, and logged (`Standby.excess`). With `mode`
+    "sync", appends with acks=all at the primary wait for this standby. `topics` are names and regular
+    expressions; the default is all topics, also the internal ones. `lease` returns a fencing token while the
+    caller holds the lease, else None; with a token the standby promotes itself, and the token is its leader
+    epoch. `config` has settings of the client by Kafka's names, `store_config` those of the store. `http`,
+    "HOST:PORT", is the address of /metrics, /healthz and /readyz, as in `serve`. `clock`, `files` and
+    `file_mode` are as in `open`.
 
-    `http`, "HOST:PORT", is where /metrics, /healthz and /readyz are, as in `serve`.
-
-    Raises InvalidArgumentError for a directory that holds a store of its own, and for a source that is no
-    primary; StaleDirectoryError; BrokerError where the primary refuses the standby; StoreLockedError,
-    ConfigError, StorageError; DisconnectedError and RequestTimedOutError for a directory that was no standby
-    before, also that of an old primary: what it has to be compared with is not known then.
+    Raises InvalidArgumentError for a directory with another store, and for a source that is no primary;
+    StaleDirectoryError; BrokerError if the primary refuses the standby; StoreLockedError, ConfigError,
+    StorageError. If the primary does not answer, a directory that was no standby before raises
+    DisconnectedError or RequestTimedOutError.
     """
     check_apart("follow()")
     mode = arguments.one_of("mode", mode, MODES)
@@ -323,7 +325,7 @@ def _running(
     lease: Lease | None,
     http: str | None,
 ) -> Standby:
-    """Start a standby over an open store, which is closed where that fails."""
+    """Start a standby over an open store; close the store if this fails."""
     try:
         settings = cluster.config
         assert isinstance(settings, StandbyConfig)
@@ -345,7 +347,7 @@ def _running(
         if broker_epoch >= 0:
             control.registered(broker_epoch)
         made = Standby(store, control, cluster, reopen, writer.config.replica_lag_time_max_ms)
-        followed.on_cut = made._tell_excess
+        followed.on_cut = made._log_cut_records
         store.lags = made.lag
         if http is not None:
             from segstore.operating.followed import begin_http
@@ -372,13 +374,14 @@ def promote(
     clock: Clock = wall_clock,
     files: Files | None = None,
 ) -> Store:
-    """Promote the standby in a directory that no process has open; see `Standby.promote`. A promotion that a
-    crash has left is completed. `config` has settings of the client that asks the primary, as in `follow`.
+    """Promote the standby in a directory that no process has open, as `Standby.promote` does. A promotion
+    that a crash has interrupted is completed. `config` has settings of the client for the primary, as in
+    `follow`.
     """
     check_apart("promote()")
     old = arguments.one_of("old", old, (REACHABLE, DEAD))
     root, files = arguments.path("directory", directory), files or Files()
-    StandbyConfig.parse({} if config is None else config)  # "dead" asks nobody, and refuses what is wrong
+    StandbyConfig.parse({} if config is None else config)  # refuses wrong settings also for "dead"
     with os_errors():
         role = standby_role(files, root)
     reopen: dict[str, Any] = {"config": store_config, "clock": clock, "files": files}

@@ -1,7 +1,7 @@
-"""`unfence`: a primary that was demoted leads again, by the operator's word that no other node does.
+"""`unfence`: makes a demoted primary lead again, if the operator knows that no other node leads.
 
-On disk: the leader epochs of all partitions first; then `.segstore/standby` and `.segstore/fence` go. A crash
-anywhere leaves the fence, or all done. Threads: one.
+On disk new leader epochs are written first; then `.segstore/standby` is reset, and `.segstore/fence` is
+removed last. So after a crash the store is still fenced, or `unfence` is complete. Threads: one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from segstore.storage.store.writer import StoreWriter, check_role
 
 
 def fence_of(files: Files, root: str) -> Fence:
-    """Return the fence of a primary's directory. Raises InvalidArgumentError if it has none, or follows
-    another node by now; CorruptCheckpointError, OSError.
+    """Return the fence of a primary's directory. Raises InvalidArgumentError without a fence, or if the
+    directory has become a standby or mirror; CorruptCheckpointError, OSError.
     """
     check_role(files, root, None)
     fence = FENCE.read(files, root) if files.exists(root) else None
@@ -42,12 +42,11 @@ def unfence(
     clock: Clock = wall_clock,
     files: Files | None = None,
 ) -> Store:
-    """Lift the fence of a store that was demoted, and that no process has open; return the store, which may
-    be written again.
+    """Lift the fence of a demoted store that no process has open; return the store, open for writing.
 
-    It is your word that no other node leads: where one does, both take appends from now on, and the records
-    of one of them are cut when it follows the other. The store leads from a leader epoch above that of the
-    fence on, and has no standby any more.
+    Call this only if no other node leads. Otherwise both nodes take appends, and later the records of one
+    node are truncated when it follows the other. The store leads from a leader epoch above that of the fence
+    on, and no longer has a standby.
 
     Raises InvalidArgumentError for a store without a fence, and for a standby; StoreLockedError,
     CorruptCheckpointError, StorageError.
@@ -62,7 +61,7 @@ def unfence(
         try:
             known = largest_epoch(writer, -1)
             epoch = max(known, fence.leader_epoch) + 1
-            if epoch > INT32_MAX:  # whoever has fenced the store has left none above
+            if epoch > INT32_MAX:  # the fence has the largest possible epoch
                 epoch = min(known + 1, INT32_MAX)
             for name, info in writer.topics.items():
                 lead(writer, name, info.partition_ids, epoch)

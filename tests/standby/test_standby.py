@@ -205,7 +205,7 @@ def test_a_copy_is_told_where_a_crash_came_before_it_was_noted(
             assert standby.wait_caught_up(LIMIT)
         broker.store.partition("a").append(b"alone")
     segstore.promote(directory, "dead").close()
-    monkeypatch.setattr(segstore.Standby, "_tell_excess", lambda *_: None)  # the crash comes before it
+    monkeypatch.setattr(segstore.Standby, "_log_cut_records", lambda *_: None)  # the crash comes before it
     with Broker(directory) as leads, followed(leads, old) as back:
         # Nothing is appended behind the cut: only a whole fetch tells how far the leader shows its log.
         assert back.wait_caught_up(LIMIT)

@@ -1,1 +1,1 @@
-"""A mirror of a store to a cluster: its records are produced there at equal offsets."""
+"""Outbound mirrors: a store's records are produced at a Kafka cluster, at equal offsets."""

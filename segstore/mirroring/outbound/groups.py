@@ -1,5 +1,5 @@
-"""`SentGroups`: offsets that groups have committed here, committed at the target of a mirror, where
-records have the same offsets (Kafka: MirrorCheckpointTask.syncGroupOffset). Nothing is on disk. Threads: one.
+"""`SentGroups`: commits the committed offsets of this store's groups at the target of a mirror, whose records
+have the same offsets (Kafka: MirrorCheckpointTask.syncGroupOffset). Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -26,47 +26,48 @@ _NO_GENERATION, _NO_EPOCH = -1, -1
 
 
 class SentGroups:
-    """An offset is committed there once the target's log reaches it, never below what the group has committed
-    there, and only while the group has no members there. What is refused is told once.
+    """The mirroring of committed offsets to a target. An offset is committed there after the target's log has
+    reached it, and only if it is above the group's committed offset there. The target refuses it while the
+    group has members there. A refusal is logged once.
     """
 
     def __init__(self, store: Store, cluster: Cluster) -> None:
         self._groups, self._cluster = Groups(store), cluster
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def sync(self, ends: Mapping[TargetPartition, int]) -> int:
-        """Commit what has changed, up to these ends of the target's logs; return how many offsets that were.
-        Raises as `Cluster.ask`.
+        """Commit the offsets that have advanced, up to `ends`, the ends of the target's logs; return their
+        number. Raises as `Cluster.ask`.
         """
         by_name = {TopicPartition(part.topic, part.partition): (part, end) for part, end in ends.items()}
         return sum(self._sync(listed.group_id, by_name) for listed in self._groups.list())
 
     def _sync(self, group: str, ends: Mapping[TopicPartition, tuple[TargetPartition, int]]) -> int:
-        ours = self._groups.committed(group)
-        reached = {tp: at for tp, at in ours.items() if tp in ends and at.offset <= ends[tp][1]}
+        own = self._groups.committed(group)
+        reached = {tp: at for tp, at in own.items() if tp in ends and at.offset <= ends[tp][1]}
         if not reached:
             return 0
         try:
-            theirs = read_offsets(self._cluster, group)
+            known = read_offsets(self._cluster, group)
             changed = {
                 ends[tp][0]: at
                 for tp, at in reached.items()
-                if tp not in theirs or theirs[tp].offset < at.offset
+                if tp not in known or known[tp].offset < at.offset
             }
             if changed:
                 self._commit(group, changed)
         except BrokerError as error:
-            if group not in self._told:
-                self._told.add(group)
+            if group not in self._warned:
+                self._warned.add(group)
                 log.warning("group %r is not mirrored: %s", group, error)
             return 0
-        self._told.discard(group)
+        self._warned.discard(group)
         return len(changed)
 
     def _commit(self, group: str, offsets: Mapping[TargetPartition, OffsetAndMetadata]) -> None:
         topics: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
         for part, at in offsets.items():
-            # The leader epoch of this log says nothing of the target's: its epochs are its own.
+            # Without a leader epoch: the target's logs have epochs of their own.
             topics[part.topic, part.topic_id].append(
                 _Commit.OffsetCommitRequestPartition(
                     partition_index=part.partition,

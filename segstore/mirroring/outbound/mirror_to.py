@@ -1,7 +1,7 @@
-"""`mirror_to`: produces the records of topics here to a cluster, as they come, at the same offsets.
+"""`mirror_to`: produces this store's records at a Kafka cluster, at the same offsets.
 
-Nothing is on disk: where the target's logs end says where a mirror goes on. Threads: any; the mirror has one
-that asks the target what there is, and one for each broker to which it sends.
+Nothing is on disk: a mirror goes on from the log end offsets of the target. Threads: any. A mirror has one
+thread for the target's metadata, and one for each broker to which it sends.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ from segstore.wire.metadata import NO_LEADER
 log = Logger("segstore")
 _ENDING = 30.0
 _WAITING = 1.0
-"""Seconds between two looks at the target while a topic can't be mirrored, or nobody leads a partition."""
+"""Seconds between two metadata requests while a topic can't be mirrored, or a partition has no leader."""
 
 
 class SentPartition(NamedTuple):
-    """A partition that is mirrored to a cluster, now. `target_end_offset` is up to where the target has the
-    log, -1 where it was not asked yet; `error` says why nothing is sent, `refused` whether that is final.
+    """The state of a partition that is mirrored to a cluster. `target_end_offset` is the target's log end
+    offset, -1 before the target was asked; `error` is the error that stops sending, None without an error;
+    `refused` is whether the error is final.
     """
 
     topic: str
@@ -59,10 +60,10 @@ class SentPartition(NamedTuple):
 
 
 class MirrorTo(Running):
-    """A running mirror of `store` to a cluster. A context manager: at its end all threads end."""
+    """A running mirror of `store` to a cluster. It is a context manager that ends all threads."""
 
     def __init__(self, store: Store, owned: bool, cluster: Cluster, choice: TopicChoice) -> None:
-        """`owned`: the store is closed with the mirror."""
+        """Start the mirror. If `owned`, `close` also closes the store."""
         assert isinstance(cluster.config, MirrorConfig)
         super().__init__(Latch())
         self.store, self._owned, self._cluster, self._config = store, owned, cluster, cluster.config
@@ -80,7 +81,7 @@ class MirrorTo(Running):
         self._groups_due = 0.0
         self._backoff = Backoff(self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
         self.error: Exception | None = None
-        """Why the target was not reached last; None where it was."""
+        """The error of the last request to the target, None if it was answered."""
         self._failed: Exception | None = None
         Background(self._run, "segstore-mirror-to").start()
 
@@ -89,17 +90,17 @@ class MirrorTo(Running):
 
     @property
     def problems(self) -> dict[str, str]:
-        """Return what prevents topics, by name, or partitions, as TOPIC-PARTITION, from being mirrored."""
+        """Return the reasons why topics, by name, or partitions, by TOPIC-PARTITION, are not mirrored."""
         refused = {repr(each): str(each.refused) for each in self._logs.values() if each.refused is not None}
         return {**{name: str(error) for name, error in self._problems.items()}, **refused}
 
     def partitions(self) -> list[SentPartition]:
-        """Return the partitions that are mirrored."""
+        """Return the states of the mirrored partitions."""
         return [_shown(each) for _, each in sorted(self._logs.items())]
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
-        """Wait until the target has all that is here at the time of the call, and the committed offsets of
-        groups, too, but for what `problems` tells; False where `timeout_ms` have passed.
+        """Wait until the target has all records that are here at the time of the call, and all committed
+        offsets of groups, except for topics and partitions in `problems`; return False after `timeout_ms`.
         """
         deadline, rounds = deadline_in(timeout_ms), self._rounds
         self._news.put(None)
@@ -115,7 +116,9 @@ class MirrorTo(Running):
         return self._until(lambda: self._groups_synced >= asked, deadline)
 
     def close(self) -> None:
-        """End the mirror. What was sent and not answered may be there or not: a later mirror finds out."""
+        """End the mirror. The target may or may not have batches that it has not acknowledged; a later mirror
+        asks for its log end offsets.
+        """
         check_apart("close()")
         self._done.open()
         self._news.put(None)
@@ -133,19 +136,19 @@ class MirrorTo(Running):
         if self._owned:
             self.store.close()
 
-    # --- what senders ask -------------------------------------------------------------------------
+    # --- calls of senders -------------------------------------------------------------------------
 
     def led_by(self, node: int) -> Sequence[SentLog]:
-        """See `Home.led_by`."""
+        """Return the logs that the broker `node` leads now."""
         leaders = self._leaders
         return [each for part, each in self._logs.items() if leaders.get(part) == node]
 
     def stale(self, error: Exception) -> None:
-        """See `Home.stale`."""
+        """Ask the target for its leaders again."""
         self._news.put(None)
 
     def ended(self, node: int) -> bool:
-        """See `Home.ended`."""
+        """Return whether the sender of a broker may end, because it has no logs; if so, remove it."""
         with self._lock:
             if self.led_by(node):
                 return False
@@ -173,7 +176,7 @@ class MirrorTo(Running):
         return self._failed
 
     def _round(self) -> float:
-        """Ask the target once; return the seconds until it is asked again."""
+        """Ask the target for its metadata once; return the seconds until the next request."""
         try:
             self._take()
             self._sync_groups()
@@ -181,7 +184,7 @@ class MirrorTo(Running):
             self._done.open()
         except (SegstoreError, OSError) as error:
             if isinstance(error, AuthenticationFailedError) and not self._rounds:
-                self._fail(error)  # no wait will mend it; later a broker may just have begun
+                self._fail(error)  # at the first request it is final; later a broker may just be starting
                 return 0.0
             if not self._done.is_open and str(error) != str(self.error):
                 log.warning("the mirror waits: %s", error)
@@ -200,9 +203,9 @@ class MirrorTo(Running):
         return min(waits)
 
     def _take(self) -> None:
-        """Bring what is sent, and to whom, to what there is here and at the target."""
+        """Update the logs to send, and their leaders, by the topics here and at the target."""
         chosen, problems = self._chosen()
-        topics = self._target.topics(chosen, problems)  # of none, too: whether the target answers at all
+        topics = self._target.topics(chosen, problems)  # also without topics, to see if the target answers
         logs: dict[TargetPartition, SentLog] = {}
         leaders: dict[TargetPartition, int] = {}
         for name, found in topics.items():
@@ -226,7 +229,7 @@ class MirrorTo(Running):
         self._rounds += 1
 
     def _chosen(self) -> tuple[dict[str, TopicInfo], dict[str, SegstoreError]]:
-        """Return the topics here that are chosen, and why others of them are refused."""
+        """Return the chosen topics that can be mirrored, and the problems of the other chosen topics."""
         problems: dict[str, SegstoreError] = {}
         chosen: dict[str, TopicInfo] = {}
         held = self.store.topics()
@@ -250,7 +253,7 @@ class MirrorTo(Running):
             self._groups_synced = asked
 
     def _await(self, seconds: float) -> None:
-        """Wait until the target is to be asked again; what comes together is heard together."""
+        """Wait for at most `seconds`, or until `_news` has an entry, and empty `_news`."""
         try:
             take(self._news, seconds)
             self._done.wait(self._config.retry_backoff_ms / 1000)
@@ -289,22 +292,22 @@ def mirror_to(
     *,
     config: Mapping[str, Any] | None = None,
 ) -> MirrorTo:
-    """Produce the records of topics of a store to the cluster at `bootstrap` ("HOST:PORT", with commas
-    between several), so that they have there the offsets that they have here; and go on as more come.
+    """Produce a store's records at the cluster at `bootstrap` ("HOST:PORT", with commas between several), at
+    the same offsets as here, and continue with new records.
 
-    `store` is an open store, or a directory, which is opened "r" beside its writer. `topics` are names, and
-    regular expressions for whole names. A topic that is missing at the target is made there, with the
-    partitions and settings that it has here. One that is there must be empty, or end with records that were
-    sent from here. Keys, values, headers and timestamps are kept; leader epochs and producer ids are the
-    target's own. `config` has settings of the client, by the names of Kafka's, and
-    `sync.group.offsets.enabled`, whether committed offsets of groups are committed there, too.
+    `store` is an open store, or a directory, which is opened with mode "r" beside its writer. `topics` are
+    names, and regular expressions for whole names. A topic that is missing at the target is created there,
+    with the partitions and settings that it has here. An existing topic must be empty, or end with records
+    that were mirrored from here. Keys, values, headers and timestamps are kept; leader epochs are the
+    target's own, and producer ids are replaced. `config` has settings of the client by the names of Kafka's
+    clients, and `sync.group.offsets.enabled`, by which committed offsets of groups are mirrored, too.
 
-    What can't have equal offsets is refused, and `MirrorTo.problems` says why: compacted topics,
-    transactions, a log that begins above the target's end, a target with records of others, LogAppendTime at
-    the target.
+    A topic or partition that can't have equal offsets is refused, with the reason in `MirrorTo.problems`:
+    compacted topics, transactions, a log that begins above the target's end, a target with other records, and
+    LogAppendTime at the target.
 
-    Raises ConfigError, InvalidArgumentError, StorageError. A target that refuses the client from the
-    beginning on ends the mirror: `wait` and `wait_caught_up` raise AuthenticationFailedError.
+    Raises ConfigError, InvalidArgumentError, StorageError. If the target refuses the client at the first
+    request, the mirror ends: `wait` and `wait_caught_up` raise AuthenticationFailedError.
     """
     check_apart("mirror_to()")
     choice = TopicChoice(topics)

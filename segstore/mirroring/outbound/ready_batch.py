@@ -1,9 +1,9 @@
-"""`ReadyBatch`: a batch of a log as it is produced at the target of a mirror. Nothing is on disk.
-Threads: any; functions without state.
+"""`ReadyBatch`: a batch of a log, encoded for the target of a mirror. Nothing is on disk. Threads: any;
+functions without state.
 
-The producer id of a partition, and the sequence of each offset, are always the same ones, in every process
-that mirrors this log to that target. A request of a process that was killed, which arrives after a later
-process has asked where the target ends, is therefore a repetition, or out of order: never a second copy.
+Every process that mirrors a log uses the same producer id for a partition, and the same sequence number for
+an offset. So a late request of a killed process is a duplicate or out of order at the target, and never
+appends records twice.
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LARGE = 16_384
-"""Bytes of a batch that is sent alone, as it is stored; smaller ones are made one larger batch."""
+"""The size in bytes from which on a batch is sent as it is stored; smaller batches are merged."""
 _OURS = 1 << 62
-"""Kafka gives producer ids from 0 on, in blocks: none that it gives is ever as large."""
+"""The smallest producer id of mirrors. Kafka hands out producer ids from 0 on, which never get as large."""
 _SEQUENCES = 0x7FFFFFFF
 _REMADE = APPEND_TIME_FLAG | DELETE_HORIZON_FLAG
 _OF_TRANSACTION = CONTROL_FLAG | TRANSACTIONAL_FLAG
 
 
 class ReadyBatch(NamedTuple):
-    """One batch with base offset 0, and the offsets that its records have here, and must get there."""
+    """An encoded batch with base offset 0. Its records have the offsets from `first` up to `next_offset`
+    (exclusive), here and at the target.
+    """
 
     data: bytes | bytearray
     first: int
@@ -50,17 +52,17 @@ class ReadyBatch(NamedTuple):
 
 
 def producer_id(topic_id: str, partition: int) -> int:
-    """Return the producer id under which a partition is mirrored."""
+    """Return the producer id of a partition's mirror, a hash of topic id and partition."""
     digest = hashlib.sha256(f"{topic_id}-{partition}".encode()).digest()
     return _OURS | int.from_bytes(digest[:7], "big")
 
 
 def ready_batch(data: bytes, offset: int, producer: int, max_bytes: int, where: str) -> ReadyBatch:
-    """Return a batch whose records begin at `offset`, made of the stored batches in `data`, the first of
-    which holds that offset. It is at most `max_bytes` long (`max.message.bytes` at the target).
+    """Return a batch of records from `offset` on, made from the stored batches in `data`; the first of these
+    has `offset`. The batch has at most `max_bytes` bytes (`max.message.bytes` at the target).
 
-    Raises UnequalOffsetsError where a producer can't reach the same offsets: in transactions, whose markers
-    have offsets, and at gaps; RecordTooLargeError; CorruptRecordError.
+    Raises UnequalOffsetsError for transactions, whose markers need offsets, and for gaps, since a producer
+    can't reproduce these offsets; RecordTooLargeError; CorruptRecordError.
     """
     batches, _ = scan(data)
     if not len(batches):
@@ -96,7 +98,7 @@ def _goes_as_it_is(batch: np.void, max_bytes: int) -> bool:
 
 
 def _run(batches: NDArray[np.void], max_bytes: int) -> int:
-    """Return how many batches become one: small ones of one codec, side by side."""
+    """Return the number of batches that are merged into one: adjacent small ones with equal attributes."""
     if batches["size"][0] >= _LARGE or batches["attributes"][0] & _REMADE:
         return 1
     joins = batches["size"] < _LARGE
@@ -111,7 +113,7 @@ def _run(batches: NDArray[np.void], max_bytes: int) -> int:
 def _encoded(
     data: bytes, batches: NDArray[np.void], offset: int, template: Template, max_bytes: int, where: str
 ) -> ReadyBatch:
-    """Return the records from `offset` on, as many as one batch takes, encoded anew."""
+    """Encode the records from `offset` on anew, as many as fit into one batch."""
     records = decode(data, batches, where, from_offset=offset, most=4 * max_bytes)
     codec = int(batches["attributes"][0]) & CODEC_MASK
     columns = columns_of(records)

@@ -1,7 +1,8 @@
-"""`OutboundSender`: the thread that produces at one broker, for all partitions that it leads (Kafka: Sender).
+"""`OutboundSender`: the thread that produces at one broker, for all partitions that this broker leads (Kafka:
+Sender).
 
 Nothing is on disk. One request is under way at a time, with one batch of each partition, so no batch can
-overtake another. Threads: its own; `close` may be called by any.
+overtake another. Threads: its own; any thread may call `close`.
 """
 
 from __future__ import annotations
@@ -36,29 +37,30 @@ _ALL = -1
 _LATEST, _EARLIEST = -1, -2
 _NEWS_MS = 500
 _MOST_BYTES = 16 << 20
-"""Bytes of one request."""
+"""The size in bytes after which no further batch is added to a request."""
 _COMPARED = 100
-"""Offsets at the target's end that are compared with the log here."""
+"""The number of offsets at the target's end that are compared with the log here."""
 _AGAIN = (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID, Code.DUPLICATE_SEQUENCE_NUMBER)
-"""The target's log does not end where it did: another process has gone on, or an election has cut it."""
+"""Errors after which the target is asked for its log end offset again: another process has appended, or an
+election has truncated the target's log."""
 _TRIES = 5
 
 
 class SenderContext(Protocol):
-    """What a sender asks of those around it."""
+    """The calls of a sender to its mirror."""
 
     def led_by(self, node: int) -> Sequence[SentLog]:
-        """Return the logs that this broker leads now."""
+        """Return the logs that the broker `node` leads now."""
 
     def stale(self, error: Exception) -> None:
-        """Note that the cluster has to be asked anew who leads."""
+        """Note that the cluster's leaders must be asked for again."""
 
     def ended(self, node: int) -> bool:
-        """Return whether a sender that has nothing to send may end; it is forgotten then."""
+        """Return whether a broker's sender may end, because it has no logs; if so, remove it."""
 
 
 class OutboundSender(BrokerThread):
-    """Produces at broker `node` until it leads nothing, or until `close`."""
+    """A thread that produces at the broker `node`, until that broker leads no log, or until `close`."""
 
     def __init__(self, node: int, store: Store, cluster: Cluster, home: SenderContext) -> None:
         super().__init__("sender", node, cluster)
@@ -83,7 +85,7 @@ class OutboundSender(BrokerThread):
             self._closing.open()
 
     def _send(self, connection: BrokerConnection, logs: Sequence[SentLog]) -> None:
-        """Send what there is, or wait a while for more."""
+        """Send the next batches, or without any wait a while for new records."""
         seen = self._store.publications
         now = time.monotonic()
         batches: dict[SentLog, ReadyBatch] = {}
@@ -107,7 +109,7 @@ class OutboundSender(BrokerThread):
             return each.take()
         except BrokerError as error:
             self._failed(each, error)
-        except OffsetOutOfRangeError:  # retention here has passed it: the next look tells so by name
+        except OffsetOutOfRangeError:  # removed by retention here: the next `take` reports the gap
             each.delay(self._pause, each.error or UnequalOffsetsError(f"{each!r} is being removed here"))
         except (StoreClosedError, OSError):
             raise
@@ -165,8 +167,8 @@ class OutboundSender(BrokerThread):
             each.next_offset = None
             each.delay(self._pause, told_error(code, f"{each!r} at offset {batch.first}"))
         elif code:
-            told = f": {part.error_message}" if part.error_message else ""
-            self._failed(each, told_error(code, f"{each!r} from offset {batch.first} on{told}"))
+            why = f": {part.error_message}" if part.error_message else ""
+            self._failed(each, told_error(code, f"{each!r} from offset {batch.first} on{why}"))
         elif part.log_append_time_ms >= 0:
             self._refuse(each, UnequalOffsetsError(f"{each!r}: the target gives records its own timestamps"))
         else:
@@ -178,21 +180,21 @@ class OutboundSender(BrokerThread):
     # --- beginning --------------------------------------------------------------------------------
 
     def _begin(self, connection: BrokerConnection, each: SentLog) -> None:
-        """Ask where the target's log ends, and look whether its first and last records are those here. Raises
+        """Ask for the target's log end offset, and compare its first and last records with those here. Raises
         BrokerError, UnequalOffsetsError.
         """
         start = self._offset(connection, each, _EARLIEST)
         end = self._offset(connection, each, _LATEST)
-        there = each.begin(start, end)
-        if there:
-            self._compare(connection, each, there.start, there.start + 1)
-            self._compare(connection, each, max(there.start, end - _COMPARED), end)
+        common = each.begin(start, end)
+        if common:
+            self._compare(connection, each, common.start, common.start + 1)
+            self._compare(connection, each, max(common.start, end - _COMPARED), end)
         each.next_offset = end
 
     def _compare(self, connection: BrokerConnection, each: SentLog, at: int, end: int) -> None:
         while at < end and not self._closing.is_open:
             fetched = self._fetched(connection, each, at)
-            if not fetched:  # the target has not made its end known to readers yet
+            if not fetched:  # the target's high watermark has not reached its log end offset yet
                 raise told_error(Code.OFFSET_NOT_AVAILABLE, f"{each!r} at offset {at} of the target")
             at = each.compare(fetched, at)
 

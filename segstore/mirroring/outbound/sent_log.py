@@ -1,5 +1,5 @@
-"""`SentLog`: a partition that is mirrored to a cluster, and how far. Nothing is on disk: the target's log end
-offset says where a mirror goes on. Threads: that of the leader's sender; others read.
+"""`SentLog`: a partition that is mirrored to a cluster, and the target's log end offset. Nothing is on disk.
+Threads: the sender's of the partition's leader; any may read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _READ = 1 << 20
 
 
 class TargetPartition(NamedTuple):
-    """A partition of the target."""
+    """The key of a partition at the target."""
 
     topic: str
     topic_id: str
@@ -25,19 +25,21 @@ class TargetPartition(NamedTuple):
 
 
 class SentLog:
-    """`next_offset` is the first that the target lacks; None where it has to be asked for. `error` says why
-    nothing is sent now, `refused` why nothing ever will.
+    """A mirrored partition. `next_offset` is the target's log end offset, None if the target must be asked
+    for it. `error` is the error that stops sending for now, `refused` a final error; None without an error.
     """
 
     def __init__(self, part: TargetPartition, log: PartitionLog, topic_id: str, max_bytes: int) -> None:
-        """`topic_id` is that of the topic here, `max_bytes` the target's `max.message.bytes`."""
+        """Make the state of a partition. `topic_id` is the id of the topic here, `max_bytes` the target's
+        `max.message.bytes`.
+        """
         self.part, self.log, self.max_bytes = part, log, max_bytes
         self.next_offset: int | None = None
         self.error: Exception | None = None
         self.refused: Exception | None = None
         self.not_before = 0.0
         self.misses = 0
-        """How often in a row the target was not where it was said to be."""
+        """The number of batches in a row that the target has refused because of their sequence numbers."""
         self._producer = producer_id(topic_id, part.partition)
 
     def __repr__(self) -> str:
@@ -45,22 +47,22 @@ class SentLog:
 
     @property
     def lag(self) -> Lag:
-        """Return how far the target is behind: -1 where it was not asked yet. Bytes and ms are not known."""
+        """Return the lag of the target in records, -1 before the first answer; bytes and ms are always -1."""
         at = self.next_offset
         return Lag(-1 if at is None else max(self.log.high_watermark - at, 0), -1, -1)
 
     def delay(self, seconds: float, error: Exception) -> None:
-        """Send nothing for a while."""
+        """Set `error`, and send nothing for `seconds`."""
         self.not_before, self.error = time.monotonic() + seconds, error
 
     def refuse(self, error: Exception) -> None:
-        """Send nothing any more."""
+        """Set a final error: nothing is sent any more."""
         self.error = self.refused = error
 
     # --- sending ----------------------------------------------------------------------------------
 
     def take(self) -> ReadyBatch | None:
-        """Return what is sent next, None where the target has all. Raises UnequalOffsetsError,
+        """Return the next batch to send, None if the target has all records. Raises UnequalOffsetsError,
         RecordTooLargeError, CorruptRecordError, StorageError, StoreClosedError.
         """
         at = self.next_offset
@@ -72,7 +74,9 @@ class SentLog:
         return ready_batch(data, at, self._producer, self.max_bytes, repr(self)) if data else None
 
     def sent(self, batch: ReadyBatch, base_offset: int) -> None:
-        """Note what the target has appended, or had appended before. Raises UnequalOffsetsError."""
+        """Note that the target has a batch, at `base_offset`. Raises UnequalOffsetsError if that differs from
+        the offset here.
+        """
         if base_offset != batch.first:
             raise UnequalOffsetsError(
                 f"{self!r}: the target gave the record with offset {batch.first} the offset {base_offset}:"
@@ -90,8 +94,8 @@ class SentLog:
     # --- beginning --------------------------------------------------------------------------------
 
     def begin(self, start: int, end: int) -> range:
-        """Return which offsets of the target, whose log begins and ends there, are to be compared with the
-        log here before anything is sent. Raises UnequalOffsetsError.
+        """Return the offsets that this log and the target's log, from `start` to `end`, both have. Raises
+        UnequalOffsetsError if the target's log ends above this log's high watermark, or below its log start.
         """
         if end > self.log.high_watermark:
             raise UnequalOffsetsError(
@@ -103,20 +107,20 @@ class SentLog:
         return range(max(start, self.log.start_offset), end)
 
     def compare(self, fetched: bytes, offset: int) -> int:
-        """Compare records of the target, from `offset` on, with those here; return the offset behind them.
-        Raises UnequalOffsetsError, CorruptRecordError.
+        """Compare the target's fetched records, from `offset` on, with the records here; return the offset
+        after them. Raises UnequalOffsetsError if they differ, CorruptRecordError.
         """
         batches, _ = scan(fetched)
-        theirs = decode(fetched, batches, f"{self!r} at the target", from_offset=offset)
-        ours: dict[int, Record] = {}
+        target_records = decode(fetched, batches, f"{self!r} at the target", from_offset=offset)
+        own: dict[int, Record] = {}
         at = offset
-        while len(theirs) and at < theirs.next_offset:
+        while len(target_records) and at < target_records.next_offset:
             records = self.log.read(at)
-            ours.update((each.offset, each) for each in records)
+            own.update((each.offset, each) for each in records)
             at = records.next_offset
         control = any(batches["attributes"] & 0x20)
-        other = next((each.offset for each in theirs if ours.get(each.offset) != each), None)
+        other = next((each.offset for each in target_records if own.get(each.offset) != each), None)
         if other is not None or control:
             at = int(batches["base_offset"][0]) if other is None else other
             raise UnequalOffsetsError(f"{self!r}: the target has another record at offset {at}")
-        return theirs.next_offset
+        return target_records.next_offset

@@ -1,4 +1,4 @@
-"""`MirrorTarget`: the topics of the cluster that is mirrored to, made where they are missing (Kafka:
+"""`MirrorTarget`: reads the topics of a mirror's target cluster, and creates missing topics (Kafka:
 CreateTopics, DescribeConfigs). Nothing is on disk. Threads: one.
 """
 
@@ -20,20 +20,20 @@ _MOST_BYTES, _STAMPS = "max.message.bytes", "message.timestamp.type"
 _APPEND_TIME = "LogAppendTime"
 _DEFAULT_MOST = 1_048_588
 _NOT_TAKEN = ("flush.messages", "flush.ms", _STAMPS)
-"""Settings that a topic is made without: a cluster is durable by its replicas, and timestamps that were given
-here are kept there.
+"""Settings that new topics at the target don't get: a cluster is durable by its replicas, and keeps the
+timestamps of this store.
 """
 
 
 class TargetTopic(NamedTuple):
-    """A topic at the target; `max_bytes` is the largest batch that it takes."""
+    """A topic at the target; `max_bytes` is its `max.message.bytes`."""
 
     topic: Topic
     max_bytes: int
 
 
 class MirrorTarget:
-    """Asks, and creates. What is created has the partitions and settings of the topic here."""
+    """A client of the target cluster. New topics get the partitions and settings that they have here."""
 
     def __init__(self, cluster: Cluster) -> None:
         assert isinstance(cluster.config, MirrorConfig)
@@ -43,8 +43,8 @@ class MirrorTarget:
     def topics(
         self, infos: Mapping[str, TopicInfo], problems: dict[str, SegstoreError]
     ) -> dict[str, TargetTopic]:
-        """Return what the target tells of these topics; what prevents one from being mirrored goes to
-        `problems`. Raises as `Cluster.ask`.
+        """Create missing topics, and return the target's topics that can be mirrored. The errors of the other
+        topics are added to `problems`. Raises as `Cluster.ask`.
         """
         metadata = self._cluster.metadata(infos)
         missing = [info for name, info in infos.items() if _is_missing(metadata.topics.get(name))]
@@ -71,9 +71,9 @@ class MirrorTarget:
         kind = structs("CreateTopicsRequest")
         asked = []
         for info in infos:
-            given = {name: value for name, value in info.config.items() if name not in _NOT_TAKEN}
+            settings = {name: value for name, value in info.config.items() if name not in _NOT_TAKEN}
             configs = [
-                kind.CreatableTopicConfig(name=name, value=_text(value)) for name, value in given.items()
+                kind.CreatableTopicConfig(name=name, value=_text(value)) for name, value in settings.items()
             ]
             asked.append(
                 kind.CreatableTopic(
@@ -90,7 +90,7 @@ class MirrorTarget:
         }
 
     def _ask_limits(self, topics: list[str], problems: dict[str, SegstoreError]) -> None:
-        """Ask for the largest batches. Topics whose target gives its own timestamps are problems."""
+        """Read `max.message.bytes` of topics. A topic with LogAppendTime is added to `problems`."""
         if not topics:
             return
         kind = structs("DescribeConfigsRequest").DescribeConfigsResource
@@ -99,7 +99,7 @@ class MirrorTarget:
             for name in topics
         ]
         for each in self._cluster.ask("DescribeConfigs", resources=asked).results:
-            # Where this client may not see settings, the answers to Produce tell of LogAppendTime.
+            # If this client may not read settings, the answers to Produce show LogAppendTime.
             found = {} if each.error_code else {config.name: config.value for config in each.configs}
             if found.get(_STAMPS) == _APPEND_TIME:
                 problems[each.resource_name] = UnequalOffsetsError(
@@ -120,13 +120,13 @@ def _problem(info: TopicInfo, topic: Topic | None) -> SegstoreError | None:
         return told_error(code, f"topic {info.name!r} at the target")
     if info.partition_ids != tuple(sorted(topic.partitions)):
         return UnequalOffsetsError(
-            f"topic {info.name!r} has partitions {_told(info.partition_ids)} here, and"
-            f" {_told(sorted(topic.partitions))} at the target"
+            f"topic {info.name!r} has partitions {_listed(info.partition_ids)} here, and"
+            f" {_listed(sorted(topic.partitions))} at the target"
         )
     return None
 
 
-def _told(partitions: Iterable[int]) -> str:
+def _listed(partitions: Iterable[int]) -> str:
     ids = list(partitions)
     return f"0 to {ids[-1]}" if ids == list(range(len(ids))) and ids else ", ".join(map(str, ids))
 

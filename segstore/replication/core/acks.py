@@ -1,4 +1,4 @@
-"""Produce requests with acks=all that wait for their records to be committed (Kafka: DelayedProduce and its
+"""Produce requests with acks=all that wait until their records are committed (Kafka: DelayedProduce and its
 purgatory; rule R23).
 """
 
@@ -21,7 +21,9 @@ _required = attrgetter("required_offset")
 
 
 class DelayedProduce(NamedTuple):
-    """A request whose last record lies before `required_offset`, and which fails at `deadline_ms`."""
+    """A waiting request. It is complete when the high watermark reaches `required_offset`, and fails at
+    `deadline_ms`.
+    """
 
     required_offset: int
     deadline_ms: int
@@ -29,7 +31,7 @@ class DelayedProduce(NamedTuple):
 
 
 class DelayedProduces:
-    """The waiting requests of one partition, the lowest offset first."""
+    """The waiting requests of one partition, by ascending required offset."""
 
     __slots__ = ("_waiting",)
 
@@ -41,7 +43,7 @@ class DelayedProduces:
 
     @property
     def waiting(self) -> tuple[DelayedProduce, ...]:
-        """Return the requests that wait, the lowest offset first."""
+        """Return the waiting requests, by ascending required offset."""
         return tuple(self._waiting)
 
     def copy(self) -> DelayedProduces:
@@ -49,18 +51,19 @@ class DelayedProduces:
         return DelayedProduces(self._waiting)
 
     def add(self, request: DelayedProduce) -> None:
-        """Let a request wait."""
+        """Add a waiting request."""
         insort(self._waiting, request, key=_required)
 
     def reach(self, high_watermark: int, enough: bool) -> tuple[Complete, ...]:
-        """Complete the requests that end at or below the high watermark; `enough` says whether the maximal
-        ISR has min.insync.replicas members (Kafka: Partition.checkEnoughReplicasReachOffset).
+        """Complete the requests that end at or below the high watermark; with
+        NotEnoughReplicasAfterAppendError if not `enough`: the maximal ISR has fewer members than
+        min.insync.replicas (Kafka: Partition.checkEnoughReplicasReachOffset).
         """
         error = None if enough else NotEnoughReplicasAfterAppendError
         return self._end(bisect_right(self._waiting, high_watermark, key=_required), error)
 
     def expire(self, now_ms: int) -> tuple[Complete, ...]:
-        """Fail the requests whose deadline has come; whether their records will be committed is unknown."""
+        """Fail the requests whose deadline has come; their records may still be committed later."""
         late = [request for request in self._waiting if request.deadline_ms <= now_ms]
         if late:
             self._waiting = [request for request in self._waiting if request.deadline_ms > now_ms]

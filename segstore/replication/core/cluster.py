@@ -1,7 +1,8 @@
 """The registrations and sessions of brokers (Kafka: ClusterControlManager, BrokerHeartbeatManager; rules R27,
 R28).
 
-This part says what a broker may become; the controller carries it out, and writes what it says. Times in ms.
+`ClusterControl` decides the next state of a broker; the controller writes it to the metadata. Times are in
+ms.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from segstore.replication.core.registration import BrokerRegistration
 
 
 class BrokerState(Enum):
-    """What a broker is (Kafka: BrokerControlState)."""
+    """The state of a broker (Kafka: BrokerControlState)."""
 
     FENCED = "it leads nothing and is in no ISR"
     UNFENCED = "it may lead"
@@ -25,8 +26,8 @@ class BrokerState(Enum):
 
 @dataclass(frozen=True)
 class BrokerHeartbeat:
-    """A broker tells that it lives (Kafka: BrokerHeartbeatRequest). `metadata_offset` is the offset of the
-    last metadata record that it has applied.
+    """A heartbeat of a broker (Kafka: BrokerHeartbeatRequest). `metadata_offset` is the offset of the last
+    metadata record that the broker has applied.
     """
 
     broker: int
@@ -38,7 +39,9 @@ class BrokerHeartbeat:
 
 @dataclass(frozen=True)
 class BrokerSession:
-    """When a broker was heard of last, how far it has read the metadata, and where its shutdown is."""
+    """The session of a broker: the time of its last heartbeat, its `metadata_offset`, and in
+    `shutdown_offset` the metadata offset at which its leaderships were moved, -1 before.
+    """
 
     contact_ms: int
     metadata_offset: int = -1
@@ -46,7 +49,9 @@ class BrokerSession:
 
 
 class ClusterControl:
-    """Brokers by id. A session is valid for `session_timeout_ms` after each contact."""
+    """The registrations and sessions of brokers, by broker id. A session is valid for `session_timeout_ms`
+    after each heartbeat.
+    """
 
     __slots__ = ("brokers", "session_timeout_ms", "sessions")
 
@@ -62,12 +67,12 @@ class ClusterControl:
         return made
 
     def active(self, broker: int) -> bool:
-        """Return whether a broker is registered, unfenced and stays."""
+        """Return whether a broker is registered, unfenced, and not shutting down."""
         found = self.brokers.get(broker)
         return found is not None and found.active
 
     def check_epoch(self, broker: int, broker_epoch: int) -> None:
-        """Raise StaleBrokerEpochError where the broker is not registered under this epoch (R28)."""
+        """Raise StaleBrokerEpochError unless the broker is registered with this broker epoch (R28)."""
         found = self.brokers.get(broker)
         if found is None or found.epoch != broker_epoch:
             known = "it is not registered" if found is None else f"it is registered with {found.epoch}"
@@ -85,14 +90,12 @@ class ClusterControl:
         )
 
     def stale(self, broker: int, now_ms: int) -> bool:
-        """Return whether a broker has no valid session. A fenced broker has none, unless it was in contact
-        since.
-        """
+        """Return whether a broker has no valid session."""
         session = self.sessions.get(broker)
         return session is None or now_ms - session.contact_ms >= self.session_timeout_ms
 
     def first_stale(self, now_ms: int) -> int | None:
-        """Return the unfenced broker without a valid session that was not heard of for longest (Kafka:
+        """Return the unfenced broker with the oldest expired session, None without one (Kafka:
         BrokerHeartbeatManager.findOneStaleBroker).
         """
         stale = [b for b, found in self.brokers.items() if not found.fenced and self.stale(b, now_ms)]
@@ -105,30 +108,30 @@ class ClusterControl:
     # --- heartbeats ------------------------------------------------------------------------------
 
     def state(self, broker: int) -> BrokerState:
-        """Return what a registered broker is."""
+        """Return the state of a registered broker."""
         found = self.brokers[broker]
         if found.fenced:
             return BrokerState.FENCED
         return BrokerState.CONTROLLED_SHUTDOWN if found.shutting_down else BrokerState.UNFENCED
 
     def contact(self, heartbeat: BrokerHeartbeat, now_ms: int) -> None:
-        """Note a heartbeat."""
+        """Renew a broker's session by a heartbeat."""
         session = self.sessions.get(heartbeat.broker) or BrokerSession(now_ms)
         self.sessions[heartbeat.broker] = replace(
             session, contact_ms=now_ms, metadata_offset=heartbeat.metadata_offset
         )
 
     def shut_down_at(self, broker: int, offset: int) -> None:
-        """Note the offset of the metadata by which the leaderships of a broker have moved."""
+        """Note the metadata offset at which the leaderships of a broker were moved."""
         self.sessions[broker] = replace(self.sessions[broker], shutdown_offset=offset)
 
     def next_state(self, heartbeat: BrokerHeartbeat, leads: Callable[[], bool]) -> BrokerState:
-        """Return what a broker becomes (Kafka: BrokerHeartbeatManager.calculateNextBrokerState). `leads` says
-        whether it leads any partition, and is asked only where the broker wants to shut down: it looks at all
-        partitions, and heartbeats come all the time.
+        """Return a broker's next state (Kafka: BrokerHeartbeatManager.calculateNextBrokerState). `leads`
+        returns whether the broker leads a partition; it is slow, so it is called only for a shutdown.
 
-        A fenced broker is unfenced once it has read its own registration. One that wants to shut down may
-        stop when it leads nothing and all unfenced brokers have read who leads now.
+        A fenced broker is unfenced once it has read its own registration. A broker that wants to shut down
+        may stop when it leads no partition and all active brokers have read the metadata with the new
+        leaders.
         """
         state = self.state(heartbeat.broker)
         if state is BrokerState.FENCED:

@@ -1,4 +1,4 @@
-"""The settings that the core decides by, under Kafka's names, with Kafka's defaults."""
+"""The settings of the core, under Kafka's names, with Kafka's defaults."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ class ReplicaConfig(NamedTuple):
 
 
 class TopicSettings(NamedTuple):
-    """What the controller decides a topic's elections by."""
+    """Settings of a topic for the controller's elections."""
 
     min_insync_replicas: int = 1
     unclean_leader_election: bool = False
 
 
 class ControllerConfig(NamedTuple):
-    """Settings of the controller. Times in ms. `min_insync_replicas` and `unclean_leader_election` hold where
-    a partition has no settings of its own. `eligible_leader_replicas` is the feature
-    `eligible.leader.replicas.version` (KIP-966).
+    """Settings of the controller. Times in ms. `min_insync_replicas` and `unclean_leader_election` are the
+    defaults of partitions. `eligible_leader_replicas` is the feature `eligible.leader.replicas.version`
+    (KIP-966).
     """
 
     min_insync_replicas: int = 1

@@ -1,9 +1,9 @@
 """The decisions of the controller: registrations, fencing, ISR changes, elections, reassignments (Kafka:
 ReplicationControlManager, ClusterControlManager; rules R21, R24 to R31).
 
-A call returns the records to write and then the answer: `Persist` effects come before the `Send` with their
-outcome, so that each change is durable before it is answered (R31). The caller makes one call at a time, and
-if a record can't be written, the caller drops this object, and begins anew from the durable records.
+A call returns `Persist` effects for the records to write, and then a `Send` with the answer, so each change
+is durable before it is answered (R31). The caller makes one call at a time. If a record can't be written, the
+caller drops this object, and makes a new one from the durable records.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ __all__ = ["BrokerRecord", "Controller", "HeartbeatReply", "Key", "PartitionDeci
 class Controller:
     """The metadata, and the rules of its changes. `next_offset` is the metadata offset of the next record.
 
-    `settings` has those of partitions; a partition without any goes by `config`. Settings are no records of
-    the core: a reader of the metadata puts them there before it makes any call.
+    `settings` has the settings of partitions; `config` has the defaults. The caller fills `settings` from the
+    metadata before its first call.
     """
 
     __slots__ = ("cluster", "config", "next_offset", "partitions", "settings")
@@ -65,7 +65,7 @@ class Controller:
         return made
 
     def apply(self, record: Record) -> None:
-        """Take a durable record, when the metadata is read anew."""
+        """Apply a durable record, when the metadata is read at an open."""
         if isinstance(record, BrokerRecord):
             self.cluster.brokers[record.broker] = record.registration
         else:
@@ -81,8 +81,8 @@ class Controller:
     def register(self, broker: int, incarnation: str, clean_epoch: int, now_ms: int) -> Effects:
         """Register a broker; the answer is its broker epoch (R27; Kafka: registerBroker).
 
-        `clean_epoch` is the broker epoch under which the broker was stopped cleanly, -1 for none: without
-        that proof a new incarnation leaves the ISR and the ELR of its partitions (R26). Raises
+        `clean_epoch` is the broker epoch at the broker's last clean stop, -1 without one. If it is not the
+        epoch of the last registration, the broker leaves ISR and ELR of its partitions (R26). Raises
         DuplicateBrokerRegistrationError.
         """
         self.cluster.check_free(broker, incarnation, now_ms)
@@ -96,11 +96,11 @@ class Controller:
         return (*left, self._persist(BrokerRecord(broker, made)), Send(made.epoch))
 
     def restart(self, broker: int, incarnation: str, clean_epoch: int, now_ms: int) -> Effects:
-        """Register a broker, as `register`, if no incarnation of it runs any more.
+        """Register a broker, as `register`, at an open: no earlier incarnation runs any more.
 
-        A broker that was stopped cleanly under its present registration has its whole logs, and no other
-        broker has led in its place: so it stays in the ISR of its partitions, and leads on. Its broker epoch
-        rises all the same: so an older copy of its disk has no proof of a clean stop from now on.
+        If the broker was stopped cleanly in its last registration, its logs are complete, and no other broker
+        was elected since. So it stays in the ISR of its partitions, and leads on. Its broker epoch rises
+        nevertheless, so that an older copy of its disk does not count as stopped cleanly later.
         """
         existing = self.cluster.brokers.get(broker)
         if existing is None or clean_epoch != existing.epoch:
@@ -110,17 +110,17 @@ class Controller:
         return (self._persist(BrokerRecord(broker, again)), Send(again.epoch))
 
     def remember(self, key: Key, replica: int) -> Effects:
-        """Make a replica the last known leader of a partition without members of ISR and ELR: the replica is
-        elected once it is live, and that counts as unclean (R24; KIP-966).
+        """Make a replica the last known leader of a partition whose ISR and ELR are empty. It is elected once
+        it is live, by an unclean election (R24; KIP-966).
         """
         change = self._partition(key)._replace(last_known_elr=(replica,))
         after = change._replace(partition_epoch=change.partition_epoch + 1)
         return (self._persist(PartitionDecision(key, after)),)
 
     def heartbeat(self, heartbeat: BrokerHeartbeat, now_ms: int) -> Effects:
-        """Take a heartbeat; the answer is a `HeartbeatReply` (R28; Kafka: processBrokerHeartbeat).
+        """Handle a heartbeat; the answer is a `HeartbeatReply` (R28; Kafka: processBrokerHeartbeat).
 
-        Raises StaleBrokerEpochError: the broker has to register anew.
+        Raises StaleBrokerEpochError if the broker must register again.
         """
         broker, cluster = heartbeat.broker, self.cluster
         cluster.check_epoch(broker, heartbeat.broker_epoch)
@@ -146,7 +146,7 @@ class Controller:
         return self._fence(broker)
 
     def on_time(self, now_ms: int) -> Effects:
-        """Fence one broker whose session is over; to be called until nothing is returned (R27; Kafka:
+        """Fence one broker whose session has expired; to be called until it returns no effects (R27; Kafka:
         maybeFenceOneStaleBroker).
         """
         stale = self.cluster.first_stale(now_ms)
@@ -156,9 +156,8 @@ class Controller:
         """Fence a broker whose directory has failed: it leaves all ISRs, and other leaders are elected (R32;
         Kafka: a broker stops when its last log directory is offline).
 
-        The broker stays eligible (R26), since its disk may come back with its whole logs; for that it
-        registers anew, at once, without waiting for its session to end. A broker that is not registered
-        changes nothing.
+        The broker stays in the ELR (R26), because its disk may come back with complete logs. It may then
+        register again at once, since its session is removed. An unregistered broker is ignored.
         """
         self.cluster.sessions.pop(broker, None)
         return self._fence(broker) if broker in self.cluster.brokers else ()
@@ -179,8 +178,8 @@ class Controller:
         return (self._persist(BrokerRecord(broker, registration)),)
 
     def _leave(self, broker: int, unclean: bool = False) -> Effects:
-        """Take a broker out of the ISR of all partitions, and out of the ELR after an unclean shutdown; elect
-        other leaders (Kafka: generateLeaderAndIsrUpdates).
+        """Remove a broker from the ISR of all partitions, and after an unclean shutdown also from the ELR;
+        elect other leaders (Kafka: generateLeaderAndIsrUpdates).
         """
         changes = []
         for key, partition in self.partitions.items():
@@ -194,7 +193,8 @@ class Controller:
     # --- in-sync replicas ------------------------------------------------------------------------
 
     def alter_partition(self, key: Key, proposal: AlterPartition, broker_epoch: int) -> Effects:
-        """Judge a leader's proposal; the answer is an `AlterPartitionReply` (R21; Kafka: alterPartition).
+        """Handle a leader's ISR proposal; the answer is an `AlterPartitionReply` (R21; Kafka:
+        alterPartition).
 
         Raises StaleBrokerEpochError if the leader is not registered under `broker_epoch`.
         """
@@ -213,7 +213,7 @@ class Controller:
         return (*effects, Send(reply))
 
     def refusal(self, key: Key, proposal: AlterPartition) -> type[SegstoreError] | None:
-        """Return the error of a proposal, None for a good one (R21; Kafka: validateAlterPartitionData)."""
+        """Return the error of a proposal, None if it is valid (R21; Kafka: validateAlterPartitionData)."""
         partition = self.partitions.get(key)
         if partition is None:
             return UnknownTopicOrPartitionError
@@ -242,13 +242,13 @@ class Controller:
         return None if eligible else IneligibleReplicaError
 
     def _eligible(self, replica: int, broker_epoch: int) -> bool:
-        """Kafka: ineligibleReplicasForIsr; KIP-903."""
+        """Return whether a replica may be in the ISR (Kafka: ineligibleReplicasForIsr; KIP-903)."""
         return self.cluster.active(replica) and broker_epoch in (-1, self.cluster.brokers[replica].epoch)
 
     def expel(self, key: Key, replica: int, sound: Replicas) -> Effects:
-        """Take a replica out of ISR and ELR whose damaged log is about to be cut; one of `sound` leads from
-        then on. The partition epoch rises in any case: so an earlier proposal, which has the replica in it,
-        is refused.
+        """Remove a replica from ISR and ELR, because its damaged log is about to be truncated; one of `sound`
+        leads from then on. The partition epoch always rises, so that an earlier proposal with the replica is
+        refused.
 
         Raises EligibleLeadersNotAvailableError if none of `sound` is in sync and live, and
         UnknownTopicOrPartitionError.
@@ -267,11 +267,11 @@ class Controller:
     def create_partitions(
         self, assignments: Mapping[Key, Replicas], settings: TopicSettings | None = None
     ) -> Effects:
-        """Create partitions of a topic, all or none, whose ISRs are all live replicas (Kafka: createTopic,
-        createPartitions). Without `settings` these go by the controller's config.
+        """Create partitions of a topic, all or none; the ISR of each has all its live replicas (Kafka:
+        createTopic, createPartitions). Without `settings` the controller's config counts.
 
-        Raises InvalidReplicaAssignmentError if a partition has no live replica, an unregistered one, or one
-        twice.
+        Raises InvalidReplicaAssignmentError if a partition has no live replica, an unregistered replica, or a
+        replica twice.
         """
         made = [PartitionDecision(key, self._new(replicas)) for key, replicas in assignments.items()]
         if settings is not None:
@@ -286,8 +286,8 @@ class Controller:
         return PartitionRegistration(replicas, isr, isr[0])
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """Forget the partitions of a deleted topic; the caller writes the record of the deletion (Kafka:
-        deleteTopic, RemoveTopicRecord). Raises UnknownTopicOrPartitionError, and then forgets no partition.
+        """Remove the partitions of a deleted topic; the caller writes the RemoveTopicRecord (Kafka:
+        deleteTopic). Raises UnknownTopicOrPartitionError, and then removes no partition.
         """
         gone = list(keys)
         for key in gone:
@@ -325,7 +325,7 @@ class Controller:
 
     def elect_preferred(self) -> Effects:
         """Elect the preferred leader of each partition with another leader, if it is in sync and live; to be
-        called each leader.imbalance.check.interval.seconds (R29; Kafka: maybeBalancePartitionLeaders).
+        called every leader.imbalance.check.interval.seconds (R29; Kafka: maybeBalancePartitionLeaders).
         """
         changes = []
         for key, partition in self.partitions.items():
@@ -336,7 +336,7 @@ class Controller:
         return self._build(changes)
 
     def _elect_unclean(self, keys: Iterable[Key]) -> Effects:
-        """Elect a live replica for each of these partitions without a leader that allows unclean elections
+        """Elect a live replica for each of these partitions that has no leader and allows unclean elections
         (R24; Kafka: maybeElectUncleanLeaders).
         """
         leaderless = [
@@ -347,8 +347,8 @@ class Controller:
         return self._build((key, self._changing(key)) for key in leaderless)
 
     def reassign(self, key: Key, target: Replicas) -> Effects:
-        """Begin to move a partition to the replicas `target`; it is complete when all are in sync (R30;
-        Kafka: changePartitionReassignment).
+        """Begin to move a partition to the replicas `target`; the move is complete when all of them are in
+        sync (R30; Kafka: changePartitionReassignment).
 
         Raises InvalidReplicaAssignmentError, UnknownTopicOrPartitionError.
         """
@@ -359,7 +359,7 @@ class Controller:
         return self._build([(key, change)])
 
     def cancel_reassignment(self, key: Key) -> Effects:
-        """Go back to the earlier replicas of a reassignment (R30; Kafka: cancelPartitionReassignment).
+        """Restore the replicas before a reassignment (R30; Kafka: cancelPartitionReassignment).
 
         Raises NoReassignmentInProgressError; InvalidReplicaAssignmentError if no earlier replica is in sync,
         and no unclean election is allowed; UnknownTopicOrPartitionError.
@@ -393,12 +393,8 @@ class Controller:
 
     def configure(self, keys: Iterable[Key], settings: TopicSettings) -> Effects:
         """Change the settings of a topic's partitions. If min.insync.replicas changes, the ELR is emptied,
-        since it belongs to the old value (Kafka: ClearElrRecord). If unclean elections become allowed, they
-        are made (R24).
-
-        In Kafka a partition without a leader loses its ELR as well, and can then only elect uncleanly. Here
-        the partition keeps its ELR: while nobody leads, no record is committed that an eligible replica
-        lacks. Leaders hear of the settings after all earlier decisions. Raises UnknownTopicOrPartitionError.
+        because it was computed for the old value (Kafka: ClearElrRecord). If unclean elections become
+        allowed, partitions without a leader elect one (R24). Raises UnknownTopicOrPartitionError.
         """
         changing = {key: self._partition(key) for key in keys}
         min_isr = settings.min_insync_replicas
@@ -408,6 +404,8 @@ class Controller:
         return cleared + self._elect_unclean(changing)
 
     def _clear_elr(self, key: Key) -> Effects:
+        # In Kafka a partition without a leader loses its ELR too, and can then only elect uncleanly. Here it
+        # keeps the ELR: while no replica leads, no record is committed that an eligible replica lacks.
         partition = self.partitions[key]
         if partition.leader == NO_LEADER or not partition.elr:
             return ()

@@ -1,6 +1,6 @@
-"""Effects: requests of the core to its caller, each an immutable tuple, to be carried out in their order.
+"""Effects: requests of the core to its caller, which carries them out in order. Effects are immutable.
 
-The core knows of a log only the changes that were reported: after `Append`, `Truncate`,
+The core knows a change of a log only after it was reported: after `Append`, `Truncate`,
 `TruncateFullyAndStartAt` and `GoOnAt` the caller reports the new log end offset, by `Follower.on_append`,
 `ReplicaLog.truncated`, `ReplicaLog.started_over` or `Follower.on_gone_on`. If an effect fails, the effects
 after it are not carried out. Offsets are int64, times ms.
@@ -15,15 +15,15 @@ from segstore.errors import SegstoreError
 
 
 class Append(NamedTuple):
-    """Append the batches of the last answer that begin below `before` to a follower's log, without a change
-    of their bytes (R1, R11; Kafka: Partition.appendRecordsToFollowerOrFutureReplica).
+    """Append to a follower's log the batches of the last answer whose base offsets are below `before`, byte
+    for byte (R1, R11; Kafka: Partition.appendRecordsToFollowerOrFutureReplica).
     """
 
     before: int
 
 
 class Truncate(NamedTuple):
-    """Cut the log back to the last whole batch that ends at or below `offset` (R5; Kafka:
+    """Truncate the log after its last batch that ends at or below `offset` (R5; Kafka:
     Partition.truncateTo).
     """
 
@@ -31,7 +31,7 @@ class Truncate(NamedTuple):
 
 
 class TruncateFullyAndStartAt(NamedTuple):
-    """Drop the whole log, which then begins and ends at `offset` (R6; Kafka:
+    """Empty the log, and set its log start and log end offset to `offset` (R6; Kafka:
     Partition.truncateFullyAndStartAt).
     """
 
@@ -39,8 +39,8 @@ class TruncateFullyAndStartAt(NamedTuple):
 
 
 class GoOnAt(NamedTuple):
-    """Let the log end at `offset`, above its last batch: the leader's log ends there, and has no batch
-    between. `epoch` begins there, the leader's own; -1 if that is not known (R41).
+    """Move the log end offset to `offset`, the end of the leader's log, which has no batch in between. The
+    leader's epoch `epoch` begins at `offset`; it is -1 if it is not known (R41).
     """
 
     offset: int
@@ -48,8 +48,9 @@ class GoOnAt(NamedTuple):
 
 
 class AssignEpoch(NamedTuple):
-    """Append from `start_offset` on under `epoch`, which is noted before the first append, and durable before
-    any batch of that epoch counts as durable (R3; Kafka: UnifiedLog.assignEpochStartOffset).
+    """Begin the leader epoch `epoch` at `start_offset`. The caller notes it before the first append, and
+    makes it durable before any batch of the epoch counts as durable (R3; Kafka:
+    UnifiedLog.assignEpochStartOffset).
     """
 
     epoch: int
@@ -63,7 +64,7 @@ class SetHighWatermark(NamedTuple):
 
 
 class SetLogStartOffset(NamedTuple):
-    """Let the log begin at `offset`, the leader's log start offset (R13)."""
+    """Set the log start offset to `offset`, the leader's log start offset (R13)."""
 
     offset: int
 
@@ -75,7 +76,7 @@ class Send(NamedTuple):
 
 
 class Complete(NamedTuple):
-    """Answer the produce request `ticket`: its records are committed, or it failed with `error` (R23; Kafka:
+    """Answer the produce request `ticket`. If `error` is None, its records are committed (R23; Kafka:
     DelayedProduce).
     """
 
@@ -84,7 +85,7 @@ class Complete(NamedTuple):
 
 
 class Persist(NamedTuple):
-    """Write a metadata record, durable on a majority of voters, before the next effects (R31)."""
+    """Write a metadata record durably to a majority of voters, before the next effects (R31)."""
 
     record: Any
 

@@ -14,7 +14,7 @@ NOBODY = NO_LEADER, False
 
 
 class Election(Enum):
-    """Who may be elected (Kafka: PartitionChangeBuilder.Election)."""
+    """The replicas that may be elected (Kafka: PartitionChangeBuilder.Election)."""
 
     ONLINE = "the current leader, else an in-sync or eligible replica"
     PREFERRED = "the first replica of the assignment, else as ONLINE"
@@ -22,12 +22,12 @@ class Election(Enum):
 
 
 class PartitionChange:
-    """A change of `partition`. The fields `isr`, `replicas`, `adding`, `removing` and `recovering` are what
-    is aimed at: at first what the partition has; the caller changes some, and `build` adds what follows from
-    it.
+    """A change of `partition`. The fields `isr`, `replicas`, `adding`, `removing` and `recovering` are the
+    target; they begin with the partition's current values, and the caller sets the new ones. `build` then
+    elects a leader and computes the other fields.
 
-    `live` says whether a broker may lead. `min_isr` is min.insync.replicas, at most the number of replicas.
-    `unclean_shutdown` has the replicas that may have lost the end of their logs.
+    `live` returns whether a broker may lead. `min_isr` is min.insync.replicas, at most the number of
+    replicas. `unclean_shutdown` are the replicas that may have lost the end of their logs.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PartitionChange:
         self.unclean_shutdown: Replicas = ()
 
     def build(self) -> PartitionRegistration | None:
-        """Return the changed state, with the epochs of R25; None where nothing changes."""
+        """Return the changed state, with the epochs of R25; None if nothing changes."""
         self._complete_reassignment()
         eligible = self._eligible()
         leader, unclean = self._elect(eligible)
@@ -63,7 +63,9 @@ class PartitionChange:
         return self._numbered(after)
 
     def _numbered(self, after: PartitionRegistration) -> PartitionRegistration | None:
-        """Count the change; the leader epoch rises with a new leader and when a replica is removed (R25)."""
+        """Raise the partition epoch, and for a new leader or a removed replica the leader epoch (R25). Return
+        None if nothing changes.
+        """
         before = self.partition
         if after == before:
             return None
@@ -87,8 +89,8 @@ class PartitionChange:
     # --- eligible leader replicas ----------------------------------------------------------------
 
     def _eligible(self) -> Replicas:
-        """Return the ELR: while the ISR is smaller than min.insync.replicas, who was in it or in the ELR and
-        has not been shut down uncleanly (R26; Kafka: maybePopulateTargetElr).
+        """Return the new ELR (R26; Kafka: maybePopulateTargetElr). While the ISR is smaller than
+        min.insync.replicas, it has the former members of ISR and ELR without an unclean shutdown.
         """
         if not self.elr_enabled or len(self.isr) >= min(self.min_isr, len(self.replicas)):
             return ()
@@ -96,7 +98,7 @@ class PartitionChange:
         return tuple(sorted(candidates - {*self.isr} - {*self.unclean_shutdown}))
 
     def _last_known(self, leader: int, isr: Replicas) -> Replicas:
-        """Return the last leader while there is none (Kafka: maybeUpdateLastKnownLeader)."""
+        """Return the last known leader while there is no leader (Kafka: maybeUpdateLastKnownLeader)."""
         before = self.partition
         if leader != NO_LEADER or not self.elr_enabled:
             return ()
@@ -107,7 +109,7 @@ class PartitionChange:
     # --- election --------------------------------------------------------------------------------
 
     def _elect(self, elr: Replicas) -> tuple[int, bool]:
-        """Return who leads, and whether the election is unclean (R24, R29; Kafka: electLeader)."""
+        """Return the leader, and whether the election is unclean (R24, R29; Kafka: electLeader)."""
         members = self.isr or elr
         for replica in self._candidates():
             if replica in members and self.live(replica):
@@ -122,7 +124,9 @@ class PartitionChange:
         return NOBODY
 
     def _candidates(self) -> Replicas:
-        """Return who is asked first: the preferred replica or the current leader, then in preferred order."""
+        """Return the candidates in order: the preferred replica if it is to be elected, the current leader,
+        and the assignment.
+        """
         preferred = self.replicas[:1] if self.election is Election.PREFERRED else ()
         return (*preferred, self.partition.leader, *self.replicas)
 
@@ -131,9 +135,9 @@ class PartitionChange:
         if unclean:
             return (leader,), ()
         if leader != self.partition.leader and leader in elr:
-            # From now on the leader alone may be enough, if min.insync.replicas was lowered meanwhile.
+            # The leader alone may reach min.insync.replicas, if that was lowered since the ELR was made.
             return (leader,), _without(elr, (leader,)) if self.min_isr > 1 else ()
-        if not self.isr and not self.elr_enabled:  # without ELR the last in-sync replicas are remembered
+        if not self.isr and not self.elr_enabled:  # without the ELR feature the last ISR is kept
             return self.partition.isr, ()
         return self.isr, elr
 
@@ -143,7 +147,7 @@ def _without(replicas: Replicas, gone: Replicas) -> Replicas:
 
 
 def reassigned(current: Replicas, target: Replicas) -> tuple[Replicas, Replicas, Replicas]:
-    """Return replicas, adding and removing of a reassignment to `target` (R30; Kafka:
+    """Return (replicas, adding, removing) of a reassignment to `target` (R30; Kafka:
     PartitionReassignmentReplicas).
     """
     removing = tuple(sorted({*current} - {*target}))

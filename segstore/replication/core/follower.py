@@ -1,9 +1,9 @@
 """A follower of a partition: it fetches from the leader, and truncates records that the leader does not have
 (Kafka: ReplicaFetcherThread, AbstractFetcherThread; rules R8, R10 to R13, R41).
 
-A `Follower` stands for one leader epoch. One fetch is under way at a time. The order of calls is `fetch`,
-then `on_answer`, or `on_out_of_range` if the leader's log lacks the fetch offset. If the log or the leader
-epoch has changed since `fetch`, the answer changes nothing.
+A new leader epoch has a new `Follower`. One fetch is under way at a time. The order of calls is `fetch`, then
+`on_answer`, or `on_out_of_range` if the leader's log lacks the fetch offset. If the log or the leader epoch
+has changed since `fetch`, the answer is ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from segstore.replication.core.truncation import out_of_range, truncation_offset
 
 
 class Follower:
-    """A follower in one leader epoch; `leader` is -1 if there is none to fetch from."""
+    """A follower in one leader epoch; `leader` is -1 without a leader."""
 
     __slots__ = ("leader", "leader_epoch", "log", "partition_epoch", "replica_id")
 
@@ -50,22 +50,20 @@ class Follower:
         )
 
     def awaits(self, request: FetchRequest) -> bool:
-        """Return whether the answer to a request may still be used: neither the log nor the leader epoch has
-        changed since (R11).
+        """Return whether the answer to a request is still valid, because neither the log nor the leader epoch
+        has changed since (R11).
         """
         return request == self.fetch(request.broker_epoch)
 
     def on_answer(self, request: FetchRequest, answer: FetchAnswer, fetched: FetchedSpan | None) -> Effects:
-        """Handle an answer, and the span of its records, if it has any (R10, R11).
-
-        No record is appended from the first one on whose epoch is above this leader epoch (KAFKA-18723).
-        """
+        """Handle an answer; `fetched` is the span of its batches, None without batches (R10, R11)."""
         if not self.awaits(request):
             return ()
         if answer.diverging is not None:
             return (Truncate(truncation_offset(self.log, answer.diverging)),)
         if fetched is None:
             return self._keep_up(answer)
+        # Batches are appended up to the first one with an epoch above this leader epoch (KAFKA-18723).
         later = (base for epoch, base in fetched.epochs if epoch > self.leader_epoch)
         first, before, log = fetched.epochs[0][1], min([fetched.next_offset, *later]), self.log
         if before <= request.fetch_offset:
@@ -77,30 +75,29 @@ class Follower:
         return (Append(before),)
 
     def on_append(self, end_offset: int, answer: FetchAnswer, fetched: FetchedSpan) -> Effects:
-        """Note that the records of an answer were appended, up to `end_offset` (R3, R13)."""
+        """Note that batches of an answer were appended, up to `end_offset` (R3, R13)."""
         self.log.appended(end_offset, fetched.epochs)
         return self._keep_up(answer)
 
     def on_nothing(self, request: FetchRequest, answer: FetchAnswer) -> GoOnAt | None:
         """Handle a leader whose log has no batch between the fetch offset and its end (all were compacted):
-        move this log's end there, None if the leader's log ends at the fetch offset (R41; Kafka's followers
-        keep their end).
-
-        Under its leader epoch the leader has cut nothing since, and appends there under that epoch. So the
-        epoch begins there in this log: the last epoch of this log may end below in the leader's.
+        return the move of this log's end to the leader's, None if they are equal (R41). In Kafka a follower
+        keeps its end.
         """
         if not self.awaits(request) or answer.diverging is not None:
             return None
+        # The leader does not truncate in its epoch, and appends from its end on in that epoch. So the epoch
+        # begins there in this log too: in the leader's log this log's last epoch may end earlier.
         ahead = answer.end_offset > request.fetch_offset
         return GoOnAt(answer.end_offset, self.leader_epoch) if ahead else None
 
     def on_gone_on(self, done: GoOnAt, answer: FetchAnswer) -> Effects:
-        """Note that the log ends at the end of the leader's log (R41, R13)."""
+        """Note that this log's end was moved to the leader's (R41, R13)."""
         self.log.gone_on(done.offset, done.epoch)
         return self._keep_up(answer)
 
     def _keep_up(self, answer: FetchAnswer) -> Effects:
-        """Follow the leader's high watermark, which may go back, and then its log start offset (R13)."""
+        """Set the high watermark, which may be lowered, and the log start offset to the leader's (R13)."""
         log = self.log
         high_watermark = max(min(answer.high_watermark, log.end_offset), log.start_offset)
         start_offset = max(min(answer.log_start_offset, high_watermark), log.start_offset)
@@ -114,6 +111,6 @@ class Follower:
         return effects
 
     def on_out_of_range(self, request: FetchRequest, leader_start: int, leader_end: int) -> Effects:
-        """Handle the leader's log start and log end offsets, asked for under this leader epoch (R12)."""
+        """Handle the log start and log end offset of the leader, if its log lacks the fetch offset (R12)."""
         effect = out_of_range(self.log, leader_start, leader_end) if self.awaits(request) else None
         return () if effect is None else (effect,)

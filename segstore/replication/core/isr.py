@@ -1,8 +1,8 @@
 """The in-sync replicas as their leader sees them: committed, or with one proposal in flight (rules R19 to
 R21; Kafka: PartitionState, CommittedPartitionState, PendingExpandIsr, PendingShrinkIsr; KIP-497).
 
-`isr` is what the controller has committed. `maximal` has in addition all whom it may have committed
-meanwhile; the high watermark waits for these.
+`isr` is the ISR that the controller has committed. `maximal` also has the replicas of a proposal that the
+controller may already have committed; the high watermark waits for all of `maximal`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from segstore.replication.core.messages import AlterPartition
 
 
 class Committed(NamedTuple):
-    """No proposal is in flight."""
+    """The committed ISR, without a proposal in flight."""
 
     isr: frozenset[int]
 
@@ -24,7 +24,7 @@ class Committed(NamedTuple):
 
 
 class PendingExpand(NamedTuple):
-    """The leader has asked to add `replica`, and waits for it as if it were a member (R20)."""
+    """The ISR with a proposal in flight to add `replica`. The high watermark waits for it already (R20)."""
 
     isr: frozenset[int]
     sent: AlterPartition
@@ -32,19 +32,21 @@ class PendingExpand(NamedTuple):
 
     @property
     def maximal(self) -> frozenset[int]:
-        """Return the committed ISR with the replica that may have joined it."""
+        """Return the committed ISR and the proposed replica."""
         return self.isr | {self.replica}
 
 
 class PendingShrink(NamedTuple):
-    """The leader has asked to remove replicas, and waits for them until that is committed (R19)."""
+    """The ISR with a proposal in flight to remove replicas. The high watermark waits for these replicas until
+    the removal is committed (R19).
+    """
 
     isr: frozenset[int]
     sent: AlterPartition
 
     @property
     def maximal(self) -> frozenset[int]:
-        """Return the committed ISR: the removal may fail."""
+        """Return the committed ISR, because the removal may be refused."""
         return self.isr
 
 

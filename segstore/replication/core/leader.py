@@ -1,8 +1,7 @@
 """The leader of a partition: high watermark, in-sync replicas, acknowledgements (Kafka: the leader's part of
 Partition; rules R8, R9, R14 to R23, R38, R39).
 
-A `Leader` stands for one leader epoch: another epoch has another object (R17, R18). Offsets are int64, times
-ms.
+A new leader epoch has a new `Leader` (R17, R18). Offsets are int64, times ms.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ from segstore.replication.core.replica import UNKNOWN_OFFSET, RemoteReplica
 from segstore.replication.core.truncation import divergence
 
 NOT_APPLIED = (IneligibleReplicaError, OperationNotAttemptedError)
-"""Errors by which the controller says that it has not changed the ISR, and that the partition epoch is right.
-"""
+"""Errors of the controller after which the ISR is unchanged, and the leader may make a new proposal."""
 
 FINAL = (
     FencedLeaderEpochError,
@@ -50,8 +48,8 @@ FINAL = (
 class Leader:
     """The leader of a partition in one leader epoch.
 
-    `brokers` has the registrations that this process knows of, and `log` is the replica's own: both belong to
-    the partition, and change outside of this class.
+    `brokers` has the registrations that this process knows, and `log` is the leader's own log: both belong to
+    the caller, which also changes them.
     """
 
     __slots__ = (
@@ -90,7 +88,7 @@ class Leader:
         self._reached = UNKNOWN_OFFSET
 
     def copy(self, log: ReplicaLog, acks: DelayedProduces) -> Leader:
-        """Return a copy that uses another log and other requests."""
+        """Return a copy with the log `log` and the waiting requests `acks`."""
         made = type(self)(self.replica_id, log, self.brokers, self.config, acks)
         made.leader_epoch, made.partition_epoch = self.leader_epoch, self.partition_epoch
         made.epoch_start_offset, made.isr, made._reached = self.epoch_start_offset, self.isr, self._reached
@@ -100,10 +98,9 @@ class Leader:
     # --- metadata --------------------------------------------------------------------------------
 
     def apply(self, registration: PartitionRegistration, now_ms: int) -> Effects:
-        """Take the assignment and the ISR from the metadata (R22; Kafka: Partition.updateAssignmentAndIsr).
+        """Apply the assignment and the ISR of the metadata (R22; Kafka: Partition.updateAssignmentAndIsr).
 
-        A state whose partition epoch is known already does not end a proposal that was made since. Here Kafka
-        goes back to the committed state.
+        A state with a known partition epoch does not cancel a pending proposal. In Kafka it does.
         """
         if registration.partition_epoch > self.partition_epoch:
             self.leader_epoch = registration.leader_epoch
@@ -121,7 +118,7 @@ class Leader:
         }
 
     def configure(self, config: ReplicaConfig, now_ms: int) -> Effects:
-        """Take changed settings."""
+        """Apply changed settings."""
         self.config = config
         return self._advance(now_ms)
 
@@ -130,12 +127,13 @@ class Leader:
     def on_fetch(
         self, request: FetchRequest, now_ms: int, synced: int = INT64_MAX, own_synced: int = 0
     ) -> tuple[FetchAnswer, Effects]:
-        """Judge a follower's fetch, whose CurrentLE is this leader's (Kafka: Partition.fetchRecords). The
-        follower's log is durable below `synced`, this one below `own_synced`.
+        """Answer a follower's fetch, whose current leader epoch is this leader's (Kafka:
+        Partition.fetchRecords). The follower's log is durable below `synced`, the leader's below
+        `own_synced`.
 
-        If the logs diverge nothing is noted of the follower (R9). Raises UnknownLeaderEpochError for a
-        replica that is not assigned and NotLeaderOrFollowerError for an old broker epoch: both replicas try
-        again (R8); OffsetOutOfRangeError.
+        If the logs diverge, the follower's state is not updated (R9). Raises UnknownLeaderEpochError for a
+        replica that is not assigned, NotLeaderOrFollowerError for an old broker epoch: after both the replica
+        tries again (R8). Raises OffsetOutOfRangeError.
         """
         remote = self.remotes.get(request.replica)
         if remote is None:
@@ -171,7 +169,7 @@ class Leader:
             )
 
     def can_serve(self, offset: int) -> tuple[int, ...]:
-        """Return the followers that consumers can fetch `offset` from, rising (R39; Kafka:
+        """Return the ids of followers from which consumers can fetch `offset`, ascending (R39; Kafka:
         ReplicaManager.findPreferredReadReplica, KIP-392).
         """
         members = sorted(self.isr.isr & self.remotes.keys())
@@ -180,10 +178,9 @@ class Leader:
     # --- in-sync replicas ------------------------------------------------------------------------
 
     def on_time(self, now_ms: int) -> Effects:
-        """Propose to remove the members of the ISR that are not in sync; to be called every
-        replica.lag.time.max.ms / 2 (R19; Kafka: Partition.maybeShrinkIsr).
-
-        The high watermark stops waiting for replicas outside of the ISR that lag by now (R15).
+        """Propose to remove lagging members from the ISR; to be called every replica.lag.time.max.ms / 2
+        (R19; Kafka: Partition.maybeShrinkIsr). The high watermark stops waiting for lagging replicas outside
+        of the ISR (R15).
         """
         return self._shrink(now_ms) + self._advance(now_ms)
 
@@ -201,9 +198,7 @@ class Leader:
         return remote is not None and not remote.is_caught_up(self.log.end_offset, now_ms, lag_ms)
 
     def _expand(self, replica: int) -> Effects:
-        """Propose to add a follower that has reached the high watermark and the start of this leader epoch,
-        and whose log does not begin below this one (R20; Kafka: Partition.maybeExpandIsr).
-        """
+        """Propose to add a follower to the ISR, if it may join (R20; Kafka: Partition.maybeExpandIsr)."""
         if not isinstance(self.isr, Committed) or replica in self.isr.isr or not self._may_join(replica):
             return ()
         sent = self._proposal(self.isr.isr | {replica})
@@ -211,29 +206,29 @@ class Leader:
         return (Send(sent),)
 
     def _has_to_sync(self, replica: int, synced: int, own_synced: int) -> bool:
-        """Return whether a follower that might join has not synced all records that the ISR may have promised
-        to keep in a power cut.
-        """
-        # Those are the records that were synced on all members: in this log they lie below the start of this
-        # leader epoch, or were synced since. Without this check a reassignment, or members that come and go,
-        # would leave an ISR of which no disk has records that were synced before.
+        """Return whether a follower that may join must first sync records that the ISR has made durable."""
+        # A sync of all members makes records durable against a power cut: these records are below the start
+        # of this leader epoch, or below `own_synced`. Without this check, after a reassignment no disk of the
+        # new ISR might have them synced.
         if replica in self.isr.isr or not self._may_join(replica):
             return False
         promised = max(self.epoch_start_offset, own_synced)
         return synced < min(promised, self.remotes[replica].end_offset)
 
     def _may_join(self, replica: int) -> bool:
-        """Return whether a follower may join (Kafka: Partition.canAddReplicaToIsr, isFollowerInSync)."""
-        # Kafka does not look at the log start. But below its log start this log has no epochs, so a follower
-        # does not learn that its own records there are divergent, and were never committed. If that follower
-        # were elected before its log begins at this log's start, it would show those records.
+        """Return whether a follower may join the ISR: it has reached the high watermark and the start of this
+        leader epoch (Kafka: Partition.canAddReplicaToIsr, isFollowerInSync), and does not begin below this
+        log.
+        """
+        # Kafka does not check the log start. But this log has no epochs below its log start, so a follower
+        # can't detect divergent, uncommitted records there, and would show them if it were elected.
         remote, log = self.remotes[replica], self.log
         reached = remote.end_offset >= max(log.high_watermark, self.epoch_start_offset)
         return reached and remote.start_offset >= log.start_offset and self._eligible(replica)
 
     def _eligible(self, replica: int) -> bool:
-        """Return whether a replica is unfenced, stays, and fetches under the broker epoch that it is
-        registered with (Kafka: Partition.isReplicaIsrEligible; KIP-841, KIP-903).
+        """Return whether a replica is unfenced, is not shutting down, and fetches with its registered broker
+        epoch (Kafka: Partition.isReplicaIsrEligible; KIP-841, KIP-903).
         """
         broker, fetched = self.brokers.get(replica), self.remotes[replica].broker_epoch
         return broker is not None and broker.active and fetched is not None and fetched in (-1, broker.epoch)
@@ -243,9 +238,10 @@ class Leader:
         return AlterPartition(self.replica_id, self.leader_epoch, self.partition_epoch, members)
 
     def _broker_epoch(self, replica: int) -> int:
-        """Return -1 for a member that has not fetched in this leader epoch: were it registered anew since,
-        the partition epoch would have changed (Kafka: Partition.addBrokerEpochToIsr).
+        """Return a member's broker epoch, -1 if it has not fetched in this leader epoch (Kafka:
+        Partition.addBrokerEpochToIsr).
         """
+        # -1 is safe: a new registration of such a member would have raised the partition epoch.
         if replica == self.replica_id:
             own = self.brokers.get(replica)
             return -1 if own is None else own.epoch
@@ -253,11 +249,11 @@ class Leader:
         return -1 if fetched is None else fetched
 
     def on_alter_reply(self, sent: AlterPartition, reply: AlterPartitionReply, now_ms: int) -> Effects:
-        """Take the controller's answer to a proposal (R21; Kafka: Partition.submitAlterPartition,
+        """Handle the controller's answer to a proposal (R21; Kafka: Partition.submitAlterPartition,
         handleAlterPartitionUpdate, handleAlterPartitionError).
 
-        Of a proposal that was sent several times, only the answer to the last sending is handed in. A lost
-        answer is reported as RequestTimedOutError; the proposal is then sent again.
+        If a proposal was sent several times, the caller passes only the answer to the last one. It reports a
+        lost answer as RequestTimedOutError; the proposal is then sent again.
         """
         if isinstance(self.isr, Committed) or self.isr.sent != sent:
             return ()
@@ -283,9 +279,7 @@ class Leader:
         return min(self.config.min_insync_replicas, len(self.remotes) + 1)
 
     def on_append(self, end_offset: int) -> Effects:
-        """Note that this leader's log ends at `end_offset` now. The end that the followers have reached was
-        computed when it changed.
-        """
+        """Note that this leader's log ends at `end_offset` now."""
         log = self.log
         log.end_offset = end_offset
         if log.high_watermark < self._reached:
@@ -294,7 +288,7 @@ class Leader:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all replicas are in sync, may stay so, have all records, and these are committed."""
+        """Return whether all replicas are in sync, eligible, and have all records, and all are committed."""
         log = self.log
         return (
             isinstance(self.isr, Committed)
@@ -308,8 +302,8 @@ class Leader:
         )
 
     def on_handed_on(self, end_offset: int, now_ms: int) -> Effects:
-        """Note that all records below `end_offset` were appended to this log and to the logs of all
-        followers, since `is_whole`, and are shown: as if each follower had fetched from there (R15, R17).
+        """Note that native appends since `is_whole` have written all records below `end_offset` to all
+        replicas, and moved the high watermark there. It counts as a fetch of each follower (R15, R17).
         """
         log = self.log
         log.end_offset = max(log.end_offset, end_offset)
@@ -321,15 +315,15 @@ class Leader:
         return self.acks.reach(end_offset, self._enough()) + self._advance(now_ms)
 
     def _advance(self, now_ms: int) -> Effects:
-        """Raise the high watermark as far as the followers allow (R15; Kafka:
+        """Raise the high watermark up to the slowest follower that it waits for (R15; Kafka:
         Partition.maybeIncrementLeaderHW).
         """
         self._reached = self._slowest(now_ms)
         return self._raise()
 
     def _slowest(self, now_ms: int) -> int:
-        """Return the lowest log end offset of the followers that the high watermark waits for: above all
-        offsets if there are none, below all offsets if the ISR is smaller than min.insync.replicas (R16).
+        """Return the lowest log end offset of the followers that the high watermark waits for: INT64_MAX
+        without such a follower, -1 if the ISR is smaller than min.insync.replicas (R16).
         """
         if len(self.isr.isr) < self.min_isr:
             return UNKNOWN_OFFSET
@@ -357,9 +351,8 @@ class Leader:
     # --- clients ---------------------------------------------------------------------------------
 
     def check_enough_replicas(self) -> None:
-        """Check before an append with acks=all (R23; Kafka: Partition.appendRecordsToLeader).
-
-        Raises NotEnoughReplicasError if the ISR is smaller than min.insync.replicas.
+        """Raise NotEnoughReplicasError if the ISR is smaller than min.insync.replicas; to be called before an
+        append with acks=all (R23; Kafka: Partition.appendRecordsToLeader).
         """
         if len(self.isr.isr) < self.min_isr:
             members = sorted(self.isr.isr)
@@ -369,8 +362,8 @@ class Leader:
             )
 
     def wait(self, required_offset: int, deadline_ms: int, ticket: Hashable) -> Effects:
-        """Complete a request with acks=all once the high watermark has reached `required_offset`, the offset
-        after its last record; at once if it has already (R23).
+        """Add a request with acks=all, which is complete once the high watermark reaches `required_offset`,
+        the offset after its last record; perhaps at once (R23).
         """
         self.acks.add(DelayedProduce(required_offset, deadline_ms, ticket))
         return self.acks.reach(self.log.high_watermark, self._enough())

@@ -1,7 +1,7 @@
-"""What the core knows of a replica's own log: its offsets and leader epochs (Kafka: UnifiedLog's).
+"""`ReplicaLog`: the offsets and leader epochs of a replica's log, as the core knows them (Kafka: UnifiedLog).
 
-The records are not here. The epoch cache may be the one that the storage uses for the same log: whatever both
-tell it has the same outcome once as twice.
+Records are not kept here. The epoch cache may be the storage's own cache of the same log, because reporting a
+change to it twice has no effect.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from segstore.leader_epochs import EpochEnd, LeaderEpochCache
 
 
 class ReplicaLog:
-    """Offsets of a log: 0 <= `start_offset` <= `high_watermark` <= `end_offset` (P7)."""
+    """The offsets of a log: 0 <= `start_offset` <= `high_watermark` <= `end_offset` (P7)."""
 
     __slots__ = ("end_offset", "epochs", "high_watermark", "start_offset")
 
@@ -25,31 +25,30 @@ class ReplicaLog:
         self.high_watermark = min(max(high_watermark, start_offset), end_offset)
 
     def copy(self) -> ReplicaLog:
-        """Return a copy that shares nothing."""
+        """Return a deep copy."""
         return ReplicaLog(self.epochs.copy(), self.start_offset, self.end_offset, self.high_watermark)
 
     def end_offset_for(self, epoch: int) -> EpochEnd:
-        """Return what `LeaderEpochCache.end_offset_for` says of this log (R4)."""
+        """Return the largest known epoch up to `epoch`, and its end offset in this log (R4)."""
         return self.epochs.end_offset_for(epoch, self.end_offset)
 
     def appended(self, end_offset: int, epochs: tuple[tuple[int, int], ...] = ()) -> None:
-        """Note that batches were appended up to `end_offset`; `epochs` as in `Fetched` (R3). Batches that
-        were brought up from magic 0 and 1 have the epoch -1, which begins nowhere.
-        """
+        """Note that batches were appended up to `end_offset`; `epochs` is as in `FetchedSpan` (R3)."""
         for epoch, start_offset in epochs:
+            # Batches that were upgraded from magic 0 or 1 have the epoch -1.
             if epoch >= 0 and start_offset < end_offset:
                 self.epochs.assign(epoch, start_offset)
         self.end_offset = end_offset
 
     def gone_on(self, offset: int, epoch: int) -> None:
-        """Note that the log ends at `offset`, with no batch right before, where `epoch` begins (R41)."""
+        """Note that the log end offset was moved to `offset`, at which `epoch` begins (R41)."""
         if epoch >= 0:
             self.epochs.assign(epoch, offset)
         self.end_offset = offset
 
     def truncated(self, target: int, end_offset: int) -> None:
-        """Note that the log was cut at `target`, and ends at `end_offset` now (R5). Epochs that begin there
-        go, also where nothing was cut.
+        """Note that the log was truncated at `target`, and ends at `end_offset` now (R5). Epochs that begin
+        at its end or later are removed, even if no batch was.
         """
         self.epochs.truncate_from_end(min(target, end_offset))
         self.end_offset = end_offset
@@ -57,6 +56,6 @@ class ReplicaLog:
         self.high_watermark = min(self.high_watermark, end_offset)
 
     def started_over(self, offset: int) -> None:
-        """Note that the log is empty, and begins and ends at `offset` (R6)."""
+        """Note that the log was emptied, and begins and ends at `offset` (R6)."""
         self.epochs.truncate_from_end(0)
         self.start_offset = self.end_offset = self.high_watermark = offset

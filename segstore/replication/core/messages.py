@@ -1,5 +1,5 @@
-"""What replicas, leaders and the controller tell each other: immutable tuples with the fields of Kafka's
-requests. Offsets are int64; -1 stands for an epoch that is not known.
+"""The messages between replicas, leaders and the controller: immutable tuples with the fields of Kafka's
+requests. Offsets are int64; an unknown epoch is -1.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class FetchRequest(NamedTuple):
 
 
 class FetchAnswer(NamedTuple):
-    """A leader's answer (Kafka: FetchResponse.PartitionData). Where `diverging` is set it has no records.
+    """A leader's answer to a fetch (Kafka: FetchResponse.PartitionData). With `diverging` it has no records.
 
-    Batches with `fetch_offset` <= offset < `end_offset` may be sent with it (R14): the log end offset bounds
-    what replicas read, not the high watermark. `sync_first`: the follower would join the ISR, had it synced
-    its log (R20; Kafka asks nobody for that).
+    Batches with `fetch_offset` <= offset < `end_offset` may be sent with it (R14): replicas read up to the
+    log end offset, not the high watermark. `sync_first` asks the follower to sync its log, so that it can
+    join the ISR (R20; not in Kafka).
     """
 
     diverging: EpochEnd | None
@@ -37,8 +37,9 @@ class FetchAnswer(NamedTuple):
 
 
 class FetchedSpan(NamedTuple):
-    """What the records of an answer are: the offset behind their last batch, and a pair of leader epoch and
-    base offset for the first batch and each one whose epoch differs from the one before.
+    """The offsets and epochs of an answer's batches. `next_offset` is the offset after the last batch.
+    `epochs` has (leader epoch, base offset) of the first batch, and of each batch with another epoch than its
+    predecessor.
     """
 
     next_offset: int
@@ -46,8 +47,8 @@ class FetchedSpan(NamedTuple):
 
 
 class AlterPartition(NamedTuple):
-    """A leader's proposal of an ISR (R21; Kafka: AlterPartitionRequest v3, LeaderAndIsr). `isr` has a pair of
-    broker id and broker epoch for each member, rising; broker epoch -1 is not checked.
+    """A leader's proposal of an ISR (R21; Kafka: AlterPartitionRequest v3, LeaderAndIsr). `isr` has (broker
+    id, broker epoch) of each member, by ascending id; broker epoch -1 is not checked.
     """
 
     leader: int
@@ -58,8 +59,8 @@ class AlterPartition(NamedTuple):
 
 
 class AlterPartitionReply(NamedTuple):
-    """The controller's answer (Kafka: AlterPartitionResponse.PartitionData): an error, or the state of the
-    partition after the change.
+    """The controller's answer to `AlterPartition` (Kafka: AlterPartitionResponse.PartitionData): an error, or
+    the partition's state after the change.
     """
 
     error: type[SegstoreError] | None

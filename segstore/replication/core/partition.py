@@ -1,7 +1,7 @@
 """One replica of a partition: its log's offsets, and its role as leader or follower, or offline (Kafka:
 Partition; rules R3, R7, R8, R22, R32).
 
-Threads: all calls are made under the partition's lock. The role is replaced, never changed into another.
+Threads: all calls are made under the partition's lock. Each change of role makes a new role object.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from segstore.replication.core.registration import NO_LEADER, BrokerRegistration
 
 
 class PartitionReplica:
-    """A replica. `brokers` has the registrations that this process knows of; its owner keeps them up to date.
-
-    A replica is a follower without a leader until it hears of the metadata.
+    """A replica: its log, and its role, None while it is offline. `brokers` has the registrations that this
+    process knows; its owner updates them. Before the first `become` a replica is a follower without a leader.
     """
 
     __slots__ = ("acks", "brokers", "config", "log", "replica_id", "role")
@@ -57,11 +56,11 @@ class PartitionReplica:
     # --- roles -----------------------------------------------------------------------------------
 
     def become(self, registration: PartitionRegistration, now_ms: int) -> Effects:
-        """Take the partition's state in the metadata; an older state than the known one changes nothing (R22;
-        Kafka: Partition.makeLeader, makeFollower).
+        """Take the role that the metadata gives this replica; an older state is ignored (R22; Kafka:
+        Partition.makeLeader, makeFollower).
 
-        An offline replica stays offline. A replica that is no longer assigned goes offline. A replica leads
-        or follows under the epoch of the metadata, and never makes an epoch itself (R7).
+        An offline replica stays offline. A replica that is no longer assigned goes offline. The leader epoch
+        is always that of the metadata (R7).
         """
         role = self.role
         if role is None or registration.partition_epoch < role.partition_epoch:
@@ -73,11 +72,11 @@ class PartitionReplica:
         return self._follow(role, registration)
 
     def _lead(self, role: Leader | Follower, registration: PartitionRegistration, now_ms: int) -> Effects:
-        """Lead: in a new leader epoch nothing is known of the followers (R17), and the epoch begins at the
-        log end offset (R3).
+        """Become leader, or stay leader in the same leader epoch. A new epoch begins at the log end offset
+        (R3), and with unknown states of the followers (R17).
 
-        Here Kafka keeps the state of followers if a leader is elected again. But they may have followed
-        another leader in between, and truncated.
+        Kafka keeps the states of followers if a leader is elected again. But they may have followed another
+        leader in between, and truncated their logs.
         """
         if isinstance(role, Leader) and role.leader_epoch == registration.leader_epoch:
             return role.apply(registration, now_ms)
@@ -88,7 +87,7 @@ class PartitionReplica:
         return (assigned, *leader.apply(registration, now_ms))
 
     def _follow(self, role: Leader | Follower, registration: PartitionRegistration) -> Effects:
-        """Follow. A log without epochs, from before there were any, is cut at the high watermark (R36)."""
+        """Become a follower. An old log without leader epochs is truncated to the high watermark (R36)."""
         leader, leader_epoch = registration.leader, registration.leader_epoch
         lost = self.acks.lose_leadership()
         same = isinstance(role, Follower) and (role.leader, role.leader_epoch) == (leader, leader_epoch)
@@ -99,29 +98,29 @@ class PartitionReplica:
         return (*lost, Truncate(log.high_watermark))
 
     def leading(self) -> Leader:
-        """Return a leader, without an epoch so far."""
+        """Return a new `Leader`, before its leader epoch is set."""
         return Leader(self.replica_id, self.log, self.brokers, self.config, self.acks)
 
     def following(self, leader: int, leader_epoch: int, partition_epoch: int) -> Follower:
-        """Return a follower."""
+        """Return a new `Follower`."""
         return Follower(self.replica_id, self.log, leader, leader_epoch, partition_epoch)
 
     def go_offline(self) -> Effects:
-        """Stop: the replica's directory has failed, or the replica was taken away (R32; Kafka:
+        """Stop the replica, because its directory failed or it was removed (R32; Kafka:
         Partition.markOffline)."""
         self.role = None
         return self.acks.lose_leadership()
 
     def configure(self, config: ReplicaConfig, now_ms: int) -> Effects:
-        """Take changed settings."""
+        """Apply changed settings."""
         self.config = config
         return self.role.configure(config, now_ms) if isinstance(self.role, Leader) else ()
 
-    # --- questions -------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------
 
     @property
     def leader(self) -> Leader:
-        """Return the role. Raises NotLeaderOrFollowerError, ReplicaOfflineError."""
+        """Return the role, if it is a `Leader`. Raises NotLeaderOrFollowerError, ReplicaOfflineError."""
         role = self.role
         if isinstance(role, Leader):
             return role
@@ -130,8 +129,8 @@ class PartitionReplica:
         known = f"replica {role.leader} does" if role.leader != NO_LEADER else "no replica does"
         raise NotLeaderOrFollowerError(f"replica {self.replica_id} does not lead the partition: {known}")
 
-    def asked(self, current_leader_epoch: int) -> Leader:
-        """Return the leader, for a request under `current_leader_epoch`; -1 is not checked (R8; Kafka:
+    def leader_for(self, current_leader_epoch: int) -> Leader:
+        """Return the leader, for a request with `current_leader_epoch`; -1 is not checked (R8; Kafka:
         Partition.localLogWithEpochOrThrow).
 
         Raises FencedLeaderEpochError for a lower epoch, UnknownLeaderEpochError for a higher one,
@@ -142,19 +141,21 @@ class PartitionReplica:
             self._check_epoch(current_leader_epoch, role.leader_epoch)
         return self.leader
 
-    def _check_epoch(self, asked: int, mine: int) -> None:
-        if asked < mine:
-            raise FencedLeaderEpochError(f"the leader epoch is {mine}, and not {asked} any more")
-        if asked > mine:
-            raise UnknownLeaderEpochError(f"the leader epoch is {mine}, {asked} is not known here yet")
+    def _check_epoch(self, requested: int, own: int) -> None:
+        if requested < own:
+            raise FencedLeaderEpochError(f"the leader epoch is {own}, and not {requested} any more")
+        if requested > own:
+            raise UnknownLeaderEpochError(f"the leader epoch is {own}, {requested} is not known here yet")
 
     def on_fetch(
         self, request: FetchRequest, now_ms: int, synced: int = INT64_MAX, own_synced: int = 0
     ) -> tuple[FetchAnswer, Effects]:
-        """Judge a follower's fetch: see `asked` and `Leader.on_fetch`."""
-        return self.asked(request.current_leader_epoch).on_fetch(request, now_ms, synced, own_synced)
+        """Answer a follower's fetch. Errors as `leader_for` and `Leader.on_fetch`."""
+        return self.leader_for(request.current_leader_epoch).on_fetch(request, now_ms, synced, own_synced)
 
     def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
-        """Return the log start and log end offsets, for a follower out of range (R12); see `asked`."""
-        log = self.asked(current_leader_epoch).log
+        """Return the log start and log end offset, for a follower out of range (R12). Errors as
+        `leader_for`.
+        """
+        log = self.leader_for(current_leader_epoch).log
         return log.start_offset, log.end_offset

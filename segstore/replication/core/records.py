@@ -1,4 +1,4 @@
-"""What the controller writes, and its answer to a heartbeat: immutable tuples (Kafka: metadata records)."""
+"""The controller's records, and its answer to a heartbeat: immutable tuples (Kafka: metadata records)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from segstore.replication.core.cluster import BrokerState
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
 
 Key = Hashable
-"""Of a partition, for instance its topic and number."""
+"""The key of a partition, for instance its topic and number."""
 
 
 class BrokerRecord(NamedTuple):
-    """What a broker is registered as now (Kafka: RegisterBrokerRecord, BrokerRegistrationChangeRecord)."""
+    """The new registration of a broker (Kafka: RegisterBrokerRecord, BrokerRegistrationChangeRecord)."""
 
     broker: int
     registration: BrokerRegistration
 
 
 class PartitionDecision(NamedTuple):
-    """The state of a partition is this now (Kafka: PartitionRecord, PartitionChangeRecord)."""
+    """The new state of a partition (Kafka: PartitionRecord, PartitionChangeRecord)."""
 
     partition: Key
     registration: PartitionRegistration

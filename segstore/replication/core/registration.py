@@ -1,4 +1,4 @@
-"""What the metadata says of a partition and of a broker: immutable tuples, made by the controller only."""
+"""The states of partitions and brokers in the metadata: immutable tuples, which only the controller makes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class PartitionRegistration(NamedTuple):
     """The state of a partition in the metadata (Kafka: PartitionRegistration).
 
     `replicas` is the assignment in preferred order (AR), `isr` the committed in-sync replicas, `elr` the
-    eligible leader replicas (KIP-966). `last_known_elr` has the last leader while there is none. `adding` and
-    `removing` are set during a reassignment. `recovering` says that the leader was elected uncleanly and has
-    not changed the ISR since (KIP-704).
+    eligible leader replicas (KIP-966). `last_known_elr` has the last known leader of a partition without a
+    leader. `adding` and `removing` are set during a reassignment. `recovering` is True after an unclean
+    election, until the leader changes the ISR (KIP-704).
     """
 
     replicas: tuple[int, ...]
@@ -34,8 +34,8 @@ class PartitionRegistration(NamedTuple):
 
 
 class BrokerRegistration(NamedTuple):
-    """The registration of a broker (Kafka: BrokerRegistration; R27). `epoch` is the offset of its record in
-    the metadata log, so a later registration has a larger one.
+    """The registration of a broker (Kafka: BrokerRegistration; R27). `epoch` is the broker epoch: the offset
+    of the registration's record in the metadata log, so it rises with each registration.
     """
 
     epoch: int

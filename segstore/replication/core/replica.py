@@ -1,4 +1,6 @@
-"""What a leader knows of one of its followers (Kafka: Replica, ReplicaState; rules R17, R18)."""
+"""`RemoteReplica`: the state of a follower, as its leader knows it (Kafka: Replica, ReplicaState; rules R17,
+R18).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,9 @@ UNKNOWN_OFFSET = -1
 
 
 class RemoteReplica:
-    """A follower as its leader sees it: by the fetches that the leader accepted in its own leader epoch.
+    """The state of a follower, from the fetches that the leader has accepted in its leader epoch.
 
-    `end_offset` is the fetch offset of the last of them, -1 before the first (R17).
+    `end_offset` is the fetch offset of the last accepted fetch, -1 before the first one (R17).
     """
 
     __slots__ = (
@@ -21,7 +23,9 @@ class RemoteReplica:
     )
 
     def __init__(self, last_caught_up_ms: int | None) -> None:
-        """`last_caught_up_ms` is the time of the election for members of the ISR, None for others (R18)."""
+        """Make the state of a new leader epoch. `last_caught_up_ms` is the time of the election for members
+        of the ISR, None for replicas outside of it (R18).
+        """
         self.start_offset = self.end_offset = self.last_fetch_leader_end = UNKNOWN_OFFSET
         self.last_fetch_ms: int | None = None
         self.last_caught_up_ms = last_caught_up_ms
@@ -39,11 +43,10 @@ class RemoteReplica:
     ) -> None:
         """Note an accepted fetch (Kafka: Replica.updateFetchStateOrThrow).
 
-        The follower was caught up now where it has reached the leader's log end offset; and at the time of
-        the fetch before where it has reached what was the leader's log end offset then (R18). One that
-        fetches below what it had was cut, to be copied anew: it does not count as caught up any more, so that
-        the high watermark does not wait for the copy.
+        If the fetch offset is the leader's log end offset, the follower is caught up now. If it has reached
+        the leader's log end offset of the previous fetch, the follower was caught up at that time (R18).
         """
+        # The follower's log was truncated, for example by healing: the high watermark must not wait for it.
         if offset < self.end_offset:
             self.last_caught_up_ms = self.last_fetch_ms = None
         if offset >= leader_end_offset:
@@ -58,7 +61,7 @@ class RemoteReplica:
         self.last_caught_up_ms = max(time_ms, self.last_caught_up_ms or 0)
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_ms: int) -> bool:
-        """Return whether the follower has all records, or had them at most `lag_ms` ago (R18; Kafka:
+        """Return whether the follower has all records, or had all at a time at most `lag_ms` ago (R18; Kafka:
         ReplicaState.isCaughtUp).
         """
         if self.end_offset == leader_end_offset:

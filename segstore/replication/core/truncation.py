@@ -1,5 +1,5 @@
-"""Where a follower's log has to be cut: by diverging epochs, and where it is out of the leader's range (rules
-R9, R10, R12).
+"""Computes the truncation offset of a follower's log: by diverging leader epochs, or if the fetch offset is
+out of the leader's range (rules R9, R10, R12).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from segstore.replication.core.messages import FetchRequest
 
 
 def divergence(log: ReplicaLog, request: FetchRequest) -> EpochEnd | None:
-    """Return where the follower's log leaves the leader's, None where it does not (R9; Kafka:
-    Partition.readRecords, KIP-595).
+    """Return the leader's epoch and end offset at which the follower's log diverges, None if the logs agree
+    (R9; Kafka: Partition.readRecords, KIP-595).
 
-    A follower with an empty log sends no epoch. Raises OffsetOutOfRangeError where the leader knows nothing
-    of the epoch, or the fetch offset is outside the leader's log.
+    A follower with an empty log sends no epoch. Raises OffsetOutOfRangeError if the leader does not know the
+    epoch, or the fetch offset is outside the leader's log.
     """
     epoch, offset = request.last_fetched_epoch, request.fetch_offset
     end = log.end_offset_for(epoch) if epoch >= 0 else EpochEnd(epoch, log.end_offset)
@@ -30,11 +30,11 @@ def divergence(log: ReplicaLog, request: FetchRequest) -> EpochEnd | None:
 
 
 def truncation_offset(log: ReplicaLog, diverging: EpochEnd) -> int:
-    """Return where a follower cuts its log when told of a divergence (R10; Kafka:
+    """Return the offset to which a follower truncates its log after a divergence (R10; Kafka:
     AbstractFetcherThread.getOffsetTruncationState, KIP-279).
 
-    Where the follower does not know the leader's epoch, it cuts to the end of the largest epoch below, and
-    its next fetch asks again.
+    If the follower does not know the diverging epoch, it truncates to the end of its largest lower epoch; its
+    next fetch compares again.
     """
     mine = log.end_offset_for(diverging.epoch)
     if mine.end_offset < 0:
@@ -47,8 +47,9 @@ def truncation_offset(log: ReplicaLog, diverging: EpochEnd) -> int:
 def out_of_range(
     log: ReplicaLog, leader_start: int, leader_end: int
 ) -> Truncate | TruncateFullyAndStartAt | None:
-    """Return what a follower does whose fetch offset the leader does not have: given the leader's log start
-    and log end offsets (R12; Kafka: AbstractFetcherThread.fetchOffsetAndTruncate). None: fetch again.
+    """Return the truncation of a follower whose fetch offset is outside the leader's log, which begins at
+    `leader_start` and ends at `leader_end` (R12; Kafka: AbstractFetcherThread.fetchOffsetAndTruncate). None
+    means that the follower fetches again.
     """
     if leader_end < log.end_offset:
         return Truncate(leader_end)

@@ -1,5 +1,5 @@
-"""What the metadata records say together: brokers, topics, their settings and partitions; and the records by
-which a decision of the core is written (Kafka: MetadataImage, ReplicationControlManager.replay).
+"""`MetadataImage`: the brokers, topics, settings and partitions that the metadata records describe, and the
+records for decisions of the core (Kafka: MetadataImage, ReplicationControlManager.replay).
 
 Nothing is on disk. Threads: one, the controller's.
 """
@@ -31,15 +31,16 @@ from segstore.replication.metadata.records import (
 )
 
 TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
-"""Types in a ConfigRecord (Kafka: ConfigResource.Type). The broker "" stands for all: the cluster."""
+"""Resource types of a ConfigRecord (Kafka: ConfigResource.Type). Settings of the broker "" are those of the
+cluster."""
 
 METADATA_VERSION = "metadata.version"
-"""The feature that comes first in a snapshot: readers know by it how the rest is to be read (Kafka:
+"""The feature that comes first in a snapshot, because it is the version of all later records (Kafka:
 MetadataVersion.FEATURE_NAME)."""
 
 
 class PartitionKey(NamedTuple):
-    """Names a partition."""
+    """The key of a partition: topic name and partition number."""
 
     topic: str
     partition: int
@@ -57,7 +58,7 @@ class MetadataTopic:
 
 
 class MetadataImage:
-    """The metadata up to the offset `next_offset`. `directory_ids` has the id of each broker's directory."""
+    """The metadata of all records below `next_offset`. `directory_ids` has each broker's directory id."""
 
     def __init__(self, directory_ids: Mapping[int, str] | None = None) -> None:
         self.directory_ids = dict(directory_ids or {})
@@ -71,7 +72,7 @@ class MetadataImage:
         self.group_configs: dict[str, dict[str, str]] = {}
 
     def copy(self) -> MetadataImage:
-        """Return a copy, which shares what is never changed in place."""
+        """Return a copy, which shares immutable values only."""
         made = MetadataImage(self.directory_ids)
         made.next_offset, made._names = self.next_offset, dict(self._names)
         made.topics = {n: MetadataTopic(t.topic_id, dict(t.config)) for n, t in self.topics.items()}
@@ -81,20 +82,20 @@ class MetadataImage:
         return made
 
     def topic_name(self, topic_id: str) -> str | None:
-        """Return the name of the topic with this id, None where there is none."""
+        """Return the name of the topic with this id, None if there is no such topic."""
         return self._names.get(topic_id)
 
     def controller(self, config: ControllerConfig) -> Controller:
-        """Return the core with all that is here."""
+        """Return a new core with the brokers and partitions of this image."""
         core = Controller(config, self.next_offset)
         core.cluster.brokers.update(self.brokers)
         core.partitions.update(self.partitions.items())
         return core
 
-    # --- records that are durable ----------------------------------------------------------------
+    # --- durable records -------------------------------------------------------------------------
 
     def apply(self, record: MetadataRecord, offset: int) -> None:
-        """Take a record. Raises CorruptRecordError where it contradicts those before."""
+        """Apply a record. Raises CorruptRecordError if it names an unknown topic, partition or broker."""
         try:
             self._apply(record)
         except KeyError as error:
@@ -180,11 +181,11 @@ class MetadataImage:
             for setting, value in sorted(config.items()):
                 yield ConfigRecord(GROUP_RESOURCE, group, setting, value)
 
-    # --- decisions that are to be written --------------------------------------------------------
+    # --- decisions of the core -------------------------------------------------------------------
 
     def records_of(self, effects: Iterable[Effect]) -> list[MetadataRecord]:
-        """Return the records that the effects want to be written, one for each `Persist`, in order: offsets
-        agree with the core's. They are not applied here by that, but each builds on those before.
+        """Return the records of the `Persist` effects, in order, so that their offsets are those of the core.
+        The records are not applied to this image, but each takes the records before it into account.
         """
         made: list[MetadataRecord] = []
         ahead = self.copy()
@@ -194,7 +195,7 @@ class MetadataImage:
         return made
 
     def record_of(self, decided: BrokerRecord | PartitionState) -> MetadataRecord:
-        """Return the one record by which a decision of the core is written; it is not applied by that."""
+        """Return the record of a decision of the core, without applying it."""
         if isinstance(decided, BrokerRecord):
             return self._broker_record(decided.broker, decided.registration)
         key = decided.partition
@@ -255,7 +256,7 @@ class MetadataImage:
             last_known_elr=_new(before.last_known_elr, after.last_known_elr),
             directories=self._directories(after.replicas) if other else None,
         )
-        # A record that would be read as another state than the one decided is not written as a change.
+        # Some changes, for example of the leader epoch alone, can't be expressed by a change record.
         return made if changed(before, made) == after else self._whole(topic_id, number, after)
 
 
@@ -279,9 +280,9 @@ def _state(record: PartitionRecord) -> PartitionRegistration:
 
 
 def changed(before: PartitionRegistration, record: PartitionChangeRecord) -> PartitionRegistration:
-    """Return the state of a partition after a change (Kafka: PartitionRegistration.merge)."""
+    """Return the state of a partition after a change record (Kafka: PartitionRegistration.merge)."""
     moved = record.leader != NO_LEADER_CHANGE
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "isr": record.isr,
         "replicas": record.replicas,
         "removing": record.removing_replicas,
@@ -289,7 +290,7 @@ def changed(before: PartitionRegistration, record: PartitionChangeRecord) -> Par
         "elr": record.eligible_leader_replicas,
         "last_known_elr": record.last_known_elr,
     }
-    after = before._replace(**{name: value for name, value in given.items() if value is not None})
+    after = before._replace(**{name: value for name, value in fields.items() if value is not None})
     if record.leader_recovery_state >= 0:
         after = after._replace(recovering=record.leader_recovery_state == 1)
     return after._replace(

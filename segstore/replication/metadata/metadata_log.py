@@ -1,19 +1,20 @@
-"""The metadata log, `__cluster_metadata-0`, a copy of which each voter has (Kafka: KafkaRaftClient's log;
-here a single writer, which holds the locks of a majority of voters, stands in for Raft's leader; rule R31).
+"""The metadata log, `__cluster_metadata-0`, of which each voter has a copy (Kafka: KafkaRaftClient's log;
+rule R31). Instead of Raft's leader there is a single writer, which holds the locks of a majority of voters.
 
 On disk is an ordinary partition in each voter's directory: batches of metadata records under the metadata's
-own leader epochs. A record counts once a majority has synced it. Why an open finds all that counted, and no
-epoch is given twice:
-- Two openings' majorities share a voter. It has what counted, and of all copies the one whose last batch has
-  the largest epoch, and of these the longest, has that too: others are cut and caught up by it.
-- An epoch is durable in `quorum-state` on a majority before a batch is written under it, so a later opening
-  knows it, and takes a larger one. `leader-epoch-checkpoint` can't say that: it loses an epoch without
-  batches when the log is cut. Who the voters are is there, too: an opening that names fewer is refused.
-- Beside the log are snapshots, of what counts only. A voter removes the beginning of its log once it has a
-  snapshot of that itself, and a majority has one that reaches as far.
+own leader epochs. A record is committed once a majority has synced it. An open finds all committed records,
+and no epoch is used twice, because of these rules:
+- The majorities of two opens share a voter, which has all committed records. So the copy with the largest
+  (epoch of the last batch, log end offset) has them too: all other copies are truncated and copied from it.
+- An epoch is durable in `quorum-state` on a majority before a batch is written under it, so a later open
+  knows it, and uses a larger one. `leader-epoch-checkpoint` is not enough: a truncation removes epochs
+  without batches from it. `quorum-state` also has the voters, so an open that names fewer voters is refused.
+- Snapshots beside the log have only committed records. A voter removes the beginning of its log once it has a
+  snapshot of these records, and a majority has snapshots with the same or a larger end offset.
 
-Threads: `append`, `add` and `keep` come one after the other; `lose` and `close` may come at any time. Each
-voter is written in a thread of its own, so that a disk that hangs delays nothing while a majority answers.
+Threads: the caller makes one call of `append`, `add` and `keep` at a time; `lose` and `close` may be called
+at any time. Each voter is written by its own thread, so a disk that hangs delays no append while a majority
+answers.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from segstore.replication.metadata.quorum_state import QuorumState
 from segstore.replication.metadata.records import MetadataRecord, NoOpRecord, decode
 from segstore.replication.metadata.records import encode as encode_record
 from segstore.replication.metadata.snapshots import MetadataSnapshot, records_of
-from segstore.replication.metadata.voter_log import CHUNK, Told, UnreadableCopyError, Voter, VoterLog
+from segstore.replication.metadata.voter_log import CHUNK, UnreadableCopyError, Voter, VoterLog, WriteAnswers
 from segstore.replication.metadata.voters_opening import OnVoterLost, VotersOpening, quorum_lost
 from segstore.storage.context import os_errors
 from segstore.storage.log import read
@@ -53,17 +54,16 @@ log = Logger("segstore")
 
 DEFAULT = MetadataLogConfig()
 ENDING = 10.0
-"""Seconds that `close` waits for a voter."""
+"""The longest wait of `close` for each voter, in seconds."""
 OVERHEAD = 100
-"""More bytes than a batch's header, or what a record has beside its value."""
+"""An upper bound in bytes of a batch's header, and of a record without its value."""
 
 
 class MetadataLog:
-    """The metadata log over its voters, of which there are `total`. `epoch` is the metadata's leader epoch,
-    `next_offset` that of the next record.
+    """The metadata log of `total` voters. `next_offset` is the offset of the next record.
 
-    `on_voter_lost` is called with a voter's id and the error that its disk has raised, in the voter's thread,
-    or in that which opens the log.
+    `on_voter_lost` is called with a voter's id and the error of its disk, in the voter's thread, or in the
+    thread that opens the log.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class MetadataLog:
         self.config = config
         self._kept = {voter.id: voter.snapshot for voter in voters}
         self.uncovered_bytes = 0
-        """Bytes of the log behind the last snapshot: who makes the next one begins to count anew."""
+        """Bytes of the log after the last snapshot; the maker of a snapshot sets it to 0."""
         self.last_timestamp = -1
         """The timestamp (ms) of the last record."""
         self._error: SegstoreError | None = None
-        self._told: Told | None = None
+        self._answers: WriteAnswers | None = None
         self._lock, self._here, self._pid = Mutex(), forks.here(), os.getpid()
         self._clock = voters[0].writer.context.clock
         self._quorum, self.next_offset = quorum, voters[0].end_offset
@@ -95,11 +95,11 @@ class MetadataLog:
         on_voter_lost: OnVoterLost = lambda voter, error: None,
         config: MetadataLogConfig = DEFAULT,
     ) -> MetadataLog:
-        """Open the log: the copies agree, and a record under a new epoch is synced on a majority.
+        """Open the log: make all copies equal, and sync a record under a new epoch on a majority.
 
-        A voter whose disk fails meanwhile is left out. Raises QuorumLostError below a majority of `total`;
-        InvalidArgumentError for voters that are there twice, or more than `total`; CorruptCheckpointError
-        where the log has no beginning any more, and no snapshot of that is sound.
+        A voter whose disk fails during the open is left out. Raises QuorumLostError below a majority of
+        `total`; InvalidArgumentError if a voter is named twice, or more than `total` are named;
+        CorruptCheckpointError if the beginning of the log was removed, and no undamaged snapshot covers it.
         """
         ids = [voter.id for voter in voters]
         if len(set(ids)) < len(ids) or len(ids) > total:
@@ -125,10 +125,11 @@ class MetadataLog:
     # --- writing ---------------------------------------------------------------------------------
 
     def append(self, records: Sequence[MetadataRecord]) -> int:
-        """Append records as one batch; return the offset of the first once a majority has synced them (R31).
+        """Append records as one batch, wait until a majority has synced it, and return the first offset
+        (R31).
 
-        Raises QuorumLostError where no majority is left, and from then on always: whether the records count
-        is known by the next open. Raises InvalidArgumentError where there are none.
+        Raises QuorumLostError without a majority, and at each later call; the next open decides whether these
+        records are committed. Raises InvalidArgumentError if `records` is empty.
         """
         check_apart("MetadataLog.append()")
         with self._lock:
@@ -138,12 +139,12 @@ class MetadataLog:
             try:
                 self._write(data)
             except BaseException as error:
-                # After an interrupt only some voters may have been asked.
+                # After an interrupt only some voters may have got the batch.
                 lost = QuorumLostError("an append of metadata was interrupted: open the store again")
                 self._error = copy_of(error) if isinstance(error, QuorumLostError) else lost
                 raise
             finally:
-                self._told = None
+                self._answers = None
             self.next_offset = first + len(records)
             self.uncovered_bytes += len(data)
         return first
@@ -157,7 +158,7 @@ class MetadataLog:
             raise copy_of(self._error)
 
     def _batch(self, records: Sequence[MetadataRecord], first: int) -> bytes:
-        """Return the bytes of one batch, so that a crash leaves all of these records or none."""
+        """Return all records encoded as one batch, so that a crash leaves all of them or none."""
         values = [encode_record(record) for record in records]
         if not values:
             raise InvalidArgumentError("records: there must be at least one")
@@ -171,15 +172,16 @@ class MetadataLog:
         return data
 
     def _write(self, data: bytes) -> None:
-        """Return once a majority has synced a batch. Raises QuorumLostError as soon as none can."""
-        self._told = told = Told()  # before the voters are listed: `lose` tells it of the others
+        """Write a batch to all voters, and wait until a majority has synced it. Raises QuorumLostError."""
+        # Set before the voters are listed, so that `lose` answers for a voter that is lost from here on.
+        self._answers = answers = WriteAnswers()
         waiting = {voter.id for voter in self._live()}
         synced: set[int] = set()
         self._check_majority(waiting)
         for voter in self._live():
-            voter.post(data, told)
+            voter.post(data, answers)
         while len(synced) <= self._total // 2:
-            id_, error = told.get()
+            id_, error = answers.get()
             if id_ in waiting:
                 waiting.discard(id_)
                 synced |= {id_} if error is None else set()
@@ -197,8 +199,9 @@ class MetadataLog:
     # --- reading ---------------------------------------------------------------------------------
 
     def replay(self) -> Iterator[tuple[int, MetadataRecord]]:
-        """Yield all records that count, with their offsets; those of a snapshot have that of the last record
-        that it covers. Raises CorruptRecordError, UnsupportedVersionError, StorageError.
+        """Yield all committed records with their offsets. All records of a snapshot have the offset of the
+        last record that the snapshot covers. Raises CorruptRecordError, UnsupportedVersionError,
+        StorageError.
         """
         source, start = self._source(), 0
         if (snapshot := source.snapshot) is not None:
@@ -216,7 +219,7 @@ class MetadataLog:
                 yield logged.offset, decode(logged.value)
 
     def _source(self) -> VoterLog:
-        """Return a voter that has all."""
+        """Return a voter that has all committed records. Raises QuorumLostError."""
         for voter in self._live():
             if voter.end_offset >= self.next_offset:
                 return voter
@@ -225,12 +228,12 @@ class MetadataLog:
     # --- snapshots -------------------------------------------------------------------------------
 
     def keep(self, snapshot: MetadataSnapshot) -> None:
-        """Let each voter keep a snapshot, of what counts; nothing is waited for."""
+        """Have each voter write a snapshot of committed records, without waiting."""
         for voter in self._live():
             voter.keep(snapshot)
 
     def clean(self) -> None:
-        """Let each voter remove what is needless by the settings of retention; nothing is waited for."""
+        """Have each voter apply the retention settings to its log and snapshots, without waiting."""
         for voter in self._live():
             voter.clean()
 
@@ -243,7 +246,7 @@ class MetadataLog:
                     other.clean()
 
     def _covered(self) -> int:
-        """Return up to which offset a majority of voters has a snapshot."""
+        """Return the largest offset up to which a majority of voters has snapshots, 0 without a majority."""
         live = {voter.id for voter in self._live()}
         ends = [kept.end_offset for id_, kept in list(self._kept.items()) if kept is not None and id_ in live]
         ends = sorted(ends, reverse=True)[: self._total // 2 + 1]
@@ -253,7 +256,7 @@ class MetadataLog:
 
     @property
     def voters(self) -> tuple[int, ...]:
-        """Return the ids of the voters that count."""
+        """Return the ids of the voters without an error."""
         return tuple(sorted(voter.id for voter in self._live()))
 
     def _start(self, voter: VoterLog) -> None:
@@ -263,23 +266,22 @@ class MetadataLog:
         self._on_lost(voter, error)
 
     def lose(self, voter: int, error: Exception | None = None) -> None:
-        """Let a voter not count any more: its directory has failed, or its disk hangs. An append that waits
-        for it goes on without it. `on_voter_lost` is not called.
+        """Give up a voter whose directory has failed or whose disk hangs. An append stops waiting for it.
+        `on_voter_lost` is not called.
         """
         found = self._voters.get(voter)
         if found is not None and found.error is None:
             found.error = error or StorageError(None, "the voter was given up")
             found.stop()
-            if (told := self._told) is not None:
-                told.put((voter, found.error))
+            if (answers := self._answers) is not None:
+                answers.put((voter, found.error))
 
     def add(self, voter: Voter) -> None:
-        """Let a directory that came back, or an empty one that takes the place of a lost one, be a voter: it
-        is cut and caught up from another voter first. Appends wait meanwhile.
+        """Add a voter in place of a lost one: the same directory after it came back, or an empty directory.
+        Its log is first truncated and copied from another voter; appends wait until this is done.
 
-        Raises InvalidArgumentError where a voter of this id counts, or it would be one too many;
-        StaleDirectoryError where its log is ahead of all that this store knows; QuorumLostError,
-        StorageError.
+        Raises InvalidArgumentError if a voter with this id works, or there would be more than `total` voters;
+        StaleDirectoryError if its log has later epochs than this store; QuorumLostError, StorageError.
         """
         check_apart("MetadataLog.add()")
         before = self._voters.get(voter.id)
@@ -306,8 +308,8 @@ class MetadataLog:
             self._voters = {**self._voters, voter.id: made}
 
     def _catch_up(self, voter: VoterLog) -> None:
-        """Let a voter follow one that has all, whose log may get another beginning meanwhile."""
-        while True:
+        """Copy the log of a voter with all committed records to a new voter."""
+        while True:  # again if retention moves the source's log start during the copy
             source = self._source()
             start, others = source.start_offset, [each for each in self._live() if each is not source]
             try:
@@ -326,8 +328,8 @@ class MetadataLog:
             )
 
     def close(self) -> None:
-        """End the threads, once what was posted is written; a voter that hangs is left behind. May be called
-        more than once. Nothing can be appended afterwards.
+        """End the voters' threads after the posted writes; a voter that hangs is not waited for longer than
+        ENDING seconds. Later appends raise QuorumLostError. May be called more than once.
         """
         if not self._here[0]:
             return

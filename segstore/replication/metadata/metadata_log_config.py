@@ -15,8 +15,9 @@ TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
 class MetadataLogConfig(NamedTuple):
-    """When a snapshot is made, and how long it and the log before it are kept; defaults are Kafka's. Times in
-    ms, sizes in bytes; retention of -1 keeps all, a snapshot interval of 0 makes none by time.
+    """The settings of snapshots, segments and retention of the metadata log; defaults are Kafka's. Times in
+    ms, sizes in bytes. A retention of -1 keeps all snapshots; a snapshot interval of 0 makes snapshots by
+    size only.
     """
 
     max_record_bytes_between_snapshots: int = 20 << 20
@@ -28,7 +29,7 @@ class MetadataLogConfig(NamedTuple):
 
     @classmethod
     def of(cls, store: StoreConfig) -> MetadataLogConfig:
-        """Return those of a store."""
+        """Return the settings of a store's metadata log."""
         return cls(
             max_record_bytes_between_snapshots=store.metadata_log_max_record_bytes_between_snapshots,
             max_snapshot_interval_ms=store.metadata_log_max_snapshot_interval_ms,
@@ -40,8 +41,8 @@ class MetadataLogConfig(NamedTuple):
 
     @property
     def topic(self) -> TopicInfo:
-        """Return the topic of the log, from which no sweep removes anything. It has the settings of segments
-        only where these are not the defaults.
+        """Return the topic of the metadata log, without retention by sweeps. It has settings of segments only
+        if these differ from the defaults.
         """
         wanted = {"segment.bytes": self.segment_bytes, "segment.ms": self.segment_ms}
         default = TopicConfig()

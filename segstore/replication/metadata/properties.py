@@ -1,7 +1,7 @@
-"""`meta.properties`: which store a directory belongs to, and which of its directories it is (Kafka:
+"""`meta.properties`: the cluster id of a directory's store, and the directory's number and id (Kafka:
 MetaProperties, version 1).
 
-On disk is one small file in Java's properties form, written once and never changed. Threads: any.
+On disk is one small file in the format of Java properties, written once and never changed. Threads: any.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LONGEST = 4096  # bytes
 
 
 class MetaProperties(NamedTuple):
-    """The ids are Kafka's: 22 characters of base64url."""
+    """The content of `meta.properties`. `cluster_id` and `directory_id` are 22 characters of base64url."""
 
     cluster_id: str
     node_id: int
@@ -29,7 +29,7 @@ class MetaProperties(NamedTuple):
 
 
 def write_properties(files: Files, root: str, properties: MetaProperties) -> None:
-    """Write the file, durably. Raises OSError."""
+    """Write `meta.properties`, durably. Raises OSError."""
     lines = [
         "version=1",
         f"cluster.id={properties.cluster_id}",
@@ -40,7 +40,7 @@ def write_properties(files: Files, root: str, properties: MetaProperties) -> Non
 
 
 def read_properties(files: Files, root: str) -> MetaProperties | None:
-    """Return what the file says, None where there is none. Raises CorruptCheckpointError, OSError."""
+    """Read `meta.properties`; return None if it is missing. Raises CorruptCheckpointError, OSError."""
     path = _path(root)
     try:
         data = files.read_file(path, _LONGEST)

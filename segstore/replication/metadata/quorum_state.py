@@ -1,9 +1,9 @@
-"""`quorum-state`: the metadata's leader epoch that a voter has heard of, and who the voters were then (Kafka:
-FileQuorumStateStore, data version 0, which names them).
+"""`quorum-state`: the latest leader epoch of the metadata that a voter knows, and the voters of that epoch
+(Kafka: FileQuorumStateStore, data version 0, which has the voters).
 
-On disk is one small file of JSON in the voter's `__cluster_metadata-0`. It outlives what a truncation makes
-of `leader-epoch-checkpoint`: an epoch that is durable here on a majority is never given twice, also where no
-batch was written under it. Threads: any, one at a time for one directory.
+On disk is one small JSON file in the voter's `__cluster_metadata-0`. A truncation of the log does not change
+it, unlike `leader-epoch-checkpoint`. So an epoch that is durable in it on a majority is never used again,
+even if no batch was written under it. Threads: any, one at a time for one directory.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from segstore.files import Files
 
 _LONGEST = 1 << 20  # bytes
 _MOST = (1 << 31) - 1  # an epoch and an id are int32
-_VERSIONS = (0, 1)  # 1 names no voters: segstore has written it
+_VERSIONS = (0, 1)  # 1 has no voters; earlier versions of segstore wrote it
 
 
 class QuorumState(NamedTuple):
-    """`epoch` is -1, and `voters` are none, where they are not known."""
+    """The content of `quorum-state`. Unknown values are -1 for `epoch` and () for `voters`."""
 
     epoch: int = -1
     voters: tuple[int, ...] = ()
@@ -32,7 +32,7 @@ UNKNOWN = QuorumState()
 
 
 def read_state(files: Files, directory: str) -> QuorumState:
-    """Return what the file says, UNKNOWN where there is none. Raises CorruptCheckpointError, OSError."""
+    """Read `quorum-state`; return UNKNOWN if it is missing. Raises CorruptCheckpointError, OSError."""
     path = os.path.join(directory, names.QUORUM_STATE)
     try:
         held = json.loads(files.read_file(path, _LONGEST))
@@ -43,13 +43,13 @@ def read_state(files: Files, directory: str) -> QuorumState:
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptCheckpointError(path, 0, f"no quorum state: {error}") from error
     if version not in _VERSIONS or not all(type(n) is int and 0 <= n <= _MOST for n in (epoch, *voters)):
-        told = f"data version {version!r}, leader epoch {epoch!r}, voters {voters!r}"
-        raise CorruptCheckpointError(path, 0, told)
+        content = f"data version {version!r}, leader epoch {epoch!r}, voters {voters!r}"
+        raise CorruptCheckpointError(path, 0, content)
     return QuorumState(epoch, tuple(voters))
 
 
 def write_state(files: Files, directory: str, leader: int, state: QuorumState) -> None:
-    """Write the state durably; `leader` is the voter that is named as the leader. Raises OSError."""
+    """Write `quorum-state`, durably; `leader` is the value of its `leaderId`. Raises OSError."""
     held = {
         "clusterId": "",
         "leaderId": leader,

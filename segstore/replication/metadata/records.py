@@ -1,9 +1,9 @@
 """Kafka's metadata records, as bytes and as values (Kafka: MetadataRecordSerde).
 
-A record begins with the frame version 1, its type and its version, all unsigned varints; behind them is the
-message of the class's name. Ids of topics, directories and incarnations are text in Kafka's base64. A record
-of Kafka's may have more fields than its class: these are passed over.
-Threads: any; values and functions without state.
+A record begins with the frame version 1, its type and its version, all unsigned varints; then comes the
+message of the class's name. Ids of topics, directories and incarnations are text in Kafka's base64. Fields of
+Kafka's message that the class lacks are skipped. Nothing is on disk. Threads: any; values and functions
+without state.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FRAME_VERSION = 1
 
 @dataclass(frozen=True)
 class MetadataRecord:
-    """A metadata record. `KEY` is its type (Kafka: MetadataRecordType), `VERSION` the version that is
-    written; newer ones of its message are read too.
+    """A metadata record. `KEY` is its type (Kafka: MetadataRecordType). `VERSION` is the version that is
+    written; all versions of its message can be read.
     """
 
     KEY: ClassVar[int] = -1
@@ -34,7 +34,7 @@ class MetadataRecord:
 
 @dataclass(frozen=True)
 class RegisterBrokerRecord(MetadataRecord):
-    """A broker has registered. `log_dirs` has the ids of its directories."""
+    """The registration of a broker. `log_dirs` has the ids of its directories."""
 
     KEY, VERSION = 0, 3
     broker_id: int
@@ -48,7 +48,7 @@ class RegisterBrokerRecord(MetadataRecord):
 
 @dataclass(frozen=True)
 class UnregisterBrokerRecord(MetadataRecord):
-    """A broker is registered no more."""
+    """The end of a broker's registration."""
 
     KEY, VERSION = 1, 0
     broker_id: int
@@ -57,7 +57,9 @@ class UnregisterBrokerRecord(MetadataRecord):
 
 @dataclass(frozen=True)
 class BrokerRegistrationChangeRecord(MetadataRecord):
-    """A broker was fenced (1) or unfenced (-1), or begins to shut down (1); 0 stands for no change."""
+    """A change of a broker's registration. `fenced` is 1 for fenced and -1 for unfenced,
+    `in_controlled_shutdown` is 1 for the beginning of a shutdown; 0 is no change.
+    """
 
     KEY, VERSION = 17, 2
     broker_id: int
@@ -69,7 +71,7 @@ class BrokerRegistrationChangeRecord(MetadataRecord):
 
 @dataclass(frozen=True)
 class TopicRecord(MetadataRecord):
-    """A topic was created."""
+    """The creation of a topic."""
 
     KEY, VERSION = 2, 0
     name: str
@@ -103,8 +105,8 @@ NO_LEADER_CHANGE = -2
 
 @dataclass(frozen=True)
 class PartitionChangeRecord(MetadataRecord):
-    """A change of a partition, whose partition epoch it counts; with `leader` its leader epoch too. None, -2
-    and a recovery state of -1 stand for no change.
+    """A change of a partition. It raises the partition epoch by 1, and with `leader` the leader epoch, too.
+    None, a leader of -2 and a recovery state of -1 are no change.
     """
 
     KEY, VERSION = 5, 2
@@ -123,7 +125,7 @@ class PartitionChangeRecord(MetadataRecord):
 
 @dataclass(frozen=True)
 class RemoveTopicRecord(MetadataRecord):
-    """A topic was deleted."""
+    """The deletion of a topic."""
 
     KEY, VERSION = 9, 0
     topic_id: str
@@ -131,7 +133,7 @@ class RemoveTopicRecord(MetadataRecord):
 
 @dataclass(frozen=True)
 class ConfigRecord(MetadataRecord):
-    """A setting was made, or with None removed. `resource_type` is 2 for a topic."""
+    """A new value of a setting; None removes the setting. `resource_type` is 2 for a topic."""
 
     KEY, VERSION = 4, 0
     resource_type: int
@@ -142,7 +144,7 @@ class ConfigRecord(MetadataRecord):
 
 @dataclass(frozen=True)
 class FeatureLevelRecord(MetadataRecord):
-    """A feature has this level from now on."""
+    """A new level of a feature."""
 
     KEY, VERSION = 12, 0
     name: str
@@ -151,7 +153,7 @@ class FeatureLevelRecord(MetadataRecord):
 
 @dataclass(frozen=True)
 class NoOpRecord(MetadataRecord):
-    """Nothing: the metadata log is alive (KIP-835)."""
+    """A record without content, which shows that the metadata log works (KIP-835)."""
 
     KEY, VERSION = 20, 0
 
@@ -162,7 +164,7 @@ _BY_KEY = {kind.KEY: kind for kind in MetadataRecord.__subclasses__()}
 
 
 def encode(record: MetadataRecord) -> bytes:
-    """Return a record's bytes, in the version `VERSION`."""
+    """Encode a record in its version `VERSION`."""
     kind = type(record)
     values = {field.name: _to_wire(field, getattr(record, field.name)) for field in _fields(kind.KEY)}
     out = bytearray().join(map(uvarint, (FRAME_VERSION, kind.KEY, kind.VERSION)))
@@ -171,9 +173,8 @@ def encode(record: MetadataRecord) -> bytes:
 
 
 def decode(data: bytes) -> MetadataRecord:
-    """Return the record of these bytes. Raises UnsupportedVersionError for a type or version that is not
-    known, and CorruptRecordError for bytes that are no metadata record: nothing of the metadata is believed
-    then.
+    """Decode a record. Raises UnsupportedVersionError for an unknown type or version, and CorruptRecordError
+    for bytes that are no metadata record.
     """
     try:
         return _decoded(memoryview(data))
@@ -199,7 +200,7 @@ def _decoded(data: memoryview) -> MetadataRecord:
 
 @cache
 def _fields(key: int) -> tuple[Field, ...]:
-    """Return the fields of the message that its class has."""
+    """Return the fields of a record's message that its class has, too."""
     kind = _BY_KEY[key]
     name = kind.__name__
     return tuple(field for field in message(name).structs[name] if field.name in kind.__dataclass_fields__)
@@ -224,10 +225,10 @@ def _same(value: Any) -> Any:
 
 
 def uuid_bytes(text: str) -> bytes:
-    """Return the 16 bytes of a uuid in Kafka's base64."""
+    """Decode a uuid from Kafka's base64 to 16 bytes."""
     return base64.urlsafe_b64decode(text + "==")
 
 
 def uuid_text(data: bytes) -> str:
-    """Return a uuid of 16 bytes in Kafka's base64."""
+    """Encode the 16 bytes of a uuid in Kafka's base64."""
     return base64.urlsafe_b64encode(data).decode().rstrip("=")

@@ -1,7 +1,7 @@
 """Makes snapshots of the metadata when they are due (Kafka: SnapshotGenerator, SnapshotEmitter; KIP-630).
 
-On disk the voters keep them. Threads: `look` is called by the controller's; the bytes are made in a thread of
-its own, from a copy of the image, so that no decision waits for them.
+On disk the voters write the snapshots. Threads: the controller's thread calls `look`; a second thread encodes
+a copy of the image, so that no decision waits for it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 CLEANING = 60.0
-"""Seconds between two looks at what retention removes (Kafka: KafkaRaftClient's snapshot cleaner)."""
+"""Seconds between two runs of retention (Kafka: KafkaRaftClient's snapshot cleaner)."""
 
 
 class SnapshotGenerator:
-    """Looks whether a snapshot is due, by the settings of the log."""
+    """A maker of snapshots, by the settings of the metadata log."""
 
     def __init__(self, metadata_log: MetadataLog, clock: Clock) -> None:
         self._log, self._clock, self._config = metadata_log, clock, metadata_log.config
@@ -35,7 +35,9 @@ class SnapshotGenerator:
         self._making = False
 
     def look(self, image: MetadataImage) -> None:
-        """Make a snapshot of the image, if one is due: all of the image counts. Have what is old removed."""
+        """Begin a snapshot of the image, if a snapshot is due; else run retention, if that is due. All
+        records of the image must be committed.
+        """
         now = time.monotonic()
         if self._is_due(now) and not self._making:
             self._made_at, self._cleaned_at = now, now
@@ -51,7 +53,7 @@ class SnapshotGenerator:
 
     def _make(self, image: MetadataImage) -> None:
         snapshot, timestamp = SnapshotId(image.next_offset, self._log.epoch), self._log.last_timestamp
-        image = image.copy()  # later decisions change the other one
+        image = image.copy()  # the controller goes on changing the original
 
         def make() -> None:
             try:

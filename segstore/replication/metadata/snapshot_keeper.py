@@ -1,9 +1,9 @@
-"""Writes the snapshots of the metadata into one voter's directory, and removes what they make needless
-(Kafka: FileRawSnapshotWriter, KafkaMetadataLog.maybeClean).
+"""`SnapshotKeeper`: writes the metadata's snapshots into one voter's directory, and removes old snapshots and
+the log below the next ones (Kafka: FileRawSnapshotWriter, KafkaMetadataLog.maybeClean).
 
-On disk are the `.checkpoint` files and the beginning of the log. In order: the snapshot is durable under its
-name; a majority of voters has one that reaches as far; the log start offset is durable; segments and older
-snapshots go. Threads: one of its own, beside that which appends: no append waits for a snapshot.
+On disk are the `.checkpoint` files and the beginning of the log. The order of the steps is: make the snapshot
+durable; wait until a majority of voters has snapshots up to the same offset; make the log start offset
+durable; remove segments and older snapshots. Threads: one of its own, so that no append waits for a snapshot.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ log = Logger("segstore")
 
 
 class SnapshotKeeper:
-    """The keeper of one voter. `kept` is called in its thread with each snapshot that is durable here;
-    `covered` tells up to which offset a majority of voters has a snapshot.
+    """The writer of one voter's snapshots. Its thread calls `kept` with each durable snapshot. `covered`
+    returns the offset up to which a majority of voters has snapshots.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class SnapshotKeeper:
         self._begun, self._over, self._ended = False, False, Latch()
 
     def listen(self, kept: Callable[[SnapshotId], object], covered: Callable[[], int]) -> None:
-        """Take who is to be told, and asked; called once, before `keep` and `clean`."""
+        """Set the callbacks `kept` and `covered`; called once, before `keep` and `clean`."""
         self._kept, self._covered = kept, covered
 
     def keep(self, snapshot: MetadataSnapshot) -> None:
-        """Have a snapshot written, which takes the place of one that waits to be; this voter's log has all
-        that it covers. This and `clean` are called by one thread.
+        """Queue a snapshot, in place of a queued older one. This voter's log must have all records that the
+        snapshot covers. One thread calls `keep` and `clean`.
         """
         self._wanted = snapshot
         self.clean()
 
     def clean(self) -> None:
-        """Have what is needless removed."""
+        """Queue a run of retention."""
         if self._over or others_are_gone():
             return
         self._asked.put(True)
@@ -68,16 +68,16 @@ class SnapshotKeeper:
             try:
                 Background(self._run, f"segstore-snapshots-{self._voter}").start()
                 self._begun = True
-            except IllegalStateError as error:  # the next one tries again
+            except IllegalStateError as error:  # the next call tries again
                 log.warning("voter %d keeps no snapshot of the metadata: %s", self._voter, error)
 
     def stop(self) -> None:
-        """Let the thread end: what waits to be written is left out."""
+        """Stop the thread; a queued snapshot is not written."""
         self._over = True
         self._asked.put(False)
 
     def ended(self, seconds: float) -> bool:
-        """Wait for the thread's end; return whether it has ended."""
+        """Wait up to `seconds` for the thread's end; return whether it has ended."""
         return not self._begun or others_are_gone() or self._ended.wait(seconds)
 
     # --- the thread ------------------------------------------------------------------------------
@@ -90,9 +90,9 @@ class SnapshotKeeper:
             self._ended.open()
 
     def _work(self) -> None:
-        """Write what is wanted, and clean. A disk that refuses costs nothing but room: the log has it all."""
+        """Write the queued snapshot, if there is one, and run retention."""
         wanted, self._wanted = self._wanted, None
-        try:
+        try:  # an error is only logged, because the log still has all records of the snapshot
             with os_errors():
                 if wanted is not None:
                     self._snapshots.write(wanted)
@@ -102,7 +102,7 @@ class SnapshotKeeper:
             log.warning("voter %d can't keep a snapshot of the metadata: %s", self._voter, error)
 
     def _clean(self) -> None:
-        """Remove the oldest snapshots, and the log before the next ones, as far as retention asks for it."""
+        """Remove the oldest snapshots, and the log below the next ones, by the retention settings."""
         while (pair := self._oldest()) is not None and self._breached(pair[0]):
             before = self._replica.start_offset
             self._replica.set_start_offset(pair[1].end_offset)
@@ -111,8 +111,8 @@ class SnapshotKeeper:
             self._snapshots.forget_before(self._replica.start_offset)
 
     def _oldest(self) -> tuple[SnapshotId, SnapshotId] | None:
-        """Return the oldest snapshot, and the next one that is sound, None where a majority of voters has
-        none that reaches so far.
+        """Return the oldest snapshot, and the next undamaged one that ends below `covered`; None without such
+        a pair.
         """
         ids, covered = self._snapshots.ids, self._covered()
         for following in ids[1:]:
@@ -121,7 +121,7 @@ class SnapshotKeeper:
         return None
 
     def _breached(self, snapshot: SnapshotId) -> bool:
-        """Return whether a snapshot goes, by its age or the size of all."""
+        """Return whether a snapshot must be removed, by its age, or by the size of log and snapshots."""
         config, view = self._config, self._replica.written
         size = sum(map(view.end_of, range(len(view.segments))))
         size += sum(map(self._snapshots.size, self._snapshots.ids))

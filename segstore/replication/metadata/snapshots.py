@@ -1,9 +1,9 @@
-"""The snapshots of the metadata that one voter has, and what is in them (Kafka: KafkaMetadataLog's snapshots,
+"""The metadata snapshots of one voter, and their encoding (Kafka: KafkaMetadataLog's snapshots,
 RecordsSnapshotWriter, RecordsSnapshotReader; KIP-630).
 
-On disk are the `.checkpoint` files beside the voter's metadata log. A snapshot is sound where all its CRCs
-hold and its footer is there; one that is not is passed over, and goes when the log begins behind it. Threads:
-any, one at a time for one directory; others may look.
+On disk are the `.checkpoint` files beside the voter's metadata log. A snapshot is sound if all its CRCs are
+valid and it has a footer. A damaged snapshot is ignored, and removed when the log start passes its end.
+Threads: any, one at a time writes one directory; others may read.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from segstore.storage.segment.metadata_snapshot import (
 log = Logger("segstore")
 
 RECORDS = 1_000
-"""Records of a batch at most."""
+"""The largest number of records in a batch."""
 
 
 class MetadataSnapshot(NamedTuple):
-    """A snapshot's bytes, in pieces."""
+    """An encoded snapshot, in chunks."""
 
     id: SnapshotId
     chunks: tuple[bytes, ...]
@@ -46,8 +46,8 @@ class MetadataSnapshot(NamedTuple):
 def make_snapshot(
     snapshot: SnapshotId, records: Iterable[MetadataRecord], last_contained: int, now_ms: int
 ) -> MetadataSnapshot:
-    """Return the bytes of a snapshot, stamped `now_ms`; `last_contained` is the timestamp (ms) of the last
-    record of the log that it covers.
+    """Encode a snapshot whose records have the timestamp `now_ms`; `last_contained` is the timestamp (ms) of
+    the last record of the log that it covers.
     """
     epoch, offset = snapshot.epoch, 1
     chunks = [bytes(snapshot_header(last_contained, now_ms, epoch).data)]
@@ -82,15 +82,15 @@ def records_of(files: Files, path: str) -> Iterator[MetadataRecord]:
 
 
 class MetadataSnapshots:
-    """The snapshots in a voter's directory; `ids` are all that there are, sound or not, by rising end offset.
-    Raises OSError.
+    """The snapshots in a voter's directory; `ids` are all of them, also damaged ones, by ascending end
+    offset. Raises OSError.
     """
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files, self.directory = files, directory
-        self.ids, self._left = list_snapshots(files, directory)
+        self.ids, self._unfinished = list_snapshots(files, directory)
         self.damaged: dict[SnapshotId, Exception] = {}
-        """Why snapshots that were looked at are not sound."""
+        """The errors of damaged snapshots, as far as they were checked."""
         self._sound: set[SnapshotId] = set()
 
     def path(self, snapshot: SnapshotId) -> str:
@@ -98,15 +98,15 @@ class MetadataSnapshots:
         return names.below(self.directory, snapshot.name)
 
     def forget_before(self, offset: int) -> None:
-        """Remove what ends below `offset`, where the log begins, and what a crash has left. Raises
-        OSError.
+        """Remove snapshots that end below the log start `offset`, and files that a crash left unfinished.
+        Raises OSError.
         """
-        left, self._left = self._left, []
-        remove_snapshots(self._files, self.directory, left)
+        unfinished, self._unfinished = self._unfinished, []
+        remove_snapshots(self._files, self.directory, unfinished)
         self._keep_only([each for each in self.ids if each.end_offset >= offset])
 
     def forget_after(self, offset: int) -> None:
-        """Remove what ends above `offset`, where the log was cut. Raises OSError."""
+        """Remove snapshots that end above `offset`, to which the log was truncated. Raises OSError."""
         self._keep_only([each for each in self.ids if each.end_offset <= offset])
 
     def _keep_only(self, kept: list[SnapshotId]) -> None:
@@ -114,7 +114,7 @@ class MetadataSnapshots:
         remove_snapshots(self._files, self.directory, gone)
 
     def is_sound(self, snapshot: SnapshotId) -> bool:
-        """Return whether a snapshot is whole, and can be read; it is looked at once."""
+        """Return whether a snapshot is complete and undamaged; its file is checked once."""
         if snapshot not in self._sound and snapshot not in self.damaged:
             try:
                 check_snapshot(self._files, self.path(snapshot))
@@ -125,20 +125,16 @@ class MetadataSnapshots:
         return snapshot in self._sound
 
     def newest(self, start: int, end: int) -> SnapshotId | None:
-        """Return the newest sound snapshot that a log from `start` to `end` goes on from, None where there is
-        none.
-        """
+        """Return the newest sound snapshot whose end offset is from `start` to `end`, None without one."""
         fitting = [each for each in self.ids if start <= each.end_offset <= end]
         return next((each for each in reversed(fitting) if self.is_sound(each)), None)
 
     def write(self, snapshot: MetadataSnapshot) -> None:
-        """Keep a snapshot, durably. Raises OSError."""
+        """Write a snapshot, durably. Raises OSError."""
         self._freeze(snapshot.id, snapshot.chunks)
 
     def receive(self, snapshot: SnapshotId, source: MetadataSnapshots) -> None:
-        """Keep a copy of a sound snapshot of another voter, durably (Kafka: FetchSnapshot). Raises
-        OSError.
-        """
+        """Copy a sound snapshot of another voter, durably (Kafka: FetchSnapshot). Raises OSError."""
         self._freeze(snapshot, source._chunks(snapshot))
 
     def _freeze(self, snapshot: SnapshotId, chunks: Iterable[bytes]) -> None:
@@ -155,12 +151,12 @@ class MetadataSnapshots:
                 position += len(data)
 
     def size(self, snapshot: SnapshotId) -> int:
-        """Return the bytes of a snapshot's file. Raises OSError."""
+        """Return the size of a snapshot's file in bytes. Raises OSError."""
         return self._files.size(self.path(snapshot))
 
     def timestamp(self, snapshot: SnapshotId) -> int | None:
-        """Return the timestamp (ms) of the last record that a snapshot covers; None where its header is
-        damaged. Raises OSError.
+        """Return the timestamp (ms) of the last record that a snapshot covers; None if its header is damaged.
+        Raises OSError.
         """
         try:
             return last_contained_timestamp(self._files, self.path(snapshot))
@@ -169,13 +165,13 @@ class MetadataSnapshots:
 
 
 def no_snapshot(start: int, *found: MetadataSnapshots) -> CorruptCheckpointError:
-    """Return the error that says that nobody has what a metadata log goes on from that begins at `start`."""
-    told = [str(error) for each in found for error in each.damaged.values()]
+    """Return the error of a metadata log that begins at `start`, without a sound snapshot before it."""
+    damage = [str(error) for each in found for error in each.damaged.values()]
     return CorruptCheckpointError(
         found[0].directory,
         0,
         f"the metadata log begins at offset {start}, and of what was before there is no sound snapshot, here "
         "or in the other directories that are there: open the store with those too that are away, or put "
         f"back a .checkpoint file from a backup that ends at {start} or later. "
-        + ("; ".join(told) or "There is no such file at all"),
+        + ("; ".join(damage) or "There is no such file at all"),
     )

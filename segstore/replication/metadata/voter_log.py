@@ -39,7 +39,7 @@ log = Logger("segstore")
 CHUNK = 1 << 20
 """Bytes that are read at a time."""
 
-Told = SimpleQueue[tuple[int, Exception | None]]
+WriteAnswers = SimpleQueue[tuple[int, Exception | None]]
 """Answers to one write: a voter's id, and the error if the write failed."""
 
 
@@ -51,9 +51,9 @@ class Voter(NamedTuple):
 
 
 class VoterLog:
-    """A voter's copy. `known_epoch` is the largest epoch that the voter has heard of, -1 for none; `quorum`
-    is the content of its `quorum-state`. `error` has ended the copy, None without one. Raises SegstoreError
-    if the copy can't be opened.
+    """A voter's copy of the metadata log. `known_epoch` is the largest epoch in the copy's files, -1 without
+    one; `quorum` is the content of its `quorum-state`. `error` is the error after which the copy is no longer
+    written, None while it works. Raises SegstoreError if the copy can't be opened.
     """
 
     def __init__(self, voter: Voter, config: MetadataLogConfig) -> None:
@@ -75,7 +75,7 @@ class VoterLog:
         self._keeper = SnapshotKeeper(self.id, self.snapshots, self._replica, config, clock)
 
     def _go_on_from_snapshot(self) -> None:
-        """Begin the log at the end of the newest snapshot if a crash has left a log that ends before, and
+        """Begin the log at the end of the newest snapshot, if a crash has left a log that ends before it, and
         remove older snapshots (Kafka: KafkaMetadataLog.truncateToLatestSnapshot).
         """
         self.snapshots.forget_before(self.start_offset)
@@ -89,7 +89,7 @@ class VoterLog:
         """Return the files of the voter's disk."""
         return self.writer.context.files
 
-    # --- what it holds ---------------------------------------------------------------------------
+    # --- offsets and batches ---------------------------------------------------------------------
 
     @property
     def end_offset(self) -> int:
@@ -103,25 +103,25 @@ class VoterLog:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Return the epoch of the last batch, and the log end offset: of two copies the larger one has all
-        committed records of the smaller one (Kafka: OffsetAndEpoch). In an empty log the epoch is that of the
-        snapshot from which the log goes on, or -1 (Kafka: KafkaMetadataLog.lastFetchedEpoch).
+        """Return (epoch of the last batch, log end offset); a copy with a larger pair has all committed
+        records of a copy with a smaller one (Kafka: OffsetAndEpoch). In an empty log the epoch is that of the
+        snapshot at its start, or -1 (Kafka: KafkaMetadataLog.lastFetchedEpoch).
         """
         epoch = self._replica.epoch_cache.current
         return (self._epoch_before(self.end_offset) if epoch < 0 else epoch), self.end_offset
 
     def _epoch_before(self, offset: int) -> int:
-        """Return the epoch of a snapshot that ends at this offset, -1 without one."""
+        """Return the epoch of the snapshot that ends at `offset`, -1 without such a snapshot."""
         return max((each.epoch for each in self.snapshots.ids if each.end_offset == offset), default=-1)
 
     @property
     def snapshot(self) -> SnapshotId | None:
-        """Return the newest sound snapshot from which this log goes on, None without one."""
+        """Return the newest undamaged snapshot that ends within this log, None without one."""
         return self.snapshots.newest(self.start_offset, self.end_offset)
 
     @property
     def is_whole(self) -> bool:
-        """Return whether log and snapshot together have the whole metadata."""
+        """Return whether log and snapshot together have all metadata."""
         return self.start_offset == 0 or self.snapshot is not None
 
     @property
@@ -143,15 +143,15 @@ class VoterLog:
                     yield part
                     offset = part.stop.last_offset + 1
 
-    # --- before it is started --------------------------------------------------------------------
+    # --- before `start` --------------------------------------------------------------------------
 
     def follow(self, leader: VoterLog, others: Iterable[VoterLog] = ()) -> None:
-        """Cut the batches that the leader's copy lacks, by leader epochs (R9, R10), and copy its further
-        batches. If the leader's log begins too late for that, go on from a snapshot, of the leader or of
-        `others`.
+        """Make this copy equal to the leader's: truncate batches that the leader lacks, by leader epochs (R9,
+        R10), and copy the leader's further batches. If the leader's log begins after this log's end, begin
+        anew with a snapshot of the leader or of `others`.
 
-        Raises OffsetOutOfRangeError if the epochs are above the leader's; SegstoreError,
-        `UnreadableCopyError` if the leader's copy fails.
+        Raises OffsetOutOfRangeError if this copy has later epochs than the leader; SegstoreError;
+        `UnreadableCopyError` if the leader's copy can't be read.
         """
         with os_errors():
             if self._is_behind(leader):
@@ -167,7 +167,7 @@ class VoterLog:
         self._copy(leader)
 
     def _is_behind(self, leader: VoterLog) -> bool:
-        """Return whether the leader's log begins above this log's end, or at epochs that are too late to
+        """Return whether the leader's log begins after this log's end, or its epochs begin too late to
         compare both logs (Kafka: ReplicatedLog.validateOffsetAndEpoch).
         """
         (epoch, end), start = self.place, leader.start_offset
@@ -179,8 +179,8 @@ class VoterLog:
         return end < start or not entries or epoch < entries[0][0]
 
     def _begin_anew(self, leader: VoterLog, others: Iterable[VoterLog]) -> None:
-        """Begin the log at the end of the newest snapshot from which the leader's log goes on, or at 0.
-        Raises UnreadableCopyError if there is no such snapshot.
+        """Empty the log, and begin it at the end of the newest snapshot that fits the leader's log, or at 0
+        if the leader's log is complete. Raises UnreadableCopyError without such a snapshot.
         """
         if leader.start_offset == 0:
             self._begin_at(0)
@@ -202,7 +202,7 @@ class VoterLog:
         self.snapshots.forget_after(found.end_offset)
 
     def _has(self, snapshot: SnapshotId) -> bool:
-        """Return whether this log knows no other epoch than the snapshot's right below the snapshot's end."""
+        """Return whether the snapshot's last record has the same epoch in this log, or is not in this log."""
         known = self._replica.epoch_cache.epoch_for_offset(snapshot.end_offset - 1)
         return known is None or known == snapshot.epoch
 
@@ -219,8 +219,9 @@ class VoterLog:
         self._show()
 
     def complete(self, other: VoterLog) -> None:
-        """Copy the snapshot from which another voter's log goes on, since the own snapshots are damaged or
-        gone: both logs end alike, and the other copy is whole. Raises SegstoreError, `UnreadableCopyError`.
+        """Copy the snapshot of another voter, because this copy's snapshots are damaged or missing. Both logs
+        must end at the same offset, and the other copy must be whole. Raises SegstoreError,
+        `UnreadableCopyError`.
         """
         with os_errors():
             found = other.snapshots.newest(self.start_offset, self.end_offset)
@@ -234,12 +235,12 @@ class VoterLog:
         return FetchRequest(self.id, -1, 0, self.end_offset, self.place[0], 0)
 
     def _truncate(self, offset: int) -> None:
-        """Cut the log, and forget epochs without a batch, which `known_epoch` remembers."""
+        """Truncate the log, and with it epochs without a batch, which only `known_epoch` keeps."""
         self._replica.truncate_to(offset)
         self._show()
 
     def _show(self) -> None:
-        """Show the whole log: one copy can't know the records of a majority."""
+        """Let readers see the whole log, because a single copy can't know which records are committed."""
         self._partition.visible.set_high_watermark(self.end_offset)
 
     def begin_epoch(self, state: QuorumState) -> None:
@@ -257,22 +258,24 @@ class VoterLog:
         kept: Callable[[int, SnapshotId], object],
         covered: Callable[[], int],
     ) -> None:
-        """Begin the thread, which calls `lost` once, if the disk fails. `SnapshotKeeper` calls `kept` and
+        """Start the thread, which calls `lost` once if the disk fails. `SnapshotKeeper` calls `kept` and
         `covered`. Raises IllegalStateError.
         """
         self._lost = lost
         self._keeper.listen(lambda snapshot: kept(self.id, snapshot), covered)
         Background(self._run, f"segstore-metadata-{self.id}").start()
 
-    def post(self, data: bytes, told: Told) -> None:
-        """Have whole batches written, in the order of the calls, and synced; `told` gets the outcome."""
+    def post(self, data: bytes, answers: WriteAnswers) -> None:
+        """Queue complete batches, to be appended in the order of the calls and synced; `answers` gets the
+        result.
+        """
         if others_are_gone():
-            self._do(data, told)
+            self._do(data, answers)
         else:
-            self._asked.put(partial(self._do, data, told))
+            self._asked.put(partial(self._do, data, answers))
 
     def keep(self, snapshot: MetadataSnapshot) -> None:
-        """Have a snapshot kept after the batches that were posted before."""
+        """Queue a snapshot, to be written after the batches posted before it."""
         self._asked.put(partial(self._keep, snapshot))
 
     def _keep(self, snapshot: MetadataSnapshot) -> None:
@@ -280,7 +283,7 @@ class VoterLog:
             self._keeper.keep(snapshot)
 
     def clean(self) -> None:
-        """Have the oldest snapshots, and the log below the next ones, removed by retention."""
+        """Queue a run of retention over the snapshots, and over the log below them."""
         self._asked.put(self._clean)
 
     def _clean(self) -> None:
@@ -288,7 +291,7 @@ class VoterLog:
             self._keeper.clean()
 
     def stop(self) -> None:
-        """Let the threads end after the batches that were posted."""
+        """End the threads after the posted batches, without waiting."""
         self._asked.put(None)
         self._keeper.stop()
 
@@ -297,7 +300,7 @@ class VoterLog:
         return (others_are_gone() or self._ended.wait(seconds)) and self.kept(seconds)
 
     def kept(self, seconds: float) -> bool:
-        """After `stop`, wait for the end of the thread that keeps snapshots; return whether it has ended."""
+        """Wait up to `seconds` for the end of the snapshot thread; return whether it has ended."""
         return self._keeper.ended(seconds)
 
     def _run(self) -> None:
@@ -308,19 +311,19 @@ class VoterLog:
         finally:
             self._ended.open()
 
-    def _do(self, data: bytes, told: Told) -> None:
+    def _do(self, data: bytes, answers: WriteAnswers) -> None:
         failed = self._write(data) if self.error is None else None
-        news = failed is not None and self.error is None  # else the copy was given up during the write
+        is_new = failed is not None and self.error is None  # else the copy was given up during the write
         self.error = self.error or failed
-        told.put((self.id, self.error))
-        if news and failed is not None:
+        answers.put((self.id, self.error))
+        if is_new and failed is not None:
             log.warning("voter %d is lost to the metadata log: %s", self.id, failed)
             self._lost(self.id, failed)
 
     def _write(self, data: bytes) -> Exception | None:
-        """Append and sync; return the error, which ends this copy: its content on disk is not known then."""
+        """Append and sync batches; return the error, after which the copy on disk is in an unknown state."""
         try:
-            # On a full disk too: without a record here no topic is deleted, and no partition led.
+            # On a full disk too: deleting a topic to free room, and an election, need a record here.
             with os_errors(), self.writer.context.reserve:
                 in_reserve(lambda: self._replica.append_as_follower(data), len(data))
                 self._partition.flush()
@@ -331,7 +334,7 @@ class VoterLog:
 
 
 class UnreadableCopyError(Exception):
-    """The copy of a voter that leads can't be read; the cause is the error."""
+    """Raised if the leading copy, from which other voters copy, can't be read; its cause is the error."""
 
 
 def _readable(leader: VoterLog, offset: int) -> Iterator[bytes]:

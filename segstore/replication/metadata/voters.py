@@ -1,11 +1,11 @@
-"""Which directories a replicated store may be opened with: those that belong to it, a majority of them.
+"""Chooses the directories with which a replicated store is opened, and checks that they belong to it and are
+a majority.
 
-On disk `meta.properties` and names are read; nothing is changed. Threads: one. `look` tells what is there,
-and `decide`, which is pure, what follows.
+On disk `meta.properties`, `quorum-state` and names of folders are read; nothing is changed. Threads: one.
+`look` reads one directory, and `decide`, a pure function, makes the plan.
 
-The first open formats: `meta.properties` is written in all directories before the first of them gets a
-metadata log. So where none has that, a crash has left the format unfinished, nothing was promised yet, and it
-goes on.
+The first open writes `meta.properties` into all directories before the first of them gets a metadata log. So
+if no directory has a metadata log, a crash has interrupted the first open, which is then repeated.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from segstore.storage.meta.topics import TopicFiles
 
 
 class FoundDirectory(NamedTuple):
-    """What lies at a path. `holder` is the process that has it open (0: it is not told which one), None where
-    none has; `here`: it is this process; `address` is where that process serves the store. `topics` are those
-    beside the metadata's, which `has_metadata` stands for. `error` says why the path can't be read.
+    """The state of a directory. `holder` is the pid of the process that has it open, 0 if the pid is unknown,
+    None if no process has; `here` is whether that process is this one; `address` is the address at which that
+    process serves the store. `topics` are the topics other than the metadata's, `has_metadata` is whether
+    there is a metadata log. `error` is the error if the path can't be read.
     """
 
     path: str
@@ -53,7 +54,9 @@ class FoundDirectory(NamedTuple):
 
 
 class VoterDirectory(NamedTuple):
-    """A directory that takes part: `properties` are its own, or those that it gets (`new`)."""
+    """A directory with which the store is opened. `properties` is its `meta.properties`, which is not written
+    yet if `new`.
+    """
 
     id: int
     path: str
@@ -62,9 +65,10 @@ class VoterDirectory(NamedTuple):
 
 
 class VoterPlan(NamedTuple):
-    """The places that take part, by rising id; of them the one with the id `witness` (-1: there is none) has
-    the metadata only. `offline` says why each of the others does not take part. `total` counts all. `plain`
-    is the id of a store without replicas, whose topics become first replicas (-1: there is none).
+    """The plan of an open. `places` are the directories to open, by ascending id. `offline` has the reason
+    for each directory that is not opened, by id. `witness` is the id of the witness, -1 without one. `total`
+    is the number of all directories, the witness included. `plain` is the id of a store without replicas that
+    is to be adopted, -1 without one.
     """
 
     places: tuple[VoterDirectory, ...]
@@ -75,8 +79,8 @@ class VoterPlan(NamedTuple):
 
 
 def given_paths(paths: object, witness: object) -> list[str]:
-    """Return absolute paths, that of the witness last. Raises InvalidTypeError, InvalidArgumentError if there
-    are none.
+    """Return the absolute paths, that of the witness last. Raises InvalidTypeError, InvalidArgumentError if
+    `paths` is empty.
     """
     if isinstance(paths, str | bytes | os.PathLike) or not isinstance(paths, Sequence):
         raise InvalidTypeError(f"paths must be a sequence of directories, not {type(paths).__name__}")
@@ -89,8 +93,8 @@ def given_paths(paths: object, witness: object) -> list[str]:
 
 
 def check_paths(files: Files, paths: object, witness: object) -> list[str]:
-    """Return `given_paths`. Raises InvalidArgumentError too if one of them lies within another or is the
-    same, symbolic links followed.
+    """Return the paths as `given_paths` does. Raises also InvalidArgumentError if two paths are the same
+    directory, or one lies within the other, symbolic links resolved.
     """
     given = given_paths(paths, witness)
     real = [_real_path(files, path) for path in given]
@@ -104,10 +108,10 @@ def check_paths(files: Files, paths: object, witness: object) -> list[str]:
 
 
 def _real_path(files: Files, path: str) -> str:
-    """Return the path without symbolic links, as far as the disk tells."""
+    """Return the path with symbolic links resolved, if the disk can be read, else the absolute path."""
     try:
         return files.real_path(path)
-    except OSError:  # `look` tells of it
+    except OSError:  # `look` reports the error
         return os.path.abspath(path)
 
 
@@ -116,14 +120,14 @@ def _within(path: str, other: str) -> bool:
 
 
 def plan(files: Files, paths: Sequence[str], witness: bool) -> VoterPlan:
-    """Return who takes part, of paths that `check_paths` has returned; the last one is the witness's where
-    there is one. Errors as `decide`.
+    """Return the plan of an open. `paths` comes from `check_paths`; if `witness`, its last path is the
+    witness's. Errors as `decide`.
     """
     return decide([look(files, path) for path in paths], witness)
 
 
 def look(files: Files, path: str) -> FoundDirectory:
-    """Return what lies at a path. What can't be read is told, and not raised."""
+    """Read the state of a directory. A directory that can't be read is returned with `error`."""
     try:
         if not files.exists(path):
             return FoundDirectory(path, exists=False)
@@ -146,13 +150,13 @@ def look(files: Files, path: str) -> FoundDirectory:
 
 
 def decide(found: Sequence[FoundDirectory], witness: bool) -> VoterPlan:
-    """Return who takes part.
+    """Return the plan of an open.
 
-    Raises StaleDirectoryError where a directory belongs to another store, or to another place in this one, or
-    is a copy; StoreLockedError where other processes have so many open that no majority is left;
-    QuorumLostError where it is not there; InvalidArgumentError where topics without replicas lie in the
-    witness, or in several directories, where the witness has replicas, or not all voters are named; at the
-    first open whatever can't be read.
+    Raises StaleDirectoryError if a directory belongs to another store, has another id, or is a copy of
+    another directory; StoreLockedError if other processes have a majority open; QuorumLostError if no
+    majority can be opened; InvalidArgumentError if the witness or several directories have topics without
+    replicas, the witness has replicas, or not all voters are named. At the first open, raises the error of a
+    directory that can't be read.
     """
     cluster_id = check_one_store(found)
     _check_order(found)
@@ -172,7 +176,7 @@ def decide(found: Sequence[FoundDirectory], witness: bool) -> VoterPlan:
 
 
 def _format(found: Sequence[FoundDirectory], cluster_id: str, witness: int) -> VoterPlan:
-    """Plan the first open, or the rest of one: all directories are needed."""
+    """Plan the first open, or repeat an interrupted first open, which needs all directories."""
     for each in found:
         if each.error is not None:
             raise copy_of(each.error)
@@ -220,14 +224,14 @@ def _locked(found: FoundDirectory) -> StoreLockedError:
 
 
 def _check_known(found: Sequence[FoundDirectory], witness: bool) -> None:
-    """Raise InvalidArgumentError where fewer voters are named than the store has, or more than one new place:
-    then another opening, which names others, could have a majority at the same time. Raises it, too, where
-    the witness has replicas.
+    """Raise InvalidArgumentError if fewer voters are named than the store has, or more than one new voter, or
+    if the witness has replicas.
     """
-    known, given = len(max(found, key=lambda each: each.quorum.epoch).quorum.voters), len(found)
-    if known and not known <= given <= known + 1:
+    # With too few or too many voters, two opens with different voters could both have a majority.
+    known, count = len(max(found, key=lambda each: each.quorum.epoch).quorum.voters), len(found)
+    if known and not known <= count <= known + 1:
         raise InvalidArgumentError(
-            f"the store has {known} directories, its witness counted, and {given} are named: name all of "
+            f"the store has {known} directories, its witness counted, and {count} are named: name all of "
             "them, also those that are missing, and at most one more"
         )
     if witness and found[-1].topics and found[-1].has_metadata:
@@ -254,13 +258,15 @@ def _check_majority(found: Sequence[FoundDirectory], offline: dict[int, str]) ->
 
 
 def check_one_store(found: Sequence[FoundDirectory]) -> str | None:
-    """Return the id of the store that the directories belong to, None where none belongs to any. Raises
-    StaleDirectoryError where they belong to different stores, or one is a copy of another.
+    """Return the cluster id of the directories' store, None if no directory belongs to a store. Raises
+    StaleDirectoryError if they belong to different stores, or one is a copy of another.
     """
     ids = {each.properties.cluster_id for each in found if each.properties}
     if len(ids) > 1:
-        told = ", ".join(f"{each.path}: {each.properties.cluster_id}" for each in found if each.properties)
-        raise StaleDirectoryError(f"the directories belong to different stores, by their cluster ids: {told}")
+        stores = ", ".join(f"{each.path}: {each.properties.cluster_id}" for each in found if each.properties)
+        raise StaleDirectoryError(
+            f"the directories belong to different stores, by their cluster ids: {stores}"
+        )
     seen: dict[str, str] = {}
     for each in found:
         if each.properties is None:

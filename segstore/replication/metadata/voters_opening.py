@@ -1,7 +1,7 @@
-"""The voters of the metadata log while it is opened: their copies become equal and whole, and an epoch begins
-(docs/replication.md, "The metadata log").
+"""`VotersOpening`: makes the voters' copies of the metadata log equal and whole at an open, and begins a new
+epoch (docs/replication.md, "The metadata log").
 
-On disk each voter's log is cut and caught up, and its `quorum-state` written. Threads: one.
+On disk each voter's log is truncated and completed, and its `quorum-state` written. Threads: one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OnVoterLost = Callable[[int, Exception], object]
 
 
 class VotersOpening:
-    """The voters while the log is opened; `live` are those that no error has met."""
+    """The voters during an open; `live` are the voters without an error."""
 
     def __init__(
         self, voters: Sequence[Voter], total: int, on_lost: OnVoterLost, config: MetadataLogConfig
@@ -47,7 +47,7 @@ class VotersOpening:
             raise quorum_lost(self._failed, self._total)
 
     def agree(self) -> None:
-        """Let all copies be as that which has most. Raises QuorumLostError."""
+        """Make all copies equal to that with the largest (epoch, log end offset). Raises QuorumLostError."""
         done = False
         while not done:
             leader = max(self.live, key=lambda voter: (voter.place, voter.is_whole))
@@ -55,8 +55,8 @@ class VotersOpening:
             self._check()
 
     def complete(self) -> None:
-        """Let each copy have a sound snapshot of what its log has no more. Raises CorruptCheckpointError
-        where none has, QuorumLostError.
+        """Copy a sound snapshot to each voter whose log lacks its beginning. Raises CorruptCheckpointError if
+        no voter has such a snapshot, QuorumLostError.
         """
         whole = [voter for voter in self.live if voter.is_whole]
         if not whole:
@@ -75,7 +75,7 @@ class VotersOpening:
         self._check()
 
     def _follow(self, leader: VoterLog) -> bool:
-        """Let all others follow a leader; return False where that can't be read, and was given up."""
+        """Make all other copies equal to the leader's; return False if the leader's copy can't be read."""
         for voter in [other for other in self.live if other is not leader]:
             try:
                 voter.follow(leader, [other for other in self.live if other is not leader])
@@ -89,8 +89,8 @@ class VotersOpening:
         return True
 
     def begin_epoch(self) -> QuorumState:
-        """Return a new epoch, above all that are known, with its voters, once it is durable on a majority.
-        Raises QuorumLostError.
+        """Write a new epoch, above all known epochs, to a majority, and return it with its voters. Raises
+        QuorumLostError.
         """
         state = QuorumState(max(voter.known_epoch for voter in self.live) + 1, self._voters())
         for voter in list(self.live):
@@ -102,13 +102,13 @@ class VotersOpening:
         return state
 
     def _voters(self) -> tuple[int, ...]:
-        """Return the voters that the store has: a place that was named, and never taken, is none."""
+        """Return the ids of the store's voters, without a named directory that never became a voter."""
         known = max((len(voter.quorum.voters) for voter in self.live), default=0) or self._total
         return tuple(range(max([known, *[voter.id + 1 for voter in self.live]])))
 
 
 def quorum_lost(missing: dict[int, Exception | None], total: int) -> QuorumLostError:
-    """Return the error that says why these voters are missing, of `total`."""
+    """Return the error of a metadata log that lacks the voters `missing`, of `total`, with the reasons."""
     reasons = "; ".join(f"voter {id_}: {error or 'it does not answer'}" for id_, error in missing.items())
     return QuorumLostError(
         f"{total // 2 + 1} of the {total} voters of the metadata log are needed, and fewer can be written. "

@@ -21,8 +21,8 @@ from segstore.replication.core.registration import PartitionRegistration
 class NoEpochInFetches(PartitionReplica):
     """Who asks says nothing of its leader epoch, so the leader's is not compared."""
 
-    def asked(self, current_leader_epoch: int) -> Leader:
-        return super().asked(-1)
+    def leader_for(self, current_leader_epoch: int) -> Leader:
+        return super().leader_for(-1)
 
 
 Kip320FirstTry = NoEpochInFetches

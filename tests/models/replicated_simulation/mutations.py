@@ -101,10 +101,10 @@ def _without_the_others(cls: type[MetadataLog], given: Any, total: int, *more: A
 
 
 def _answered_by_one(log: MetadataLog, data: bytes) -> None:
-    log._told = told = metadata_log.Told()
+    log._answers = answers = metadata_log.WriteAnswers()
     for voter in log._live():
-        voter.post(data, told)
-    while told.get()[1] is not None:
+        voter.post(data, answers)
+    while answers.get()[1] is not None:
         log._check_majority({voter.id for voter in log._live()})
 
 

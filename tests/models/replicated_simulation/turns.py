@@ -357,7 +357,7 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
         *[(each, "BoundedLock", _Made(TurnLock, turns)) for each in BOUNDED],
         (shared, "nesting", _Made(TurnLock, turns)),
         *[(each, "Scheduler", scheduled) for each in (opening, store, sweeper)],
-        (metadata_log, "Told", queue),
+        (metadata_log, "WriteAnswers", queue),
         (scheduler, "Background", background),
         (scheduler, "step_back", lambda: None),
         (Mutex, "_wait", lambda lock: _take(turns, lock)),
@@ -365,7 +365,7 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
         (opening, "now_ms", lambda: int(hand.seconds * 1000)),
         (quorum_controller, "now_ms", lambda: int(hand.seconds * 1000)),
         (waiting_appends, "now_ms", lambda: int(hand.seconds * 1000)),
-        (waiting_appends, "_told", lambda ticket: ticket),
+        (waiting_appends, "_queue_of", lambda ticket: ticket),
         # C's thread takes no turns: the appender writes the followers, and lends as by threads.
         (DiskThread, "job", lambda thread: ffi.NULL),
     ]

@@ -310,7 +310,7 @@ def test_r32_an_offline_replica_stays_so() -> None:
     part.go_offline()
     assert part.become(state(leader_epoch=6, partition_epoch=11), NOW) == ()
     with pytest.raises(ReplicaOfflineError):
-        part.asked(5)
+        part.leader_for(5)
 
 
 # --- consumers and deletions ---------------------------------------------------------------------
