@@ -1,4 +1,4 @@
-"""`News`: a counter of changes in a replicated store, on which the threads of this process wait.
+"""`ChangeCounter`: a counter of changes in a replicated store, on which the threads of this process wait.
 
 Nothing is on disk. Threads: any. `tell` does not block, and may be called with locks held. Other processes
 wait on each directory's own publication instead.
@@ -17,7 +17,7 @@ from segstore.threads import take
 _LONGEST_WAIT = 1e9  # seconds
 
 
-class News:
+class ChangeCounter:
     """A counter of `tell` calls, modulo 2**32, and the threads that wait for it to rise."""
 
     __slots__ = ("_count", "_waiting", "number")

@@ -1,4 +1,4 @@
-"""`Separation`: moves a thread off the processor of another thread that works at the same time.
+"""`CpuPlacement`: moves a thread off the processor of another thread that works at the same time.
 
 If two threads wake each other again and again, the kernel may leave both on one processor, though another
 processor is idle. A native thread that writes batches is then replaced by a new thread
@@ -15,7 +15,7 @@ MOST = 16
 """The largest number of pieces of work in a row that share the processor, before the thread moves."""
 
 
-class Separation:
+class CpuPlacement:
     """The processors of two threads. The moving thread has a limit of pieces of work in a row on the other
     thread's processor. At the limit it moves, and the limit doubles, so useless moves become rare. Each piece
     on a processor of its own lowers the limit by one.

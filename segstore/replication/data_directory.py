@@ -34,7 +34,7 @@ from segstore.errors import (
 from segstore.files.reserve import NO_ROOM
 from segstore.logger import Logger
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
-from segstore.replication.cpu_placement import Separation
+from segstore.replication.cpu_placement import CpuPlacement
 from segstore.replication.local_replica import Links, LocalReplica, ReplicaHost
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import write_properties
@@ -392,7 +392,7 @@ class ReadThread:
         self._broker = broker
         self._asked: SimpleQueue[LeaderRead | None] = SimpleQueue()
         self._ended = Latch()
-        self._separation = Separation()
+        self._separation = CpuPlacement()
         """Keeps this thread off the processor of the thread that writes the batches."""
 
     def start(self) -> None:

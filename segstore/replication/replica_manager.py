@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from segstore.errors import SegstoreError, StaleBrokerEpochError, StoreClosedError
 from segstore.logger import Logger
 from segstore.mutex import Mutex
-from segstore.replication.change_counter import News
+from segstore.replication.change_counter import ChangeCounter
 from segstore.replication.core.cluster import BrokerHeartbeat
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.leader import Leader
@@ -57,7 +57,7 @@ class ReplicaManager:
         self.leaders: dict[PartitionKey, LocalReplica] = {}
         self.redirecting = Mutex()
         """Held to change `leaders`, and the log to which a partition's appends are sent."""
-        self.news, self.counters = News(), Counters()
+        self.news, self.counters = ChangeCounter(), Counters()
         self._when_led: dict[PartitionKey, deque[Callable[[], None]]] = {}
         self.controller: QuorumController | None = None
         self._beating: set[int] = set()  # directories whose heartbeat is queued at the controller

@@ -20,7 +20,7 @@ from segstore.errors import (
     first_of,
 )
 from segstore.mutex import Mutex
-from segstore.replication.change_counter import News
+from segstore.replication.change_counter import ChangeCounter
 from segstore.replication.kept_records import KeptRecords
 from segstore.replication.metadata.image import PartitionKey
 from segstore.storage.meta.topics import TopicInfo, find_topic
@@ -162,7 +162,7 @@ class ReplicatedWriter:
         self.owner: Callable[[], object] | None = None
         self.address = ""
         """The address of the last `announce` call, "" without one."""
-        self._nudges, self._closing, self.closed = News(), Mutex(), False
+        self._nudges, self._closing, self.closed = ChangeCounter(), Mutex(), False
         self.replacing = Mutex()
         """Held while a directory is replaced; a close waits for this lock."""
 

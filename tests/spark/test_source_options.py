@@ -51,7 +51,7 @@ ALLOWED: dict[str, tuple[dict[str, str], Any, Any]] = {
     "an archive": (
         {"path": "s3://K:S@b/log?region=x"},
         lambda o: (o.paths, o.archive.uri, o.path),
-        ((), "s3://K:S@b/log?region=x", "s3://b/log"),
+        ((), "s3://K:S@b/log?region=x", "s3://b/log?region=x"),
     ),
     "a store and its archive": (
         {"archive": "file:///a/b"},

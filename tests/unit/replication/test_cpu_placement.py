@@ -1,4 +1,4 @@
-"""`Separation`: a thread leaves the processor of another one, ever less often where that is in vain, and
+"""`CpuPlacement`: a thread leaves the processor of another one, ever less often where that is in vain, and
 never where there is no other.
 """
 
@@ -12,7 +12,7 @@ import pytest
 
 from segstore._native import lib
 from segstore.replication import cpu_placement
-from segstore.replication.cpu_placement import MOST, Separation
+from segstore.replication.cpu_placement import MOST, CpuPlacement
 
 
 class Processors:
@@ -37,7 +37,7 @@ def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
     return made
 
 
-def moves(kept: Separation, processors: Processors, pieces: int) -> list[int]:
+def moves(kept: CpuPlacement, processors: Processors, pieces: int) -> list[int]:
     """Return after which of so many pieces of work the thread moves."""
     at = []
     for number in range(1, pieces + 1):
@@ -48,14 +48,14 @@ def moves(kept: Separation, processors: Processors, pieces: int) -> list[int]:
 
 
 def test_moves_in_vain_become_rare(processors: Processors) -> None:
-    kept = Separation()
+    kept = CpuPlacement()
     kept.told()
     assert moves(kept, processors, 31) == [1, 3, 7, 15, 31]
     assert moves(kept, processors, 3 * MOST) == [MOST, 2 * MOST, 3 * MOST]
 
 
 def test_a_thread_stays_where_the_other_one_is_not(processors: Processors) -> None:
-    kept = Separation()
+    kept = CpuPlacement()
     kept.told()
     moves(kept, processors, 3)
     processors.here = 1
@@ -65,7 +65,7 @@ def test_a_thread_stays_where_the_other_one_is_not(processors: Processors) -> No
 
 
 def test_where_processors_are_not_known_nothing_moves(processors: Processors) -> None:
-    kept, processors.here = Separation(), -1
+    kept, processors.here = CpuPlacement(), -1
     kept.told()
     assert moves(kept, processors, 10) == []
 
