@@ -86,8 +86,8 @@ class Sensor:
         return sum(window.count for window in recent) / self._seconds(recent)
 
     def _seconds(self, recent: list[_Window]) -> float:
-        """Return the duration of the recent windows in seconds. All windows but one count as whole, so that
-        the first moments show no burst.
+        """Return the duration of the recent windows in seconds. At least `samples` - 1 whole windows are
+        counted, so that the first values don't give a high rate.
         """
         elapsed = self._clock() - recent[0].began if recent else 0.0
         missing = self._samples - 1 - int(elapsed // self._window_ms)

@@ -80,8 +80,8 @@ class SharedBucket:
 
 
 class QuotaThrottle:
-    """The throttle of one client. `bound` is its limit in bytes a second; None if there is no limit, and then
-    no method need be called.
+    """The throttle of one client. `bound` is its limit in bytes a second; None if there is no limit; the
+    methods then need not be called.
 
     A client may run ahead of its rate by `windows` windows of `window_s` seconds (the credit of its
     `Bucket`).
@@ -142,12 +142,14 @@ class QuotaThrottle:
         return (1 << 62) if bound is None else bound * max(self._windows - 1, 1) * self._window_s
 
     def fresh(self) -> bool:
-        """Return whether this throttle equals a new one."""
+        """Return whether this throttle is in the state of a new one: without a limit, or with a full credit."""
         pool = self._pool
         with pool.lock:
             return pool.bucket is None or pool.bucket.full(self._clock())
 
     def measured(self) -> dict[str, float]:
-        """Return bytes a second and the mean throttle time (ms) over the windows, by a broker's names."""
+        """Return bytes a second and the mean throttle time (ms) over the windows, by the names of a broker's
+        metrics.
+        """
         with self._lock:
             return {"byte-rate": self._bytes.rate, "throttle-time": self._waits.avg}

@@ -50,7 +50,7 @@ class GroupEntry:
         consumer: ConsumerMembership | None = None,
         share: ShareMembership | None = None,
     ) -> None:
-        """Replace the group, which counts as a change."""
+        """Replace the group, and raise the change counter."""
         before = self.changes
         self.group, self.consumer, self.share = group, consumer, share
         self.count(before + 1 - self.changes)
@@ -61,13 +61,13 @@ class GroupEntry:
         return bool(self.group.members or (modern is not None and modern.group.members))
 
     def expire(self, now: float) -> None:
-        """Remove members whose sessions have ended."""
+        """Remove members whose sessions have expired."""
         self.group.expire(now)
         modern = self.consumer or self.share
         if modern is not None:
             modern.expire(now)
 
     def due(self) -> float:
-        """Return the time of the next `expire` that has a session or a wait to end."""
+        """Return the time of the next `expire` that may remove a member or stop a wait."""
         modern = self.consumer or self.share
         return min(self.group.due(), math.inf if modern is None else modern.due())

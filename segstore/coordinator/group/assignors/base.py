@@ -48,7 +48,9 @@ class Assignor(Protocol):
         """
 
     def user_data(self, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
-        """Return the user data that a member, which got `owned` in `generation`, sends to the next leader."""
+        """Return the user data by which a member reports to the next leader that it got `owned` in
+        `generation`.
+        """
 
 
 class Stateless:

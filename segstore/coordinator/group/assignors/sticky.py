@@ -72,8 +72,8 @@ class Movements:
             self._moved.setdefault((partition.topic, pair), set()).add(partition)
 
     def instead(self, partition: TopicPartition, source: str, target: str) -> TopicPartition:
-        """Return the partition to move from `source` to `target`: one that moved the opposite way if there is
-        one, else `partition`.
+        """Return the partition to move from `source` to `target`: a partition of the same topic that has
+        moved the opposite way before, else `partition`.
         """
         before = self._pairs.get(partition)
         back = _Pair(target, before.source if before else source)
@@ -196,8 +196,8 @@ class Balancer:
                 return moved
 
     def _better(self, partition: TopicPartition) -> str | None:
-        """Return a member with fewer partitions that can take the partition: its previous owner, or the least
-        busy member; None if no member has at least two fewer.
+        """Return a member that can take the partition, and has at least two partitions fewer than its owner:
+        the previous owner, else the member with fewest; None if there is no such member.
         """
         most = len(self.current[self.owner[partition]]) - 1
         before = self.previous.get(partition)
@@ -223,7 +223,8 @@ class Balancer:
         source = self.owner[partition]
         moving = self._movements.instead(partition, source, target)
         if self.owner[moving] != source:
-            # Both partitions have moved in this rebalance: both move back, or `source` would stay too busy.
+            # Both partitions have moved in this rebalance. Both move back, because `source` would otherwise
+            # keep its number of partitions.
             self._move(partition, self.owner[moving])
         self._move(moving, target)
 
@@ -235,7 +236,7 @@ class Balancer:
 
 
 def _score(assignment: Assignment) -> int:
-    """Return the sum of the differences between all members' numbers of partitions."""
+    """Return the sum, over all pairs of members, of the difference of their numbers of partitions."""
     counts = sorted(map(len, assignment.values()))
     n = len(counts)
     return sum((2 * i - n + 1) * count for i, count in enumerate(counts))

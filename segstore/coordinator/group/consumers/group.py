@@ -209,10 +209,10 @@ class ConsumerGroup:
     ) -> None:
         """Raise unless a member may commit offsets of these partitions now (ConsumerGroup:
         validateOffsetCommit). A commit without an epoch is accepted if the group has no members, or
-        `is_named` is False. A commit with an earlier epoch is accepted if the member has owned all these
-        partitions since that epoch (KIP-1251). Raises UnknownMemberIdError, StaleMemberEpochError;
-        UnsupportedVersionError if the request version has no member epochs; IllegalGenerationError in place
-        of StaleMemberEpochError for a classic member.
+        `is_named` is False, as for a transaction that names only the group. A commit with an earlier epoch is
+        accepted if the member has owned all these partitions since that epoch (KIP-1251). Raises
+        UnknownMemberIdError, StaleMemberEpochError; UnsupportedVersionError if the request version has no
+        member epochs; IllegalGenerationError in place of StaleMemberEpochError for a classic member.
         """
         if epoch < 0 and not (self.members and is_named):
             return
