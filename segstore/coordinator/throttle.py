@@ -142,7 +142,7 @@ class QuotaThrottle:
         return (1 << 62) if bound is None else bound * max(self._windows - 1, 1) * self._window_s
 
     def fresh(self) -> bool:
-        """Return whether this throttle is in the state of a new one: without a limit, or with a full credit."""
+        """Return whether this throttle is as a new one would be: it has no limit, or a full credit."""
         pool = self._pool
         with pool.lock:
             return pool.bucket is None or pool.bucket.full(self._clock())

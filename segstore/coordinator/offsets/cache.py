@@ -2,9 +2,9 @@
 groups.
 
 On disk: records, and tombstones, of the topic. Threads: any. Each partition of the topic has a lock for its
-reads and writes. Memory changes after the log. A request does not wait under the lock until a replica leads,
-or shows all committed records: it gets OffsetNotAvailableError, and may be repeated (Kafka:
-COORDINATOR_LOAD_IN_PROGRESS). A write waits under the lock for the replicas, at most
+reads and writes. Memory is changed after the log. While no replica leads, or the leader does not yet show all
+committed records, a request does not wait under the lock, but gets OffsetNotAvailableError, and may be
+repeated (Kafka: COORDINATOR_LOAD_IN_PROGRESS). A write waits under the lock for the replicas, at most
 offsets.commit.timeout.ms.
 """
 
@@ -75,7 +75,8 @@ class OffsetsCache:
         if cached.state is None:
             source = self._topic.log(cached.number)
             if source is None:
-                # A missing topic's state is not cached: the number of its partitions is not known yet.
+                # The state of a missing topic is not cached, because the number of its partitions is not
+                # known yet.
                 return OffsetsState()
             source.check_committed()
             # read before the load, so that the load sees all
@@ -106,13 +107,13 @@ class OffsetsCache:
         self, group: str, write: Callable[[OffsetsState, OffsetsWriter], T], checked: bool = True
     ) -> T:
         """Return the result of `write`, called with the state and a writer of the group's partition; a
-        missing topic is created. The partition is loaded again later if its log may have more than memory:
-        `write` was interrupted, or its records are not committed yet.
+        missing topic is created. If `write` was interrupted, or its records are not committed yet, the
+        partition is loaded again later, because its log may have more than memory.
         """
         target = self._topic.writable(group)
         cached = self._partition(target.partition)
         with cached.lock:
-            self._check_decided(cached, group)  # a later write would be committed after the undecided one
+            self._check_decided(cached, group)  # no write may follow an undecided one
             state = self._state(cached)
             if checked:
                 state.known(group)

@@ -87,7 +87,8 @@ class OffsetsCleanup(ShareRecords):
         gone: dict[str, set[TopicPartition]] = {}
         for partition in self._topic.ids:
             seen = self._look_up(partition, partial(self._seen, partition))
-            # Without the lock: the coordinator holds a lock of its own while it asks for offsets.
+            # Called without the partition's lock, because the coordinator asks for offsets under a lock of
+            # its own.
             since = {name: find_since(name) for name in seen}
             for name, before in seen.items():
                 old = self._look_up(partition, partial(self._expire_group, name, since[name], now, *before))
@@ -109,8 +110,8 @@ class OffsetsCleanup(ShareRecords):
         }
 
     def _may_expire(self, group: str, partition: int) -> bool:
-        """Return whether this is the group's partition; in a copy of a broker's directory a record may be in
-        another one.
+        """Return whether this is the group's partition; in a copy of a broker's directory a group may also
+        have records in another partition.
         """
         return self._topic.partition_for(group) == partition
 
@@ -151,8 +152,8 @@ class OffsetsCleanup(ShareRecords):
             self.expire()
 
     def _empty_since(self, group: str) -> int | None:
-        """Return since when a group is empty, without a coordinator: members of a classic group ended with
-        the last process at the latest; members of a consumer group may come back.
+        """Return since when a group is empty, if there is no coordinator. Members of a classic group count as
+        gone since the store was opened; members of a consumer group may come back.
         """
         group_state = self._look_up(
             self._topic.partition_for(group), lambda state: state.groups.get(group, GroupState())
@@ -234,8 +235,8 @@ class GroupOffsets(OffsetsCleanup):
         producer_epoch: int,
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
-        """Commit offsets within the producer's transaction; they count once `complete` is called with its
-        outcome.
+        """Commit offsets within the producer's transaction; they count once `complete` reports that the
+        transaction was committed.
 
         Raises the errors of `commit`, and InvalidProducerEpochError.
         """
@@ -265,8 +266,8 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
     def complete(self, producer_id: int, committed: bool, partitions: Collection[int]) -> None:
-        """Apply the end of the producer's transaction to its pending offsets in these partitions of the
-        topic, after its markers were written: committed offsets count, others are dropped.
+        """Apply the outcome of the producer's transaction to its pending offsets in these partitions of the
+        topic, after the markers were written: a commit makes the offsets count, an abort drops them.
         """
         with self._lock:
             loaded = [cached for number, cached in self._partitions.items() if number in partitions]
@@ -381,9 +382,11 @@ class GroupOffsets(OffsetsCleanup):
 
 
 def _ended(cached: CachedPartition, producer_id: int, committed: bool) -> bool:
-    """Apply the end of a producer's transaction; return False if the partition could not be locked."""
+    """Apply the outcome of a producer's transaction; return False if the partition could not be locked in
+    time.
+    """
     with suppress(OffsetNotAvailableError), cached.lock:
-        # A partition that is loaded later is loaded with its marker.
+        # A partition that is not loaded yet gets the outcome from the marker, when it is loaded.
         if cached.state is not None:
             cached.state.end(producer_id, committed)
         return True

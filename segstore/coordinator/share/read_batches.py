@@ -68,8 +68,8 @@ def read_batches(
     large: bool,
 ) -> BatchesRead | None:
     """Return the batches from the one with `offset` on, up to `max_bytes` and to the batch with offset
-    `enough`; None if there are none. With `min_one` the first batch may be larger than `max_bytes`. `large`:
-    earlier batches were large.
+    `enough`; None if there are none. With `min_one` the first batch may be larger than `max_bytes`. `large`
+    says whether the batches of the last read were large.
 
     Raises OffsetOutOfRangeError, CorruptRecordError, StorageError, StoreClosedError.
     """

@@ -33,9 +33,8 @@ _AROUND = HEADER_SIZE + 36  # bytes of the batch header, and at most of the reco
 
 class TopicsSeen:
     """A snapshot of the store's topics, until one is created, altered or deleted. `ids` are the existing
-    partitions of `__share_group_state`. `is_ours` is False if the topic is missing, or was created by a
-    broker. `partition_for` returns the partition for a share partition's records, also before the topic
-    exists.
+    partitions of `__share_group_state`. `is_ours` is False if the topic is missing, or is still a broker's.
+    `partition_for` returns the partition for a share partition's records, also before the topic exists.
     """
 
     __slots__ = ("_sources", "_store", "_writers", "ids", "is_ours", "partition_for", "topics")

@@ -110,7 +110,7 @@ class InFlight:
         run.target, run.write = None, 0
 
     def become(self, run: StateRun, state: RecordState) -> None:
-        """Set the state of a run to one without a lock; its deadline must have been removed."""
+        """Set a run to a state that has no lock; the deadline of its lock must have been removed before."""
         began = run.write and run.target in ENDS
         run.state, run.lock, run.target, run.write = state, None, None, 0
         if state is AVAILABLE:

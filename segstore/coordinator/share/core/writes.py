@@ -1,4 +1,4 @@
-"""Writes of a share partition's state: their content, and their effects once they have ended (Kafka:
+"""Writes of a share partition's state: their content, and their effects once they have completed (Kafka:
 WriteShareGroupState, SharePartition.rollbackOrProcessStateUpdates).
 
 Owns nothing on disk. Threads: one at a time, under the share partition's lock.
