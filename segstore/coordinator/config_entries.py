@@ -121,8 +121,8 @@ def of_topic(config: TopicConfig, store: KafkaSettings | None) -> Iterator[Confi
 
 
 def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[ConfigEntry]:
-    """Yield all settings of a group; a setting that was not set for the group comes from its store.
-    `broker_entry` has the group's name of a setting that no store has.
+    """Yield all settings of a group; a setting that was not set for the group comes from its store. If no
+    store has the setting, `broker_entry` has the name that the group uses.
     """
     of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
     for entry in _entries(made, made.explicit, ConfigSource.DYNAMIC_GROUP_CONFIG):

@@ -65,7 +65,9 @@ class GroupSettings:
         return sorted(self._held)
 
     def made(self, group: str) -> GroupConfig:
-        """Return the settings that were set for a group; in the result the others have Kafka's defaults."""
+        """Return the settings that were set for a group; all other settings have Kafka's defaults in the
+        result.
+        """
         return self._held.get(group, GroupConfig())
 
     def timing(self, group: str) -> Timing:

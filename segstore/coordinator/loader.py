@@ -66,7 +66,7 @@ def load_last(
 def _replay_all(last: LastRecords, replay: Replay) -> dict[bytes, UnreadableRecord]:
     """Replay records, and return the unreadable ones by key."""
     found = {}
-    # Settled records are applied last: in the log they may follow a record of an open transaction.
+    # Settled records are applied last, because in the log they may follow a record of an open transaction.
     for producer_id, records in (*last.open.items(), (None, last.settled)):
         for key, record in records.items():
             unreadable = replay(key, record, producer_id)

@@ -173,8 +173,8 @@ def _value(name: str, made: GroupConfig) -> int:
 
 
 def fault(made: GroupConfig, store: StoreConfig) -> str | None:
-    """Return the reason why a group can't have these settings, or None: a value lies outside of the store's
-    bounds, or two contradict each other (Kafka: GroupConfig.validateValues).
+    """Return the reason why a group can't have these settings, because a value lies outside of the store's
+    bounds, or two values contradict each other; None if it can (Kafka: GroupConfig.validateValues).
     """
     known = bounds(store)
     explicit = {name: _value(name, made) for name in known if name in made.explicit}

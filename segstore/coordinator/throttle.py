@@ -20,7 +20,7 @@ from segstore.storage.context import Clock
 class Bucket:
     """A credit that grows by `rate` bytes a second up to `rate` x `span_s`, and may become a debt.
 
-    This is Kafka's TokenBucket. The windows are not samples that expire: they give the bytes that an idle
+    This is Kafka's TokenBucket. The windows are not samples that expire, but give the bytes that an idle
     client may send at once (quota.window.num x quota.window.size.seconds x rate). A request of any size
     passes while there is no debt; a debt must be waited for. After a burst of an idle client the throttle
     time equals that of ClientQuotaManager, (O - T) / T x W, with O the rate measured over all windows W and T

@@ -90,8 +90,8 @@ class GroupCoordinator(ShareRequests):
         """Return a ticket for the member's assignment; the leader passes the assignments of all members.
         `protocol` and `protocol_type` are not checked if they are None. Raises UnknownMemberIdError,
         IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError,
-        InconsistentGroupProtocolError; StorageError if the assignments could not be written: the leader may
-        sync again.
+        InconsistentGroupProtocolError; StorageError if the assignments could not be written, after which the
+        leader may sync again.
         """
 
         def sync(entry: GroupEntry) -> Ticket[bytes]:

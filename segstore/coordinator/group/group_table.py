@@ -150,7 +150,7 @@ class GroupTable:
 
     def run_due(self) -> None:
         """Remove members whose sessions have expired, in all groups, and stop waits that are over."""
-        self._alarm.clear()  # first: a group that is loaded later sets the alarm anew
+        self._alarm.clear()  # first, because a group that is loaded later sets the alarm
         for group_id in self.ids():
             try:
                 self.ask_held(group_id, lambda entry: None, make=False)

@@ -151,7 +151,7 @@ class Adoptions:
         mine, until = Latch(), time.monotonic() + TAKE_OVER
         while (other := self._under_way.setdefault(id_, mine)) is not mine:
             if not other.wait(max(until - time.monotonic(), 0.0)):
-                self._under_way[id_] = mine  # the other attempt hangs: `begin` will fence its transaction
+                self._under_way[id_] = mine  # the other attempt hangs, so `begin` will fence its transaction
         try:
             yield
         finally:

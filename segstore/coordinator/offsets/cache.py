@@ -28,8 +28,9 @@ T = TypeVar("T")
 
 
 class CachedPartition:
-    """A partition of the topic in memory; `state` is None before it was loaded. `is_sure`: readers see all
-    appended records; False after an append that timed out or was interrupted, which may be committed later.
+    """A partition of the topic in memory; `state` is None before it was loaded. `is_sure` is True if readers
+    see all appended records, False after an append that timed out or was interrupted, whose records may be
+    committed later.
     """
 
     def __init__(self, number: int) -> None:
@@ -63,7 +64,8 @@ class OffsetsCache:
     def _look_up(self, partition: int, look: Callable[[OffsetsState], T]) -> T:
         """Return the result of `look` on a partition's state, called under the partition's lock."""
         cached = self._partition(partition)
-        # Not a generator-based context manager: an interrupt's exception would keep its frame, and the lock.
+        # Not a generator-based context manager, because the exception of an interrupt would keep its frame,
+        # and so the lock.
         with cached.lock:
             return look(self._state(cached))
 
@@ -79,11 +81,11 @@ class OffsetsCache:
                 # known yet.
                 return OffsetsState()
             source.check_committed()
-            # read before the load, so that the load sees all
+            # asked before the load, so that the load reads all records
             cached.is_sure = cached.is_sure or source.shows_all
             state = load(source)
             if not cached.is_sure:
-                return state  # not cached: records may be committed later
+                return state  # not cached, because more records may be committed later
             cached.state = state
         return cached.state
 

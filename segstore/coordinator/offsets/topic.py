@@ -122,7 +122,7 @@ class OffsetsTopic:
 # Checks of commits, and their write as one record batch. Threads: any; an `OffsetsWriter` belongs to one
 # thread, which holds the partition's lock.
 
-_NUMBERS = 36  # bytes of a record's varints and attributes, at most
+_NUMBERS = 36  # an upper bound of a record's varints and attributes, in bytes
 
 
 class OffsetsWriter:

@@ -173,7 +173,7 @@ class Quotas:
             return self._writer.kept.limits()
 
     def _use(self, throttle: QuotaThrottle) -> None:
-        self._used[throttle] = None  # one atomic step, without the lock
+        self._used[throttle] = None  # atomic, so it needs no lock
 
     def _bound(self, key: _Key) -> tuple[int, Entity] | None:
         """Return the limit of a client, and the entity that shares it; None without a limit."""

@@ -188,7 +188,7 @@ class ShareFetch:
             if leader.is_fetched:
                 leader.is_missed = True
                 return None
-            # All offsets from `next_new` on are new: a grant takes at most `want` of them.
+            # All offsets from `next_new` on are new, and a grant takes at most `want` of them.
             fetch = _GrantFetch(leader, offset, max(offset, core.next_new) + want - 1)
             leader.fetcher = weakref.ref(fetch)
             return fetch

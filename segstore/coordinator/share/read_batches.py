@@ -29,8 +29,8 @@ _OF_ONE = 256
 
 class BatchesRead(NamedTuple):
     """Record batches of one segment, in order. `positions` has the positions of the batches in the file of
-    `stretch`, and the end of the last batch; `end` is the offset after the last batch. `aborted` has the
-    offsets of aborted transactions, for a group that reads only committed records.
+    `stretch`, and the position after the last batch; `end` is the offset after the last batch. `aborted` has
+    the offsets of aborted transactions, for a group that reads only committed records.
     """
 
     batches: Sequence[ReadBatch]

@@ -50,8 +50,8 @@ _terms: Callable[[tuple[Any, ...]], StateTerms] = partial(tuple.__new__, StateTe
 
 
 class StatePartition:
-    """One partition of the topic. `is_sure`: readers see all appended records; False after an append that
-    timed out or was interrupted, which may be committed later.
+    """One partition of the topic. `is_sure` is True if readers see all appended records, False after an
+    append that timed out or was interrupted, whose records may be committed later.
     """
 
     def __init__(self, number: int, topic: StateTopic, config: StoreConfig, clock: Clock) -> None:
@@ -94,9 +94,8 @@ class StatePartition:
         if source is None:
             return StateTable(self._updates_per_snapshot)  # the table of a missing topic is not cached
         source.check_committed()
-        is_sure = (
-            self._is_sure or source.shows_all
-        )  # asked before the log is read, so that the read sees all records
+        # asked before the log is read, so that the read sees all records
+        is_sure = self._is_sure or source.shows_all
         table = load(source, self._updates_per_snapshot)
         if is_sure and not self._is_writing:
             self._table, self._is_sure = table, True
@@ -127,7 +126,7 @@ class StatePartition:
                     if not request.is_done:
                         self._write_all()
         finally:
-            if self._queue:  # after an interrupt, or if the lock was not free in time
+            if self._queue:  # the write was interrupted, or the lock was not free in time
                 with suppress(ValueError):
                     self._queue.remove(requests)
 
@@ -255,7 +254,7 @@ def _fitting(drafted: list[_Drafted], most: int) -> list[_Drafted]:
 
 def _is_unwritten(error: SegstoreError, target: PartitionLog, end: int) -> bool:
     """Return whether a failed append left nothing in the log, whose end was at `end` before."""
-    # A disk may refuse a record, or only its sync; one replica may have a record that another has refused.
+    # A disk may refuse only the sync of a record, and one replica may have a record that another has refused.
     if may_be_written(error) or (target.has_replicas and isinstance(error, StorageError)):
         return False
     try:

@@ -82,8 +82,8 @@ class Update(NamedTuple):
 
 
 class StateRequest:
-    """A request for a record of a share partition. `is_done`: the record was written, none is needed, or
-    `error` is set.
+    """A request for a record of a share partition. `is_done` is True once the record was written, no record
+    is needed, or `error` is set.
     """
 
     __slots__ = ("error", "is_done", "key")

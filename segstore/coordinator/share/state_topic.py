@@ -28,7 +28,7 @@ from segstore.storage.store.store import Store
 TOPIC = SHARE_GROUP_STATE
 _AS_KAFKA = Template(base_sequence=0)
 """A share coordinator's batches have no producer, but a base sequence (Kafka: CoordinatorRuntime)."""
-_AROUND = HEADER_SIZE + 36  # bytes of the batch header, and at most of the record's varints and attributes
+_AROUND = HEADER_SIZE + 36  # an upper bound of the bytes around a record's key and value
 
 
 class TopicsSeen:

@@ -146,7 +146,7 @@ class Transitions:
         forget it.
         """
         known = entry.metadata
-        # None: the id has no record
+        # `known` is None if the id has no record.
         raised = None if known is None else self._lost.raised(known, self._clock())
         if raised is not None and raised is not known:
             try:
@@ -157,7 +157,7 @@ class Transitions:
     def _new_id(self) -> int:
         return shared(self._store, ProducerIds).next()
 
-    # --- ends ---------------------------------------------------------------------------------
+    # --- commits and aborts -------------------------------------------------------------------
 
     def decide(self, entry: TransactionEntry, commit: bool) -> None:
         """Decide the outcome of the ongoing transaction by writing Prepare; without an ongoing transaction an
@@ -203,7 +203,8 @@ class Transitions:
         if known is None:
             return True
         try:
-            self._lost.end(known.producer_id)  # first: a marker completes any open transaction
+            # First, because a marker completes any open transaction of its producer.
+            self._lost.end(known.producer_id)
             if known.state.prepared:
                 if not synced:  # an earlier sync may have failed
                     self._sync_decision(entry)

@@ -45,8 +45,8 @@ class Dangling(NamedTuple):
 
 
 class Decisions:
-    """The decisions that remain for producers that keep their epoch. `outcomes` maps each transaction to
-    whether it was committed.
+    """The decisions in `__transaction_state` for producers that keep their epoch, as far as compaction has
+    left them. `outcomes` maps each transaction to whether it was committed.
     """
 
     def __init__(self, decided: Iterable[TransactionMetadata] = ()) -> None:
@@ -111,7 +111,7 @@ class Lost:
                 if m is None or not m.covers(each.producer_epoch):
                     found.add(dangling)
                 elif m.state is not TransactionState.ONGOING or m.client_version < EPOCH_EACH:
-                    theirs[dangling] = m  # an ongoing EPOCH_EACH one has the epoch alone
+                    theirs[dangling] = m  # an ongoing transaction of EPOCH_EACH is alone in its epoch
         if found or theirs:
             ids = {each.producer_id for each in (*found, *theirs)}
             self._decisions = Decisions(self._state_log.decided(ids))

@@ -294,7 +294,7 @@ class Entries:
     def write(
         self, entry: TransactionEntry, metadata: TransactionMetadata, requester: Identity | None = None
     ) -> None:
-        """Write a state to the log, then to memory: if the write fails, nothing has changed. `requester` is
+        """Write a state to the log, then to memory, so that a failed write changes nothing. `requester` is
         the identity that this state replaces; a producer may repeat its request under it.
         """
         self._log.append(entry.transactional_id, metadata)

@@ -43,8 +43,9 @@ def resolve_owners(claims: Claims) -> tuple[dict[str, list[TopicPartition]], dic
 
 # --- movements ---------------------------------------------------------------------------------
 
-# The partitions that the running `assign` has moved so far: two members must not swap partitions of one
-# topic (Kafka: AbstractStickyAssignor.PartitionMovements). Threads: one, within a call of `assign`.
+# The partitions that the running `assign` has moved so far; they are recorded, because two members must not
+# swap partitions of one topic (Kafka: AbstractStickyAssignor.PartitionMovements). Threads: one, within a call
+# of `assign`.
 
 
 class _Pair(NamedTuple):

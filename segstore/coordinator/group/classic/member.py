@@ -173,7 +173,7 @@ class Ticket(Generic[R]):
             self._call()
 
     def _call(self) -> None:
-        with contextlib.suppress(IndexError):  # two threads may be here: `pop` gives each call to one of them
+        with contextlib.suppress(IndexError):  # `pop` gives each call to one thread only
             while True:
                 self._calls.pop()()
 
@@ -233,7 +233,8 @@ class ClassicGroupMember:
         self._looked = now
         if self._pulse is None:
             if self.joining is not None or self.syncing is not None:
-                # A member that waits in a rebalance is alive: ClassicGroupMember.hasSatisfiedHeartbeat.
+                # A member that waits in a rebalance counts as alive (Kafka:
+                # ClassicGroupMember.hasSatisfiedHeartbeat).
                 self.beat(now)
             return True
         pulse = self._pulse()

@@ -250,7 +250,7 @@ class Rebalance:
 
     def _complete_join(self, now: float) -> None:
         """Remove the dynamic members that have not joined again, then begin the next generation. Static
-        members stay until their sessions end.
+        members stay until their sessions expire.
         """
         group = self._group
         for member in list(group.members.values()):

@@ -72,7 +72,7 @@ class ConsumerGroup:
         self.regexes: dict[str, Resolved] = {}
         self.has_partition_metadata = False
         self._owners: dict[_Partition, str] = {}
-        # Subscriptions come first: records of a member without a subscription are stale.
+        # Sorted by type, so that a member's subscription is applied before its current assignment.
         self.replay(sorted(records.items(), key=lambda each: each[0].kind))
 
     # --- records -----------------------------------------------------------------------------

@@ -133,8 +133,8 @@ class ConsumerMember:
 
     def left_for_a_while(self) -> ConsumerMember:
         """Return a static member that has left for a while: it keeps its assignment, under the epoch -2. The
-        assignment epoch of each partition becomes 0, because its replacement begins at epoch 0, and may
-        commit in every epoch.
+        assignment epoch of each partition becomes 0, because the member that replaces this one begins at
+        epoch 0, and may commit in every epoch.
         """
         since = {topic: dict.fromkeys(numbers, 0) for topic, numbers in self.current.assigned.items()}
         current = self.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking=NOTHING, since=since)

@@ -68,7 +68,7 @@ def _state_log(store: Store) -> DurableStates:
 
 
 def _fence_led(store: Store, keys: Collection[ShareKey]) -> None:
-    """Drop share partitions from memory; without a ShareCoordinator none is in memory."""
+    """Drop share partitions from memory; without a ShareCoordinator no share partition is in memory."""
     from segstore.coordinator.share.share import ShareCoordinator  # only share groups need it
 
     coordinator = existing(store, ShareCoordinator)

@@ -42,8 +42,8 @@ _outcome: Callable[[tuple[Any, ...]], Outcome] = partial(tuple.__new__, Outcome)
 
 
 class SharePartition:
-    """The records in flight of a share partition. `cut`: the durable state had offsets above the log's end,
-    which `load` has removed (rule Q48).
+    """The records in flight of a share partition. `cut` is True if the durable state had offsets above the
+    log's end, which `load` has removed (rule Q48).
     """
 
     __slots__ = ("_flight", "_tokens", "_writes", "cut")
@@ -210,7 +210,7 @@ class SharePartition:
         self._join(runs)
         return Outcome(wakes=bool(runs))
 
-    # --- ends of locks ---------------------------------------------------------------------------
+    # --- releases of locks -----------------------------------------------------------------------
 
     def acknowledge(self, member: str, batches: Sequence[AckBatch], now: float, limits: Limits) -> Outcome:
         """Apply acknowledgements of a member: all of them, or none except the renewals before the first

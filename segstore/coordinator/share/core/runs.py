@@ -30,9 +30,9 @@ class Lock(NamedTuple):
 class StateRun:
     """Adjacent offsets, `first` to `last`, with one state, delivery count and lock.
 
-    `piece` has the offsets that came in flight together (Kafka: InFlightBatch): its size limits deliveries
-    near the delivery limit. If `write` is not 0, a transition to `target` is pending until that write has
-    ended.
+    `piece` has the offsets that came in flight together (Kafka: InFlightBatch); its size limits the number of
+    records that are delivered together near the delivery limit. If `write` is not 0, a transition to `target`
+    is pending until that write has completed.
     """
 
     __slots__ = ("count", "first", "last", "lock", "piece", "state", "target", "write")

@@ -19,7 +19,7 @@ from segstore.coordinator.share.core.values import (
     StateWrite,
 )
 
-# constructed in C: faster
+# constructed in C, which is faster
 _batch: Callable[[tuple[int, int, int, int]], StateBatch] = partial(tuple.__new__, StateBatch)
 _range: Callable[[tuple[int, int]], OffsetRange] = partial(tuple.__new__, OffsetRange)
 _write: Callable[[tuple[Any, ...]], StateWrite] = partial(tuple.__new__, StateWrite)
