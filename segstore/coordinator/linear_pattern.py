@@ -1,13 +1,13 @@
 """`LinearPattern`: regular expressions from clients that are not trusted, matched in time linear in the text,
 as Kafka does by RE2/J. Python's `re` backtracks, which takes exponential time for some patterns.
 
-If the package google-re2 is installed, it matches, and the syntax is RE2's. Otherwise patterns have a simple
-form: literals, `.`, classes as [a-z0-9_] and [^,], \\d \\w \\s \\D \\W \\S, a backslash before any other
-character, which stands for that character, groups ( ) and (?: ), alternatives |, ? * + and their lazy kind,
-which changes nothing because a whole text is matched, ^ before and $ after an alternative of the whole
-pattern. A pattern of another form is refused, with an error that names the unsupported construct. The simple
-form becomes an automaton with a position for each character of the pattern (Glushkov); a text is matched by
-the set of positions that are possible after each character.
+If the package google-re2 is installed, that package does the matching, and the syntax is RE2's. Otherwise
+patterns have a simple form: literals, `.`, classes as [a-z0-9_] and [^,], \\d \\w \\s \\D \\W \\S, a
+backslash before any other character, which stands for that character, groups ( ) and (?: ), alternatives |, ?
+* + and their lazy kind, which changes nothing because a whole text is matched, ^ before and $ after an
+alternative of the whole pattern. A pattern of another form is refused, with an error that names the
+unsupported construct. The simple form becomes an automaton with a position for each character of the pattern
+(Glushkov); a text is matched by the set of positions that are possible after each character.
 
 Nothing is on disk. Threads: any; a pattern does not change.
 """

@@ -55,8 +55,8 @@ def open(
     `shared`: True lets several processes write the store, if all of them pass it. The first process is the
     host, an ordinary writer; the others are guests, which append and read by themselves, and leave all other
     changes to the host. If the host exits, a guest becomes the host. "guest": this process never becomes the
-    host; `timeout` is its longest wait for a host. With "r" it must be False: a reader needs no `shared` to
-    read a shared store.
+    host; `timeout` is its longest wait for a host. With "r" `shared` must be False, because a reader can read
+    a shared store without it.
 
     Raises StoreLockedError (with the pid of the process that has the lock), StorageError, ConfigError,
     InvalidArgumentError; with `shared` HostUnavailableError, NotShareableError, UnsupportedFormatError.

@@ -1,9 +1,9 @@
 """Failures of requests that a retry may cure (Kafka: RetriableException), and the retries of clients in this
 process.
 
-A coordinator does not wait for replicas while requests wait for the coordinator: after a failover, and while
-the outcome of a write is unknown, it fails requests at once (Kafka: COORDINATOR_LOAD_IN_PROGRESS, which
-clients retry).
+A coordinator that waited for replicas would delay all its requests. So after a failover, and while the
+outcome of a write is unknown, it fails requests at once (Kafka: COORDINATOR_LOAD_IN_PROGRESS, which clients
+retry).
 Threads: any; the functions have no state.
 """
 

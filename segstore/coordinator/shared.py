@@ -2,8 +2,8 @@
 offsets.
 
 Threads: any. A part is made once, under a lock of the store, and closed with the store. Making a part may
-take long: the transaction coordinator reads its logs, and writes. A caller that needs a part which is already
-made does not wait for the lock.
+take long, for example because the transaction coordinator reads and writes its logs. A caller that needs a
+part which is already made does not wait for the lock.
 """
 
 from __future__ import annotations

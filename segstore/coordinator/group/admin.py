@@ -256,10 +256,10 @@ class Groups(Looking):
 
     @patient
     def delete_offsets(self, group: str, partitions: Which) -> set[TopicPartition]:
-        """Delete the offsets that the group committed in `partitions`, and return the partitions that had
-        an offset. Raises the errors of `delete`.
+        """Delete the offsets that the group committed in `partitions`, and return the partitions that had an
+        offset. Raises the errors of `delete`.
 
-        Name a deleted topic by its partitions. A share group's offsets are deleted for whole topics:
+        Name a deleted topic by its partitions. A share group's offsets can only be deleted for whole topics;
         InvalidArgumentError is raised if the group has more partitions of a topic than `partitions` names.
         """
         writer = self._writer()

@@ -282,8 +282,8 @@ class GroupCoordinator(ShareRequests):
             return entry.group.generation if modern is None else modern.group.epoch
 
     def changes(self, group_id: str) -> int:
-        """Return the group's change counter: if it has changed since the last call, members ask for their
-        assignment again. Takes no lock.
+        """Return the group's change counter; members ask for their assignment again if the counter has
+        changed since the last call. Takes no lock.
         """
         entry = self._groups.get(group_id)
         return -1 if entry is None else entry.changes

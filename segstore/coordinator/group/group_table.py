@@ -5,8 +5,8 @@ the first request to the group, and written when the group calls its `write`.
 Threads: any. A thread that reads or changes a group holds the group's lock; the table's lock is held only
 while a group is looked up, added or dropped. No request waits long for a group: while the group waits for the
 replicas of its last write, or the outcome of that write is unknown, a request gets OffsetNotAvailableError,
-and may be repeated (Kafka: COORDINATOR_LOAD_IN_PROGRESS). An interrupt can't leave a group half changed:
-requests of the main thread run, in order, in a thread that runs no signal handler.
+and may be repeated (Kafka: COORDINATOR_LOAD_IN_PROGRESS). An interrupt can't leave a group half changed,
+because requests of the main thread run, in order, in a thread that runs no signal handler.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class GroupTable:
         self._shelter.close()
         for entry in list(self._groups.values()):
             while not self._end(entry):
-                """The lock is held by a late request, which ends with its write at the latest."""
+                """The lock is held by a late request, which releases it after its write at the latest."""
 
     def _end(self, entry: GroupEntry) -> bool:
         with suppress(OffsetNotAvailableError), entry.lock:

@@ -25,8 +25,8 @@ PARTITION = 0
 
 
 class AdoptedTopic:
-    """The adopted ids of committed transactions. `in_doubt`: a transaction may have been committed after the
-    ids were read, or may still be committed.
+    """The adopted ids of committed transactions. `in_doubt` is set if a transaction may have been committed
+    after the ids were read, or may still be committed.
     """
 
     def __init__(self, store: Store) -> None:

@@ -4,16 +4,16 @@
 2. The transactional id, made of the sealed id, gets a producer, which fences and aborts an earlier attempt
 that died or hangs (KIP-98). If that attempt may have been committed, the ids are read again.
 3. The batches are appended to the leaders with acks="all", with the producer's id and sequences.
-4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas are synced.
-5. The transaction is committed. Until the commit is in `__transaction_state`, the next attempt or the next
-open aborts it; after that it is completed.
+4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas are synced. 5.
+The transaction is committed. Until the commit is in `__transaction_state`, the next attempt or the next open
+aborts it; after that it is completed.
 6. The markers are written, and become visible in all partitions at once. They are synced.
 
 So records and id are committed together, on any leader. Aborted records stay in the logs, as in Kafka;
 read_committed readers skip them.
 
-On disk: the partitions, through their leaders. Staged files are read outside of all locks: a directory that
-hangs stops only its own inbox. Threads: any.
+On disk: the partitions, through their leaders. Staged files are read outside of all locks, so a directory
+that hangs stops only its own inbox. Threads: any.
 """
 
 from __future__ import annotations

@@ -274,7 +274,7 @@ class GroupOffsets(OffsetsCleanup):
             loaded = [cached for number, cached in self._partitions.items() if number in partitions]
         for cached in loaded:
             while not _ended(cached, producer_id, committed):
-                """The lock is held by a late write; without this loop memory would miss the end."""
+                """The lock is held by a late write; without this loop memory would miss the outcome."""
 
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None = None

@@ -2,7 +2,7 @@
 acknowledgements (KIP-932; Kafka: SharePartitionManager). A shared part of a store.
 
 On disk: reads logs; writes the state of acknowledged records through `state_log`, and dead letters through
-`dead_letters`. Threads: any; a thread waits for another thread's log or disk only in a write of state. No
+`dead_letters`. Threads: any; a thread waits for the disk work of another thread only in a write of state. No
 method waits for records: `on_available` and the store's publications signal when to ask again.
 """
 
@@ -42,8 +42,8 @@ At = tuple[str, int]
 
 
 class ShareOffsets(NamedTuple):
-    """The durable state of a share partition in tools (rule Q97 of docs/queue-rules.md): the start offset, -1
-    if it is not known, the leader epoch, and the lag, -1 if it is not known.
+    """The durable state of a share partition as tools show it (rule Q97 of docs/queue-rules.md): the start
+    offset, -1 if it is not known, the leader epoch, and the lag, -1 if it is not known.
     """
 
     start: int
@@ -176,7 +176,7 @@ class ShareCoordinator:
 
     def release(self, group: str, member: str, partitions: Iterable[At]) -> None:
         """Release all records that a member has acquired in these partitions, because its session was closed
-        (rule Q35). If a release can't be written, that is logged, and the records' locks expire later.
+        (rule Q35). If a release can't be written, the error is logged, and the records' locks expire later.
         """
         self._context.check_writable()
         limits, now = self._settings.share_limits(group), self._clock()

@@ -95,8 +95,8 @@ class StateLog:
         offset (Kafka: InitializeShareGroupState). The topic is created if it is missing.
 
         Raises FencedStateEpochError if a larger state epoch is known, UnknownTopicOrPartitionError,
-        InvalidRequestError, StorageError, OffsetNotAvailableError, and the errors of replicas; the other
-        share partitions are initialised.
+        InvalidRequestError, StorageError, OffsetNotAvailableError, and the errors of replicas; the share
+        partitions that had no error are initialised all the same.
         """
         if states:
             self._topic.make()
@@ -104,8 +104,8 @@ class StateLog:
 
     def write(self, writes: Mapping[ShareKey, Update]) -> dict[ShareKey, SegstoreError | None]:
         """Change states; return, for each share partition, None once the change is in the log, or the error
-        (Kafka: WriteShareGroupState). Changes of one partition of the topic are one append, together with
-        those of other threads at the same time.
+        (Kafka: WriteShareGroupState). The changes in one partition of the topic are one append, which also
+        has the changes that other threads make at the same time.
 
         Errors: InvalidRequestError if the share partition is not initialised, or a number is invalid;
         FencedStateEpochError, FencedLeaderEpochError for an epoch below the known one;

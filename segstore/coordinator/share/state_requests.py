@@ -68,9 +68,9 @@ def _head(current: SharePartitionState | None, before: Ahead | None) -> Durable 
 
 class Update(NamedTuple):
     """A change of a share partition's state (Kafka: WriteShareGroupState). `start` is the start offset before
-    the change, -1 if it is not known; `complete` is the count after it. Without `lead` the record has the
-    leader epoch of the state. With `lead` (Kafka: ReadShareGroupState) the record has this `leader_epoch`,
-    and is not written if it would change nothing.
+    the change, -1 if it is not known; `complete` is the count after the change. Without `lead` the record has
+    the leader epoch of the state. With `lead` (Kafka: ReadShareGroupState) the record has this
+    `leader_epoch`, and is not written if it would change nothing.
     """
 
     state_epoch: int

@@ -1,9 +1,9 @@
 """The topic `__share_group_state`: its creation, its partitions, and writes to it.
 
-On disk: the topic. It is not compacted, because the updates of a share partition have another key than its
-snapshot; outdated records are pruned. It is created with Kafka's settings when the first share partition is
-initialised; a broker's topic becomes this store's own with the first write. The partition of a share
-partition's records is chosen by Java's hash of its key (Kafka: ShareCoordinatorService.partitionFor).
+On disk: the topic, which is not compacted, because the updates of a share partition have another key than its
+snapshot; outdated records are pruned. The topic is created with Kafka's settings when the first share
+partition is initialised; a broker's topic becomes this store's own with the first write. The partition of a
+share partition's records is chosen by Java's hash of its key (Kafka: ShareCoordinatorService.partitionFor).
 Threads: any; each call asks the store for the partitions that exist.
 """
 

@@ -2,11 +2,11 @@
 transactions (Kafka: TransactionCoordinator).
 
 On disk: the topic `__transaction_state` through `state_log`, and the markers in the partitions through
-`markers`. The outcome is decided once Prepare is in that log, which is written before the first marker;
-Complete is written after the last marker. A step that fails in between is tried again by the store's
+`markers`. The outcome is decided once Prepare is in `__transaction_state`. Prepare is written before the
+first marker, Complete after the last marker. A step that fails in between is tried again by the store's
 scheduler, and by the next open.
 
-Threads: any. Each transactional id has a lock, which a producer's appends hold too: no record of a
+Threads: any. Each transactional id has a lock, which a producer's appends hold too, so no record of a
 transaction is written after its commit or abort, also if the coordinator aborts it. Requests of the main
 thread run in a thread that runs no signal handler, so an interrupt leaves no lock taken, and the producer may
 repeat its request.

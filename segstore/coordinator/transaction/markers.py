@@ -50,9 +50,9 @@ class MarkerWriter:
         """Write the markers of a transaction, make them visible in all its partitions at once, then apply the
         outcome to the groups' offsets, then flush the markers as the partitions' settings require.
         `transaction_epoch` is the epoch of the transaction's records. A repeated call does nothing; deleted
-        partitions need no marker. Raises StorageError: either no reader sees any of the markers, or all
-        readers see them and they may not be durable. If a damaged partition can't be opened, its error is
-        raised after the other partitions have their markers.
+        partitions need no marker. Raises StorageError, after which either no reader sees any of the markers,
+        or all readers see them, but the markers may not be durable. If a damaged partition can't be opened,
+        its error is raised after the other partitions have their markers.
         """
         unusable: list[SegstoreError] = []
         shown = self._show(self._logs(partitions, unusable), marker, transaction_epoch)

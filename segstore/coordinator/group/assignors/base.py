@@ -35,8 +35,8 @@ Partitions = Mapping[str, Sequence[int]]
 class Assignor(Protocol):
     """Assigns the partitions of the topics to which the members of a group subscribe.
 
-    `cooperative`: members keep their partitions during a rebalance, and revoke only partitions that `assign`
-    gives to another member (KIP-429); otherwise they revoke all partitions first.
+    If `cooperative` is set, members keep their partitions during a rebalance, and revoke only partitions that
+    `assign` gives to another member (KIP-429); otherwise members revoke all partitions first.
     """
 
     name: str

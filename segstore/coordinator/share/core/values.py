@@ -120,8 +120,8 @@ class Durable(NamedTuple):
 
 
 class StateWrite(NamedTuple):
-    """A write of durable state that an event asks for (Kafka: WriteShareGroupState). `token` identifies it in
-    the call of `SharePartition.written`. `start` is the start offset before the write's own changes;
+    """A write of durable state that an event asks for (Kafka: WriteShareGroupState). `token` identifies the
+    write in the call of `SharePartition.written`. `start` is the start offset before the write's own changes;
     `complete` is the count after them (rule Q39 of docs/queue-rules.md).
     """
 
