@@ -14,7 +14,8 @@ from segstore.storage.context import Clock
 
 # --- bucket ------------------------------------------------------------------------------------
 
-# The token bucket of one byte rate, used by one thread at a time: `QuotaThrottle` holds its pool's lock.
+# The token bucket of one byte rate, used by one thread at a time, because `QuotaThrottle` holds the lock of
+# its pool.
 
 
 class Bucket:

@@ -69,13 +69,13 @@ class ShareTurn:
 
 
 class ShareLeader:
-    """A share partition in memory, and its lock. `is_fenced`: this object must not be used any more, and the
-    next request loads another one.
+    """A share partition in memory, and its lock. `is_fenced` is set if this object must not be used any more,
+    and the next request loads another one.
 
     `fetcher` refers weakly to the fetch that has the fetch lock, so the lock is free once that fetch object
-    is gone; `is_missed`: another fetch has found the fetch lock taken. `planned` is the time at which the
-    timer next looks at the acquisition locks; `used` is the time of the last request. `writes` maps the
-    tokens of pending writes to their turns; `letters` has the dead letters that are not copied yet.
+    is gone; `is_missed` is set if another fetch has found the fetch lock taken. `planned` is the time at
+    which the timer next looks at the acquisition locks; `used` is the time of the last request. `writes` maps
+    the tokens of pending writes to their turns; `letters` has the dead letters that are not copied yet.
     `timeouts` counts the offsets whose locks expired.
     """
 

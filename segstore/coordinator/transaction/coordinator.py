@@ -311,9 +311,9 @@ class TransactionCoordinator:
         producers.
 
         An open transaction of an earlier producer is aborted. With `expected`, only the last producer may
-        take over (KIP-360), and may repeat the request. `remote`: the producer is in another process, and
-        outlives this one. Raises InvalidTxnTimeoutError, ProducerFencedError; ConcurrentTransactionsError and
-        StorageError, after which a retry may help.
+        take over (KIP-360), and may repeat the request. `remote` says that the producer is in another
+        process, and outlives this process. Raises InvalidTxnTimeoutError, ProducerFencedError;
+        ConcurrentTransactionsError and StorageError, after which a retry may help.
         """
         longest = self._config.transaction_max_timeout_ms
         if not 0 < timeout_ms <= longest:

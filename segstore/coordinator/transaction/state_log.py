@@ -212,10 +212,10 @@ Identity = tuple[int, int]
 class TransactionEntry:
     """One transactional id; `metadata` is the state in the log, None before its first record.
 
-    `orphan`: an ongoing transaction must be aborted, because its producer's process has ended, or because it
-    has been open for too long. `last` is the identity that the current producer had before its present epoch.
-    The producer may still use it, if it missed the answer to its request, or does not know that its
-    transaction timed out (Kafka: lastProducerEpoch).
+    `orphan` is set if an ongoing transaction must be aborted, because its producer's process has ended, or
+    because it has been open for too long. `last` is the identity that the current producer had before its
+    present epoch. The producer may still use it, if it missed the answer to its request, or does not know
+    that its transaction timed out (Kafka: lastProducerEpoch).
     """
 
     __slots__ = ("last", "lock", "metadata", "orphan", "transactional_id")

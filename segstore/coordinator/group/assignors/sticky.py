@@ -1,8 +1,9 @@
 """The sticky assignor, whose assignment is as even as possible and moves few partitions; and the cooperative
 sticky assignor, which moves a partition in two rounds.
 
-Threads: any; a `Balancer` belongs to one call. KIP-54; Kafka: AbstractStickyAssignor, its general algorithm,
-as in kafka-python. Ties are broken by name, so that every leader computes the same assignment.
+Threads: any; a `Balancer` belongs to one call. The algorithm is the general one of Kafka's
+AbstractStickyAssignor (KIP-54), as in kafka-python. Ties are broken by name, so that every leader computes
+the same assignment.
 """
 
 from __future__ import annotations

@@ -217,8 +217,8 @@ class ClassicGroup(Roster):
         return [self.check_member(member_id, instance)]
 
     def expire(self, now: float) -> None:
-        """Remove members whose sessions have expired, and let the rebalance stop its wait if its deadline has
-        passed.
+        """Remove members whose sessions have expired, and stop the wait of the rebalance if the deadline of
+        that wait has passed.
         """
         for member_id in [each for each, deadline in self.pending.items() if deadline <= now]:
             del self.pending[member_id]

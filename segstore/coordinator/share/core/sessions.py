@@ -40,7 +40,7 @@ class ShareSession(Generic[P]):
     def __init__(self, group: str, member: str, connection: Hashable) -> None:
         self.group, self.member, self.connection = group, member, connection
         self.next_epoch = 1
-        self._partitions: dict[P, bool] = {}  # True: the next answer must include the partition
+        self._partitions: dict[P, bool] = {}  # True if the next answer must include it
 
     def __len__(self) -> int:
         return len(self._partitions)

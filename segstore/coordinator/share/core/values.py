@@ -141,9 +141,9 @@ class DeadLetter(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The actions after an event, `write` first, if there is one. `wakes`: waiting fetches must look again,
-    because records became available, or a full window has moved. `dead_letters` must be copied, and then
-    reported to `SharePartition.dead_lettered`.
+    """The actions after an event; `write`, if there is one, comes first. `wakes` is True if waiting fetches
+    must look again, because records became available, or a full window has moved. `dead_letters` must be
+    copied, and then reported to `SharePartition.dead_lettered`.
     """
 
     write: StateWrite | None = None

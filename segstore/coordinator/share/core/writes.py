@@ -30,7 +30,7 @@ class PendingWrite:
 
     `ranges` have the transitions that complete with the write. `letters` are sent after a successful write;
     if `stands` is set, also after a failed one, because memory had changed before the write (rule Q36 of
-    docs/queue-rules.md). `begins`: the write has the first start offset (decision D2 there).
+    docs/queue-rules.md). `begins` is True if the write has the first start offset (decision D2 there).
     """
 
     __slots__ = ("batches", "begins", "letters", "ranges", "stands", "token")
