@@ -38,12 +38,10 @@ class Alarm:
             if due >= self.due or self._stopped:
                 return
             self._scheduler.after(max(due - self._clock(), 0) / 1000, ring)
-            self.due = due  # last: if the line above is interrupted, the next `set` plans anew
+            self.due = due  # last, so that after an interrupt in the line above the next `set` plans anew
 
     def _is_for(self, due: float) -> bool:
-        """Return whether the scheduled call for `due` is still the planned one, not overtaken by an earlier
-        one.
-        """
+        """Return whether `due` is still the set time, which an earlier time may have replaced."""
         with self._lock:
             return self.due == due and not self._stopped
 

@@ -59,7 +59,7 @@ def check_internal(path: str | os.PathLike[str]) -> list[Finding]:
         try:
             topics = store.topics()
         except (SegstoreError, OSError):
-            return []  # the check of the bytes reports this
+            return []  # the check of the bytes reports the damage
         places = [(t, p) for t in LOOKS if t in topics for p in topics[t].partition_ids]
         return [finding for place in places for finding in _check_partition(store, *place)]
 
@@ -73,7 +73,7 @@ def _check_partition(store: Store, topic: str, partition: int) -> Iterator[Findi
         offsets = [*(each.offset for each in found), *(each.offset for each in doubtful)]
         paths = {offset: _path(log, offset) for offset in offsets}
     except (SegstoreError, OSError):
-        return  # the check of the bytes reports damage; a log deleted during the check is no finding
+        return  # the check of the bytes reports damage; the log may also have been deleted
     for each in found:
         fate = "it can't be used by this version of segstore" if each.newer else "it is passed over"
         message = f"not readable as {whose} record, {fate}: {each.reason}"

@@ -93,7 +93,7 @@ def text(value: object) -> str | None:
         return None
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, tuple):  # one item a line, a form that the setting accepts
+    if isinstance(value, tuple):  # the setting can be parsed from one item a line
         return "\n".join(map(str, value))
     return _java_double(value) if isinstance(value, float) else str(value)
 
@@ -121,8 +121,8 @@ def of_topic(config: TopicConfig, store: KafkaSettings | None) -> Iterator[Confi
 
 
 def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[ConfigEntry]:
-    """Yield all settings of a group; a setting that was not set for the group comes from its store. A setting
-    that no store has keeps its own name.
+    """Yield all settings of a group; a setting that was not set for the group comes from its store. If no
+    store has the setting, `broker_entry` has the name that the group uses.
     """
     of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
     for entry in _entries(made, made.explicit, ConfigSource.DYNAMIC_GROUP_CONFIG):

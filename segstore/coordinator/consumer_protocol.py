@@ -1,7 +1,7 @@
 """Kafka's ConsumerProtocol: subscriptions and assignments as bytes, versions 0 to 3.
 
-Data of a newer version is read as version 3: no version may remove fields (Kafka: ConsumerProtocol). Threads:
-any; the functions have no state.
+Data of a newer version is read as version 3, because no version may remove fields (Kafka: ConsumerProtocol).
+Threads: any; the functions have no state.
 """
 
 from __future__ import annotations

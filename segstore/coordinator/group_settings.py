@@ -65,7 +65,9 @@ class GroupSettings:
         return sorted(self._held)
 
     def made(self, group: str) -> GroupConfig:
-        """Return the settings that were set for a group; its other attributes have Kafka's defaults."""
+        """Return the settings that were set for a group; all other settings have Kafka's defaults in the
+        result.
+        """
         return self._held.get(group, GroupConfig())
 
     def timing(self, group: str) -> Timing:
@@ -87,7 +89,7 @@ class GroupSettings:
 
     def share(self, group: str) -> ShareSettings:
         """Return the effective settings of a share group, the same object until they change."""
-        shares = self._shares  # read before `_held`: `alter` replaces `_held` first
+        shares = self._shares  # read before `_held`, because `alter` replaces `_held` first
         made = self._held.get(group)
         name = "" if made is None else group  # groups without settings of their own share one object
         found = shares.get(name)

@@ -27,11 +27,11 @@ def partition_of(text: str, partitions: int) -> int:
 
 
 def partition_among(text: str, ids: tuple[int, ...], setting: int) -> int:
-    """Return the partition of an internal topic for the records of `text`. `ids` are the partitions that
-    exist, in order; `setting` is the number of partitions of a new topic.
+    """Return the partition of an internal topic for the records of `text`, a group id or a transactional id.
+    `ids` are the partitions that exist, in order; `setting` is the number of partitions of a new topic.
 
     A copy of a broker's directory may lack partitions. The number of partitions then is the setting, or
-    Kafka's default if the setting is 1: a topic with one partition can't lack one.
+    Kafka's default if the setting is 1, because a topic with one partition can't lack one.
     """
     if ids == tuple(range(len(ids))):
         return partition_of(text, len(ids) or setting)

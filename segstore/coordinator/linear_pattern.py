@@ -1,12 +1,13 @@
-"""`LinearPattern`: regular expressions that strangers send, matched in time linear in the text, as Kafka does
-by RE2/J. Python's `re` goes back over the text, and some patterns make that endless.
+"""`LinearPattern`: regular expressions from clients that are not trusted, matched in time linear in the text,
+as Kafka does by RE2/J. Python's `re` backtracks, which takes exponential time for some patterns.
 
-If the package google-re2 is installed, it matches, and the syntax is RE2's. Otherwise patterns have a simple
-form: literals, `.`, classes as [a-z0-9_] and [^,], \\d \\w \\s \\D \\W \\S, other characters after a
-backslash as themselves, groups ( ) and (?: ), alternatives |, ? * + and their lazy kind, which changes
-nothing because a whole text is matched, ^ before and $ after an alternative of the whole pattern. A pattern
-of another form is refused by name. The simple form becomes an automaton with a position for each character
-of the pattern (Glushkov); a text is matched by the set of positions that are possible after each character.
+If the package google-re2 is installed, that package does the matching, and the syntax is RE2's. Otherwise
+patterns have a simple form: literals, `.`, classes as [a-z0-9_] and [^,], \\d \\w \\s \\D \\W \\S, a
+backslash before any other character, which stands for that character, groups ( ) and (?: ), alternatives |, ?
+* + and their lazy kind, which changes nothing because a whole text is matched, ^ before and $ after an
+alternative of the whole pattern. A pattern of another form is refused, with an error that names the
+unsupported construct. The simple form becomes an automaton with a position for each character of the pattern
+(Glushkov); a text is matched by the set of positions that are possible after each character.
 
 Nothing is on disk. Threads: any; a pattern does not change.
 """
@@ -26,8 +27,9 @@ Test = Callable[[str], bool]
 class LinearPattern:
     """A pattern for whole texts.
 
-    Raises InvalidArgumentError: the pattern is no regular expression, or without google-re2 not of the simple
-    form, longer than MOST_CHARACTERS, or nested deeper than MOST_NESTED groups.
+    Raises InvalidArgumentError if the pattern is no regular expression. Without google-re2 it is also raised
+    if the pattern is not of the simple form, is longer than MOST_CHARACTERS, or has groups nested deeper than
+    MOST_NESTED.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -55,8 +57,8 @@ def _by_re2(pattern: str) -> Test | None:
 
 
 class _PatternPart(NamedTuple):
-    """A part of a pattern: whether it matches an empty text, and the positions, as bits, at which its other
-    matches begin and end.
+    """A part of a pattern: whether the part matches an empty text, and the positions, as bits, at which a
+    match that is not empty may begin and end.
     """
 
     is_nullable: bool
@@ -135,7 +137,7 @@ class _SimplePattern:
         return found
 
     def _at_dollar(self) -> bool:
-        """Return whether the alternative of the whole pattern ends with $, and take it."""
+        """Return whether an alternative of the whole pattern ends with $ here, and skip the $ if it does."""
         if self._depth or self._next != "$":
             return False
         rest = self._text[self._at :].lstrip("$")

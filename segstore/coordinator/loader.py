@@ -1,9 +1,9 @@
 """Loading of one partition of an internal topic (Kafka: CoordinatorLoader), and the warnings about its
 unusable records.
 
-Only the last record of each key is decoded. A last record that is not of the topic's format is skipped, and
-the last readable record of its key counts: the log is read again for such keys. A record of a newer version
-makes its group or transactional id unusable, because a new record would overwrite its content.
+Only the last record of each key is decoded. If the last record of a key is not of the topic's format, it is
+skipped, and the log is read again for the last readable record of that key. A record of a newer version makes
+its group or transactional id unusable, because a new record would overwrite its content.
 On disk: only reads. Threads: any; values are immutable, the functions have no state.
 """
 
@@ -23,8 +23,9 @@ _TOMBSTONE = LastRecord(None, -1)
 
 
 class UnreadableRecord(NamedTuple):
-    """A record that can't be decoded. `newer`: its version is not known here, and its group or transactional
-    id can't be used; otherwise it is not a record of the topic, and is skipped.
+    """A record that can't be decoded. `newer` is True if the record has a version that is not known here, so
+    its group or transactional id can't be used; False if the record is not of the topic's format, and is
+    skipped.
     """
 
     offset: int
@@ -51,7 +52,7 @@ def load_last(
     ended = outcomes(source) if transactional else None
     found = _replay_all(last_records(source, end, ended=ended), replay)
     junk = {key for key, each in found.items() if not each.newer}
-    # a key that can't be decoded has no readable record
+    # `judge` refuses a tombstone only if the key can't be decoded, and then no record of the key is readable
     passed = {key for key in junk if judge(key, _TOMBSTONE, None) is None}
     if passed:
 
@@ -65,7 +66,7 @@ def load_last(
 def _replay_all(last: LastRecords, replay: Replay) -> dict[bytes, UnreadableRecord]:
     """Replay records, and return the unreadable ones by key."""
     found = {}
-    # Settled records are applied last: in the log they may follow a record of an open transaction.
+    # Settled records are applied last, because in the log they may follow a record of an open transaction.
     for producer_id, records in (*last.open.items(), (None, last.settled)):
         for key, record in records.items():
             unreadable = replay(key, record, producer_id)
@@ -75,7 +76,7 @@ def _replay_all(last: LastRecords, replay: Replay) -> dict[bytes, UnreadableReco
 
 
 def warn(source: PartitionLog, what: str, found: Iterable[UnreadableRecord]) -> None:
-    """Log one warning for all records of a partition that are not records of `what`."""
+    """Log one warning about all skipped records of a partition; `what` names the expected kind of record."""
     junk = sorted(each for each in found if not each.newer)
     if junk:
         name, n = f"{source.topic}-{source.partition}", len(junk)

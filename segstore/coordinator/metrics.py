@@ -46,7 +46,7 @@ class Sensor:
         if now is None:
             now = self._clock()
         if not self._windows or now - self._windows[-1].began >= self._window_ms:
-            # A new list: another thread may read the old one.
+            # A new list, because another thread may be reading the old one.
             self._windows = [*self._windows, _Window(now)][-self._samples :]
         window = self._windows[-1]
         window.count += 1
@@ -86,8 +86,8 @@ class Sensor:
         return sum(window.count for window in recent) / self._seconds(recent)
 
     def _seconds(self, recent: list[_Window]) -> float:
-        """Return the duration of the recent windows in seconds. All windows but one count as whole, so that
-        the first moments show no burst.
+        """Return the duration of the recent windows in seconds. At least `samples` - 1 whole windows are
+        counted, so that the first values don't give a high rate.
         """
         elapsed = self._clock() - recent[0].began if recent else 0.0
         missing = self._samples - 1 - int(elapsed // self._window_ms)

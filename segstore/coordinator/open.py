@@ -1,7 +1,7 @@
-"""`segstore.open`: opens a store, and ends the transactions that an earlier process left open.
+"""`segstore.open`: opens a store, and completes or aborts the transactions that an earlier process left open.
 
 On disk: through `storage.store` and `storage.shared`, and through `coordinator.transaction` if the store has
-an open transaction, or has had transactions and was not closed. A broker's directory is not changed.
+an open transaction, or has had transactions and was not closed cleanly. A broker's directory is not changed.
 Threads: any.
 """
 
@@ -45,18 +45,18 @@ def open(
 
     "rw": this process is the only writer. After a crash the store is recovered first (`Store.recovered` lists
     the changes). Transactions that were being committed are completed. Other open transactions are aborted,
-    unless their producer is a client of a server: it may go on. "r": takes no lock and changes nothing; the
-    directory may be a Kafka broker's.
+    unless their producer is a client of a server, because such a producer may go on. "r": takes no lock and
+    changes nothing; the directory may be a Kafka broker's.
     `config`: the store's settings by Kafka's names; `clock` returns ms since the epoch. `file_mode`: the mode
     of all files of a new store, regardless of the umask, by default 0o600 (directories: 0o700); 0o640 lets a
     group read. An existing store keeps its mode. `timeout`: the longest wait of "rw", in seconds, for a store
-    that is open for writing elsewhere; by default it does not wait.
+    that is open for writing elsewhere; by default `open` does not wait.
 
     `shared`: True lets several processes write the store, if all of them pass it. The first process is the
     host, an ordinary writer; the others are guests, which append and read by themselves, and leave all other
-    changes to the host. If the host ends, a guest becomes the host. "guest": this process never becomes the
-    host; `timeout` is its longest wait for one. With "r" it must be False: a reader needs no `shared` to read
-    a shared store.
+    changes to the host. If the host exits, a guest becomes the host. "guest": this process never becomes the
+    host; `timeout` is its longest wait for a host. With "r" `shared` must be False, because a reader can read
+    a shared store without it.
 
     Raises StoreLockedError (with the pid of the process that has the lock), StorageError, ConfigError,
     InvalidArgumentError; with `shared` HostUnavailableError, NotShareableError, UnsupportedFormatError.
@@ -73,7 +73,9 @@ def open(
 
 
 def _sharing(shared: object, mode: object) -> Sharing:
-    """Return the argument `shared`, which is not False. Raises InvalidArgumentError, InvalidTypeError."""
+    """Return the argument `shared`, which must be True or "guest". Raises InvalidArgumentError,
+    InvalidTypeError.
+    """
     if not isinstance(shared, bool | str):
         raise InvalidTypeError(f'shared must be False, True or "guest", not {type(shared).__name__}')
     if shared is not True and shared != "guest":
@@ -103,7 +105,7 @@ def _open_shared(
     files = files or Files()
     with os_errors():
         check_shareable(files, arguments.path("path", path))
-        from segstore.storage.store.shared_opening import open_shared  # only Linux has all its system calls
+        from segstore.storage.store.shared_opening import open_shared  # needs Linux's system calls
 
         context = storage.open_context(path, settings, clock, files, file_mode)
         side = open_shared(context, settings, shared, seconds)
@@ -144,9 +146,9 @@ def forget_offsets(store: Store, topic: str) -> None:
 
 
 def end_transactions(store: Store) -> None:
-    """Create the transaction coordinator, which ends the open transactions. A failure does not fail the open;
-    it is tried again later. Before the first append, share groups' states are cut for logs that a crash has
-    cut.
+    """Create the transaction coordinator, which completes or aborts the open transactions. If that fails, the
+    store opens all the same, and a retry is scheduled. Before the first append, the states of share
+    partitions are cut if a crash has cut the ends of their logs.
     """
     try:
         writer = store.writer()
@@ -154,8 +156,8 @@ def end_transactions(store: Store) -> None:
         if SHARE_GROUP_STATE in topics:
             cut_shares(store, writer)
         info = topics.get(TRANSACTION_STATE)
-        # After a power cut partitions may have transactions that are not in `__transaction_state`. They are
-        # searched for only here.
+        # After a power cut partitions may have transactions that are not in `__transaction_state`. Only the
+        # coordinator that is made here searches for such transactions.
         if info is None or not info.ours or not (writer.unstable() or writer.opened()):
             return
         from segstore.coordinator.transaction.coordinator import TransactionCoordinator

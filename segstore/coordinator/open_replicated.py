@@ -1,5 +1,5 @@
-"""`segstore.open_replicated`: opens a replicated store, ends the transactions that were left open, and adopts
-the segments that are staged in inboxes.
+"""`segstore.open_replicated`: opens a replicated store, completes or aborts the transactions that were left
+open, and adopts the segments that are staged in inboxes.
 
 On disk: through `replication`, and like `segstore.open`. Threads: any.
 """
@@ -42,20 +42,21 @@ def open_replicated(
     missing ones then stay offline. With `adopt`, one of the directories may be a store without replicas at
     the first open: its partitions keep their bytes, offsets and settings, and have one replica, in that
     directory; `reassign` adds replicas. `unreplicate` is the way back. `config` has settings by Kafka's
-    names, of the store and of its replicas; `clock`, `file_mode` and `timeout` are as in `open`. Transactions
-    are ended as in `open`. docs/replication.md describes the guarantees of an acknowledgement.
+    names, of the store and of its replicas; `clock`, `file_mode` and `timeout` are as in `open`. Open
+    transactions are completed or aborted as in `open`. docs/replication.md describes the guarantees of an
+    acknowledgement.
 
-    By default followers fetch in threads of their directories, so a disk that hangs delays nobody for longer
-    than it takes to remove its replicas from the in-sync replicas. With `inline` an append writes all
-    replicas itself while all are in sync. That is many times faster, but a disk that hangs delays, until it
-    answers, the appends to all partitions with a replica on it, and the directories that lead these
-    partitions.
+    By default followers fetch in threads of their directories, so a disk that hangs delays appends only until
+    its replicas are removed from the in-sync replicas. With `inline` an append writes all replicas itself
+    while all are in sync. That is many times faster, but a disk that hangs then delays the appends to all
+    partitions that have a replica on it, and the directories that lead these partitions, until the disk
+    answers.
 
     Raises QuorumLostError without a majority; StaleDirectoryError for a directory of another store, or a
     directory in the place of another; StoreLockedError, StorageError, ConfigError, InvalidArgumentError,
     InvalidTypeError.
     """
-    all_paths = given_paths(paths, witness)  # before the wait, during which the current directory may change
+    all_paths = given_paths(paths, witness)  # now, because the current directory may change
     opened = partial(
         opening.open_replicated,
         all_paths if witness is None else all_paths[:-1],

@@ -1,9 +1,9 @@
 """Failures of requests that a retry may cure (Kafka: RetriableException), and the retries of clients in this
 process.
 
-A coordinator does not wait for replicas while requests wait for the coordinator: after a failover, and while
-the outcome of a write is unknown, it fails requests at once (Kafka: COORDINATOR_LOAD_IN_PROGRESS, which
-clients retry).
+A coordinator that waited for replicas would delay all its requests. So after a failover, and while the
+outcome of a write is unknown, it fails requests at once (Kafka: COORDINATOR_LOAD_IN_PROGRESS, which clients
+retry).
 Threads: any; the functions have no state.
 """
 
@@ -32,7 +32,8 @@ R = TypeVar("R")
 API_TIMEOUT_MS = 60_000.0
 """Longest wait of a call that has no timeout of its own (Kafka: default.api.timeout.ms)."""
 BACKOFF_MS = 100.0
-"""The time between two tries (Kafka: retry.backoff.ms); any publication of the store ends it."""
+"""The pause between two tries (Kafka: retry.backoff.ms); any publication of the store cuts the pause short.
+"""
 LOADING = (OffsetNotAvailableError, RequestTimedOutError)
 """A coordinator's errors while it loads, or while the outcome of a write is unknown. A repeated request runs
 after that outcome is known, and has the same effect with either outcome.

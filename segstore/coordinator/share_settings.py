@@ -43,8 +43,8 @@ class DeadLetterRules(NamedTuple):
 
     def fault(self, found: TopicConfig | None) -> str | None:
         """Return the reason why the group can't write dead letters to its topic, or None (KIP-1191; Kafka:
-        ShareGroupDLQStateManager). `found` has the topic's settings, None if there is no such topic. This is
-        checked at each attempt to write.
+        ShareGroupDLQStateManager). `found` has the topic's settings, None if there is no such topic. The
+        settings are checked at each attempt to write a dead letter.
         """
         if not self.topic.startswith(self.prefix):
             return (
@@ -121,8 +121,8 @@ def bounds(store: StoreConfig) -> Mapping[str, Bound]:
 
 def share_settings(group: str, made: GroupConfig, store: StoreConfig, level: int) -> ShareSettings:
     """Return the effective settings of a group that has set `made`, at `level` of the feature share.version.
-    A value outside of the store's bounds, which may have changed after it was set, counts as the nearest
-    bound, with a warning.
+    If a value lies outside of the store's bounds, because these were changed after it was set, the nearest
+    bound counts, with a warning.
     """
     within = {name: _within(group, name, bound, made) for name, bound in bounds(store).items()}
     topic = made.errors_deadletterqueue_topic_name if level >= DEAD_LETTERS_SINCE else ""
@@ -173,8 +173,8 @@ def _value(name: str, made: GroupConfig) -> int:
 
 
 def fault(made: GroupConfig, store: StoreConfig) -> str | None:
-    """Return the reason why a group can't have these settings, or None: a value lies outside of the store's
-    bounds, or two contradict each other (Kafka: GroupConfig.validateValues).
+    """Return the reason why a group can't have these settings, because a value lies outside of the store's
+    bounds, or two values contradict each other; None if it can (Kafka: GroupConfig.validateValues).
     """
     known = bounds(store)
     explicit = {name: _value(name, made) for name in known if name in made.explicit}

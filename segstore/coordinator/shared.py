@@ -2,8 +2,8 @@
 offsets.
 
 Threads: any. A part is made once, under a lock of the store, and closed with the store. Making a part may
-take long: the transaction coordinator reads its logs, and writes. A caller that needs a part which is already
-made does not wait for the lock.
+take long, for example because the transaction coordinator reads and writes its logs. A caller that needs a
+part which is already made does not wait for the lock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _StoreParts:
 
     def close(self) -> None:
         """Close the parts, the last made first, because a part may use parts that it asked for. From now on
-        no part is made: it could rely on a closed one.
+        no part is made, because a new part could rely on a closed one.
         """
         with self.lock:
             self.closed = True
@@ -80,7 +80,7 @@ def _made(parts: _StoreParts, store: Store, make: Callable[[Store], P], build: C
         raise refused(under_way())
     store.check_keeps(make.__name__)
     try:
-        parts.making.add(make)  # within `try`: an interrupt may come right after this line
+        parts.making.add(make)  # inside `try`, because an interrupt may come right after this line
         return build(store)
     finally:
         parts.making.discard(make)

@@ -14,13 +14,14 @@ from segstore.storage.context import Clock
 
 # --- bucket ------------------------------------------------------------------------------------
 
-# The token bucket of one byte rate, used by one thread at a time: `QuotaThrottle` holds its pool's lock.
+# The token bucket of one byte rate, used by one thread at a time, because `QuotaThrottle` holds the lock of
+# its pool.
 
 
 class Bucket:
     """A credit that grows by `rate` bytes a second up to `rate` x `span_s`, and may become a debt.
 
-    This is Kafka's TokenBucket. The windows are not samples that expire: they give the bytes that an idle
+    This is Kafka's TokenBucket. The windows are not samples that expire, but give the bytes that an idle
     client may send at once (quota.window.num x quota.window.size.seconds x rate). A request of any size
     passes while there is no debt; a debt must be waited for. After a burst of an idle client the throttle
     time equals that of ClientQuotaManager, (O - T) / T x W, with O the rate measured over all windows W and T
@@ -80,8 +81,8 @@ class SharedBucket:
 
 
 class QuotaThrottle:
-    """The throttle of one client. `bound` is its limit in bytes a second; None if there is no limit, and then
-    no method need be called.
+    """The throttle of one client. `bound` is its limit in bytes a second; None if there is no limit; the
+    methods then need not be called.
 
     A client may run ahead of its rate by `windows` windows of `window_s` seconds (the credit of its
     `Bucket`).
@@ -142,12 +143,14 @@ class QuotaThrottle:
         return (1 << 62) if bound is None else bound * max(self._windows - 1, 1) * self._window_s
 
     def fresh(self) -> bool:
-        """Return whether this throttle equals a new one."""
+        """Return whether this throttle is as a new one would be: it has no limit, or a full credit."""
         pool = self._pool
         with pool.lock:
             return pool.bucket is None or pool.bucket.full(self._clock())
 
     def measured(self) -> dict[str, float]:
-        """Return bytes a second and the mean throttle time (ms) over the windows, by a broker's names."""
+        """Return bytes a second and the mean throttle time (ms) over the windows, by the names of a broker's
+        metrics.
+        """
         with self._lock:
             return {"byte-rate": self._bytes.rate, "throttle-time": self._waits.avg}

@@ -1,8 +1,7 @@
 """`Groups`: lists and describes groups, and resets or deletes their committed offsets.
 
-On disk: through `GroupOffsets`. If the store is open "r", each call reads `__consumer_offsets` anew and asks
-no coordinator: the members come from the log's
-records. A call is repeated while the coordinator loads,
+On disk: through `GroupOffsets`. If the store is open "r", each call reads `__consumer_offsets` anew, and the
+members come from its records instead of from a coordinator. A call is repeated while the coordinator loads,
 for at most a minute (Kafka: default.api.timeout.ms); after that it raises KafkaTimeoutError.
 Threads: any.
 """
@@ -155,8 +154,8 @@ def chosen_partitions(
     topics: Mapping[str, TopicInfo], partitions: Which, there: bool = True
 ) -> tuple[TopicPartition, ...]:
     """Return the named partitions in order; a topic's name stands for all its partitions. The partitions must
-    exist, unless `there` is False. Raises InvalidArgumentError if none is named,
-    UnknownTopicOrPartitionError.
+    exist, unless `there` is False. Raises InvalidArgumentError if `partitions` is empty,
+    UnknownTopicOrPartitionError if a partition does not exist.
     """
     if isinstance(partitions, str) or not isinstance(partitions, Iterable):
         raise InvalidTypeError(f"partitions must be a list, as [{partitions!r}]")
@@ -221,7 +220,7 @@ class Groups(Looking):
     def _reset_share(
         self, group: str, to: Reset, partitions: Which | None, dry_run: bool
     ) -> tuple[Moved, ...]:
-        """Reset a share group: its share partitions begin anew at the new start offsets (KIP-932)."""
+        """Give the partitions of a share group new states, which begin at the new start offsets (KIP-932)."""
         states = self.describe(group).partitions
         starts = {part.partition: part.committed for part in states if part.committed is not None}
         known = tuple(part.partition for part in states)
@@ -257,10 +256,10 @@ class Groups(Looking):
 
     @patient
     def delete_offsets(self, group: str, partitions: Which) -> set[TopicPartition]:
-        """Delete the offsets that the group committed in `partitions`, and return the partitions that had
-        an offset. Raises the errors of `delete`.
+        """Delete the offsets that the group committed in `partitions`, and return the partitions that had an
+        offset. Raises the errors of `delete`.
 
-        Name a deleted topic by its partitions. A share group's offsets are deleted for whole topics:
+        Name a deleted topic by its partitions. A share group's offsets can only be deleted for whole topics;
         InvalidArgumentError is raised if the group has more partitions of a topic than `partitions` names.
         """
         writer = self._writer()
@@ -286,7 +285,7 @@ class Groups(Looking):
         return shared(self._store, GroupOffsets)
 
     def _while_empty(self, group: str, run: Callable[[], T]) -> T:
-        """Return the result of `run`, during which the group has no members and gets none. Raises
+        """Call `run` while the group has no members and none can join; return its result. Raises
         NonEmptyGroupError.
         """
         coordinator = self._coordinator()

@@ -49,7 +49,9 @@ log = Logger("segstore")
 
 
 class GroupCoordinator(ShareRequests):
-    """Kafka's classic group coordinator (GroupMetadataManager). A store has one, as a shared part."""
+    """The coordinator of a store's classic, consumer and share groups (Kafka: GroupMetadataManager). A store
+    has one, which `shared` makes.
+    """
 
     def __init__(self, store: Store, clock: MonotonicMs = monotonic_ms) -> None:
         offsets = shared(store, GroupOffsets)
@@ -88,8 +90,8 @@ class GroupCoordinator(ShareRequests):
         """Return a ticket for the member's assignment; the leader passes the assignments of all members.
         `protocol` and `protocol_type` are not checked if they are None. Raises UnknownMemberIdError,
         IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError,
-        InconsistentGroupProtocolError; StorageError if the assignments could not be written: the leader may
-        sync again.
+        InconsistentGroupProtocolError; StorageError if the assignments could not be written, after which the
+        leader may sync again.
         """
 
         def sync(entry: GroupEntry) -> Ticket[bytes]:
@@ -214,7 +216,7 @@ class GroupCoordinator(ShareRequests):
         partitions: Collection[TopicPartition] = (),
     ) -> None:
         """Raise unless this member may commit offsets of these partitions now. Without a member (-1, "") only
-        a group that has no members takes commits. Raises UnknownMemberIdError, IllegalGenerationError,
+        a group that has no members may commit. Raises UnknownMemberIdError, IllegalGenerationError,
         FencedInstanceIdError, RebalanceInProgressError, StaleMemberEpochError.
         """
         metadata = ConsumerGroupMetadata(group_id, generation, member_id, group_instance_id)
@@ -227,8 +229,8 @@ class GroupCoordinator(ShareRequests):
     def while_valid(
         self, metadata: ConsumerGroupMetadata, partitions: Collection[TopicPartition], run: Callable[[], T]
     ) -> T:
-        """Return the result of `run`, called if a transaction may commit offsets of these partitions for this
-        member, or for a group named by its id alone. The group stays locked during `run`. Raises
+        """Call `run` if a transaction may commit offsets of these partitions for this member, or for a group
+        named by its id alone; return the result of `run`. The group stays locked during `run`. Raises
         UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError, StaleMemberEpochError.
         """
 
@@ -280,8 +282,8 @@ class GroupCoordinator(ShareRequests):
             return entry.group.generation if modern is None else modern.group.epoch
 
     def changes(self, group_id: str) -> int:
-        """Return the group's change counter: if it has changed since the last call, members ask for their
-        assignment again. Takes no lock.
+        """Return the group's change counter; members ask for their assignment again if the counter has
+        changed since the last call. Takes no lock.
         """
         entry = self._groups.get(group_id)
         return -1 if entry is None else entry.changes
@@ -293,7 +295,7 @@ class GroupCoordinator(ShareRequests):
         return self._offsets.groups().union(self._groups.ids())
 
     def while_empty(self, group_id: str, run: Callable[[], T]) -> T:
-        """Return the result of `run`, during which the group has no members and gets none. Raises
+        """Call `run` while the group has no members and none can join; return its result. Raises
         NonEmptyGroupError.
         """
 
@@ -305,7 +307,7 @@ class GroupCoordinator(ShareRequests):
         return self._groups.ask_held(group_id, ask)
 
     def while_subscribed(self, group_id: str, run: Callable[[Collection[str]], T]) -> T:
-        """Return the result of `run`, which gets the topics that members subscribe to. The subscriptions stay
+        """Call `run` with the topics that members subscribe to, and return its result. The subscriptions stay
         the same during `run`. Raises NonEmptyGroupError if the members' topics are not known,
         GroupNotFoundError for a share group.
         """
@@ -331,13 +333,15 @@ class GroupCoordinator(ShareRequests):
     # --- time ------------------------------------------------------------------------------------
 
     def run_due(self) -> None:
-        """End sessions and waits that are due in all groups. The table's alarm does so too; this is for
-        callers that run the clock themselves.
+        """Remove members whose sessions have expired, in all groups, and stop waits that are over. The group
+        table's alarm calls the same; `run_due` is for callers that set the clock.
         """
         self._groups.run_due()
 
     def close(self) -> None:
-        """End all memberships, because the store is being closed. Static members may come back."""
+        """Refuse further requests, and fail the tickets on which members wait, because the store is being
+        closed.
+        """
         self._groups.close()
 
 

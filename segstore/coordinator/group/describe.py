@@ -77,7 +77,9 @@ class Looking:
         return shared(self._store, GroupOffsets) if self._store.keeps else ReadOffsets(self._store)
 
     def _coordinator(self) -> GroupCoordinator | None:
-        """Return the coordinator of this process; without one, no group has members here."""
+        """Return the coordinator of this process, or None if it has none; then no group has members in this
+        process.
+        """
         return existing(self._store, GroupCoordinator) if self._store.keeps else None
 
     def _known(self, source: GroupOffsets | ReadOffsets) -> list[str]:
@@ -216,7 +218,9 @@ class Looking:
         return STABLE if self._kept_members(record) else EMPTY
 
     def _kept_members(self, record: GroupRecord | None) -> bool:
-        """Return whether the record's members may be alive, which is over when the writer's process ends."""
+        """Return whether the record's members may be alive, because another process has the store open for
+        writing.
+        """
         if record is None or not record.members or self._store.keeps:
             return False
         context = self._store.context
@@ -288,8 +292,8 @@ def share_group(source: GroupOffsets | ReadOffsets, group: str) -> ShareGroup | 
 
 
 def durable_states(store: Store, keys: Sequence[ShareKey]) -> dict[ShareKey, Durable]:
-    """Return the durable states of share partitions, without keys that have none; works also if the store is
-    open "r". Raises CorruptRecordError, StorageError, OffsetNotAvailableError.
+    """Return the durable states of these share partitions; a share partition that has no state is left out.
+    Works also if the store is open "r". Raises CorruptRecordError, StorageError, OffsetNotAvailableError.
     """
     if not keys:
         return {}

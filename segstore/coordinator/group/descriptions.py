@@ -42,7 +42,7 @@ class PartitionState:
 
     `start` and `end` are the log's offsets. `lag` is `end` minus the committed offset, as in Kafka; `unread`
     is the lag without records that retention removed. Each of these is None if it is not known; `error` has
-    the reason. `pending`: an open transaction is about to commit an offset.
+    the reason. `pending` is True if an open transaction has an offset to commit.
     """
 
     partition: TopicPartition

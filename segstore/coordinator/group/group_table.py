@@ -2,11 +2,11 @@
 
 On disk: a group's generation, members and assignment are records of `__consumer_offsets`. They are read at
 the first request to the group, and written when the group calls its `write`.
-Threads: any. A thread that reads or changes a group holds the group's lock; the table's lock is held only for
-a look-up. Requests don't wait long for a group: while it waits for the replicas of its last write, or the
-outcome of that write is unknown, requests get OffsetNotAvailableError, and may be repeated (Kafka:
-COORDINATOR_LOAD_IN_PROGRESS). An interrupt can't leave a group half changed: requests of the main thread run,
-in order, in a thread that runs no signal handler.
+Threads: any. A thread that reads or changes a group holds the group's lock; the table's lock is held only
+while a group is looked up, added or dropped. No request waits long for a group: while the group waits for the
+replicas of its last write, or the outcome of that write is unknown, a request gets OffsetNotAvailableError,
+and may be repeated (Kafka: COORDINATOR_LOAD_IN_PROGRESS). An interrupt can't leave a group half changed,
+because requests of the main thread run, in order, in a thread that runs no signal handler.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ log = Logger("segstore")
 
 
 class GroupTable:
-    """All groups in memory. Expired sessions and waits of a group are ended by its next request or by the
-    alarm.
+    """All groups in memory. Members whose sessions have expired are removed by the group's next request, or
+    by the alarm.
     """
 
     def __init__(self, store: Store, offsets: GroupOffsets, clock: MonotonicMs) -> None:
@@ -74,10 +74,10 @@ class GroupTable:
         self._shelter = Shelter("segstore-groups")
 
     def ask_held(self, group_id: str, ask: Callable[[GroupEntry], T], make: bool = True) -> T:
-        """Return the result of `ask` on the group, called under the group's lock after expired sessions were
-        ended. Waiting members are woken if the group changed. If an interrupt ends the caller's wait, `ask`
-        still runs before any later request. Without `make` a missing group is not created: `ask` gets an
-        empty group, which is dropped. Raises StoreClosedError.
+        """Return the result of `ask` on the group, called under the group's lock after members whose sessions
+        have expired were removed. Waiting members are woken if the group changed. If the caller's wait is
+        interrupted, `ask` still runs before any later request. Without `make` a missing group is not created:
+        `ask` gets an empty group, which is dropped. Raises StoreClosedError.
         """
         check_apart("what a group is asked")
         if self._store.context.forked:
@@ -107,7 +107,7 @@ class GroupTable:
                 self._alarm.set(due)
 
     def _is_ready(self, entry: GroupEntry) -> bool:
-        """End expired sessions of a group, and return whether the group still exists."""
+        """Remove members whose sessions have expired, and return whether the group still exists."""
         self._read_anew(entry)
         entry.expire(self._clock())
         self._read_anew(entry)  # a write of `expire` may have timed out
@@ -149,8 +149,8 @@ class GroupTable:
         return None if entry.has_members else entry.group.empty_since_ms
 
     def run_due(self) -> None:
-        """End the sessions and waits that are due in all groups."""
-        self._alarm.clear()  # first: a group that is loaded later sets the alarm anew
+        """Remove members whose sessions have expired, in all groups, and stop waits that are over."""
+        self._alarm.clear()  # first, because a group that is loaded later sets the alarm
         for group_id in self.ids():
             try:
                 self.ask_held(group_id, lambda entry: None, make=False)
@@ -165,7 +165,7 @@ class GroupTable:
         cleanupExpiredOffsets).
         """
         for group_id in set(self.ids()) - self._offsets.groups():
-            with suppress(OffsetNotAvailableError):  # the next sweep comes
+            with suppress(OffsetNotAvailableError):  # the next sweep drops the group
                 self.ask_held(group_id, self._drop_unkept, make=False)
 
     def _drop_unkept(self, entry: GroupEntry) -> None:
@@ -174,13 +174,15 @@ class GroupTable:
             self.drop(entry)
 
     def close(self) -> None:
-        """End all memberships, because the store is being closed. Static members may come back."""
+        """Refuse further requests, and fail the tickets on which members wait, because the store is being
+        closed.
+        """
         self._closed = True
         self._alarm.stop()
         self._shelter.close()
         for entry in list(self._groups.values()):
             while not self._end(entry):
-                """The lock is held by a late request, which ends with its write at the latest."""
+                """The lock is held by a late request, which releases it after its write at the latest."""
 
     def _end(self, entry: GroupEntry) -> bool:
         with suppress(OffsetNotAvailableError), entry.lock:
@@ -230,7 +232,7 @@ class GroupTable:
             found = run(consumer)
         except SegstoreError:
             if entry.is_sure and not (entry.is_kept or classic.pending or classic.members):
-                self.drop(entry)  # its first member could not join: there is no group
+                self.drop(entry)  # its first member could not join, so there is no group
             raise
         self._become_consumers(entry, consumer)
         return found
@@ -290,9 +292,10 @@ class GroupTable:
     def _downgrade(
         self, entry: GroupEntry, leaving: Collection[str], replaced: ClassicGroupMember | None = None
     ) -> None:
-        """Convert a consumer group to a classic group of the members that stay, and of `replaced`. The
-        members join anew, unless `replaced` is given and all others have their target assignment
-        (GroupMetadataManager: convertToClassicGroup). Raises StorageError.
+        """Convert a consumer group to a classic group of the members that stay, and of `replaced`, which
+        stands in for the last KIP-848 member. The members join anew, unless `replaced` is given and all
+        others have their target assignment (GroupMetadataManager: convertToClassicGroup). Raises
+        StorageError.
         """
         consumer, now = entry.consumer, self._clock()
         assert consumer is not None
@@ -356,12 +359,12 @@ class GroupTable:
             entry = self._put(self._restored(group_id), drops, make)
         with entry.lock:
             due = entry.due()
-        self._alarm.set(due)  # restored members may never come back
+        self._alarm.set(due)  # restored members that never come back expire
         return entry
 
     def _put(self, restored: GroupEntry, drops: int, make: bool) -> GroupEntry | None:
         """Return the table's group of this id: `restored`, unless another thread was first. Return None if a
-        group was dropped since `drops` was read: `restored` may be that group.
+        group was dropped since `drops` was read, because `restored` may be that group.
         """
         group_id = restored.group.group_id
         with self._lock:
@@ -370,7 +373,7 @@ class GroupTable:
             if drops != self._drops:
                 return None
             if make or restored.is_kept:
-                # A member of a dropped group must see another counter than it knows.
+                # A member of a dropped group must see a counter that differs from the one it knows.
                 restored.count(self._most_changes + 1)
                 self._groups[group_id] = restored
             return restored
@@ -449,5 +452,6 @@ class GroupTable:
         try:
             self._offsets.write_group(record)
         except SegstoreError:
-            # No request waits for this record. Only the generation's number is lost, and it had no members.
+            # No request waits for this record. If it is lost, only the number of a generation without members
+            # is lost.
             log.exception("group %s is empty now, which could not be written", group.group_id)

@@ -16,9 +16,10 @@ from segstore.mutex import BoundedLock
 
 class GroupEntry:
     """A group and its lock. `group` is the classic group, which is empty if there is a `consumer` group
-    (KIP-848) or a `share` group (KIP-932). `gone`: the group was dropped; a thread that waited for the lock
-    must look the group up again. `is_kept`: the log has records of the group. `is_sure`: memory agrees with
-    the log; False after a failed write that may still be committed.
+    (KIP-848) or a `share` group (KIP-932). `gone` is set once the group was dropped; a thread that has waited
+    for the lock must then look the group up again. `is_kept` says whether the log has records of the group.
+    `is_sure` is False after a failed write that may still be committed, because memory may then differ from
+    the log.
     """
 
     def __init__(self, group: ClassicGroup, is_kept: bool = True) -> None:
@@ -50,7 +51,7 @@ class GroupEntry:
         consumer: ConsumerMembership | None = None,
         share: ShareMembership | None = None,
     ) -> None:
-        """Replace the group, which counts as a change."""
+        """Replace the group, and raise the change counter."""
         before = self.changes
         self.group, self.consumer, self.share = group, consumer, share
         self.count(before + 1 - self.changes)
@@ -61,13 +62,13 @@ class GroupEntry:
         return bool(self.group.members or (modern is not None and modern.group.members))
 
     def expire(self, now: float) -> None:
-        """Remove members whose sessions have ended."""
+        """Remove members whose sessions have expired."""
         self.group.expire(now)
         modern = self.consumer or self.share
         if modern is not None:
             modern.expire(now)
 
     def due(self) -> float:
-        """Return the time of the next `expire` that has a session or a wait to end."""
+        """Return the time of the next `expire` that may remove a member or stop a wait."""
         modern = self.consumer or self.share
         return min(self.group.due(), math.inf if modern is None else modern.due())

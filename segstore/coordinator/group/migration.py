@@ -77,8 +77,8 @@ def _upgraded_member(
     assigned: Assignment,
     owned: set[tuple[bytes, int]],
 ) -> list[Change]:
-    """Return a member's records. `owned` has the partitions of the members so far; this member's
-    are added.
+    """Return a member's records. `owned` has the partitions of the members so far; the partitions of this
+    member are added.
     """
     protocol = group.protocol or group.vote()
     # A member that has just joined may not support the protocol that the group chose before.
@@ -112,8 +112,8 @@ def _pairs(assignment: Assignment) -> Iterator[tuple[bytes, int]]:
 def downgrade(
     group: ConsumerGroup, to: ClassicGroup, members: Iterable[ClassicGroupMember], topics: AssignableTopics
 ) -> dict[str, bytes]:
-    """Make the empty classic group `to` a stable group of these members, whose generation is the consumer
-    group's epoch. Return their assignments, which are their targets, by member id.
+    """Make the empty classic group `to` a stable group of these members; its generation is the epoch of the
+    consumer group. Return the targets of the members as their assignments, by member id.
     """
     for member in members:
         to.take_up(member)

@@ -126,7 +126,7 @@ class ShareRequests:
 
     def forget_share_topics(self) -> None:
         """Delete the states of share groups for topics that were deleted. Raises StorageError,
-        OffsetNotAvailableError; a group's next heartbeat deletes them too.
+        OffsetNotAvailableError; the next heartbeat of a group then deletes its states.
         """
         for group_id in self._offsets.share_groups():
             with suppress(GroupNotFoundError):  # the group was deleted after the list was read

@@ -25,8 +25,8 @@ PARTITION = 0
 
 
 class AdoptedTopic:
-    """The adopted ids of committed transactions. `in_doubt`: a transaction may have ended since the ids were
-    read, or may still end.
+    """The adopted ids of committed transactions. `in_doubt` is set if a transaction may have been committed
+    after the ids were read, or may still be committed.
     """
 
     def __init__(self, store: Store) -> None:
@@ -113,7 +113,9 @@ class AdoptedTopic:
 
 
 def _read(key: bytes, record: LastRecord) -> tuple[UnreadableRecord | None, Adoption | None]:
-    """Return an UnreadableRecord or None, and the adoption, which is None for a tombstone."""
+    """Return (UnreadableRecord, None) if the record can't be decoded, (None, None) for a tombstone, else
+    (None, adoption).
+    """
     if record.value is None:
         return None, None
     try:

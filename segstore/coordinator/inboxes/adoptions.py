@@ -4,16 +4,16 @@
 2. The transactional id, made of the sealed id, gets a producer, which fences and aborts an earlier attempt
 that died or hangs (KIP-98). If that attempt may have been committed, the ids are read again.
 3. The batches are appended to the leaders with acks="all", with the producer's id and sequences.
-4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas are synced.
-5. The transaction is committed. Until the commit is in `__transaction_state`, the next attempt or the next
-open aborts it; after that it is completed.
+4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas are synced. 5.
+The transaction is committed. Until the commit is in `__transaction_state`, the next attempt or the next open
+aborts it; after that it is completed.
 6. The markers are written, and become visible in all partitions at once. They are synced.
 
 So records and id are committed together, on any leader. Aborted records stay in the logs, as in Kafka;
 read_committed readers skip them.
 
-On disk: the partitions, through their leaders. Staged files are read outside of all locks: a directory that
-hangs stops only its own inbox. Threads: any.
+On disk: the partitions, through their leaders. Staged files are read outside of all locks, so a directory
+that hangs stops only its own inbox. Threads: any.
 """
 
 from __future__ import annotations
@@ -73,20 +73,22 @@ log = Logger("segstore")
 TRANSACTIONAL_ID = "__segstore_adopted/"
 """The prefix of adoptions' transactional ids; the sealed id follows."""
 PATIENCE = 20.0
-"""Seconds for which an adoption is retried while leaders are elected, or an earlier transaction
-is being ended.
+"""Seconds for which an adoption is retried while leaders are elected, or an earlier transaction is being
+completed.
 """
 PAUSE = 0.05
 TAKE_OVER = 30.0
-"""Seconds that an adoption waits for another adoption of the same id, which then counts as
-hanging and is fenced.
+"""Seconds that an adoption waits for another adoption of the same id; after that the other adoption counts as
+hanging, and is fenced.
 """
 
 _FENCED = (InvalidProducerEpochError, TransactionalIdNotFoundError, InvalidTxnStateError)
 
 
 def _moves(error: Exception) -> bool:
-    """Return whether a retry may help: a leader was lost, or an earlier attempt is still being ended."""
+    """Return whether a retry may help, because a leader was lost, or an earlier attempt is still being
+    completed.
+    """
     if isinstance(error, StorageError):  # the disk with the staged files raises a plain OSError
         return passes(error) and error.errno not in NO_ROOM
     return isinstance(error, NotLeaderOrFollowerError | ConcurrentTransactionsError)
@@ -110,7 +112,7 @@ class Adoptions:
         """Read the adopted ids. Raises CorruptRecordError, StorageError, NotLeaderOrFollowerError."""
         self._store = store
         if ADOPTED in store.topics():
-            shared(store, TransactionCoordinator)  # it ends transactions that an earlier process left open
+            shared(store, TransactionCoordinator)  # aborts transactions that an earlier process left open
         self.ids = AdoptedTopic(store)
         self._lock, self._over = Mutex(), Latch()
         self._under_way: dict[str, Latch] = {}
@@ -128,8 +130,8 @@ class Adoptions:
         once it is visible, and durable on all in-sync replicas.
 
         Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
-        OffsetsExhaustedError, IdempotencyConflictError if it can never be adopted; any other error if it
-        can't be adopted now.
+        OffsetsExhaustedError, IdempotencyConflictError if the manifest can never be adopted; any other error
+        if it can't be adopted now.
         """
         until = time.monotonic() + PATIENCE
         with self._alone(manifest.id):
@@ -149,7 +151,7 @@ class Adoptions:
         mine, until = Latch(), time.monotonic() + TAKE_OVER
         while (other := self._under_way.setdefault(id_, mine)) is not mine:
             if not other.wait(max(until - time.monotonic(), 0.0)):
-                self._under_way[id_] = mine  # the other attempt hangs: `begin` will fence its transaction
+                self._under_way[id_] = mine  # the other attempt hangs, so `begin` will fence its transaction
         try:
             yield
         finally:
@@ -222,7 +224,7 @@ class Adoptions:
         try:
             transaction.commit()
         except BaseException:
-            ids.in_doubt = True  # the commit may be decided: the next attempt, or the next open, ends it
+            ids.in_doubt = True  # if the commit is decided, the next attempt or open completes it
             raise
         with self._lock:
             self._unsettled[adoption.id] = adoption
@@ -266,8 +268,8 @@ class _Transaction:
             raise FencedAdoptionError(f"another one adopts the same id: {error}") from error
 
     def begin(self) -> None:
-        """Get a producer that fences all earlier ones, and ends their open transaction. Raises
-        ConcurrentTransactionsError if that is not possible yet; StorageError.
+        """Get a producer that fences all earlier producers of the id, after their open transaction was
+        aborted. Raises ConcurrentTransactionsError if that is not possible yet; StorageError.
         """
         longest = self._store.writer().config.transaction_max_timeout_ms
         self._identity = self._coordinator.init_producer_id(self._id, longest)
@@ -278,8 +280,8 @@ class _Transaction:
 
     @contextmanager
     def appending(self, at: TopicPartition) -> Iterator[Template]:
-        """Run a block that may append records with this template; the transaction can't be ended during the
-        block.
+        """Run a block that may append records with this template; the transaction can't be committed or
+        aborted during the block.
         """
         with self._coordinator.appending(self._id, self._identity, [at]):
             yield Template(TRANSACTIONAL_FLAG, *self._identity, 0)
@@ -294,8 +296,8 @@ class _Transaction:
             self._coordinator.complete(self._id)
 
     def abort(self) -> None:
-        """Abort the transaction. If that fails, the next attempt aborts it, or the coordinator after its
-        timeout.
+        """Abort the transaction. If that fails, the next attempt aborts it, or the coordinator does when the
+        transaction times out.
         """
         try:
             self._coordinator.end(self._id, self._identity, False)
@@ -317,7 +319,7 @@ def _append(
         for buffer, batches, size in _chunks(folder, file):
             with transaction.appending(at) as template:
                 template = template._replace(base_sequence=sequence)
-                chunk, records = _claimed(buffer, batches, size, template), int(batches["count"].sum())
+                chunk, records = _with_producer(buffer, batches, size, template), int(batches["count"].sum())
                 written = append(to.partition_for_write(), [chunk], records, claim_of(template, True))
             first = written if first < 0 else first
             end, sequence = written + records, (sequence + records) % SEQUENCES
@@ -337,7 +339,9 @@ def _chunks(folder: Folder, file: StagedFile) -> Iterator[tuple[NDArray[np.uint8
         raise StagedFilesError(f"{path}: the batch at byte {done} is damaged, or none")
 
 
-def _claimed(buffer: NDArray[np.uint8], batches: NDArray[np.void], size: int, template: Template) -> Encoded:
+def _with_producer(
+    buffer: NDArray[np.uint8], batches: NDArray[np.void], size: int, template: Template
+) -> Encoded:
     """Return the batches with the producer's id, epoch and sequences in their headers, and with new CRCs."""
     starts = np.concatenate(([0], np.cumsum(batches["count"], dtype=np.int64)[:-1]))
     batches["producer_id"], batches["producer_epoch"] = template.producer_id, template.producer_epoch

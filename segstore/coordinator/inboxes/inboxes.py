@@ -2,7 +2,7 @@
 
 A client stages in any inbox, and a thread of that inbox adopts the sealed manifests, so an inbox whose disk
 hangs delays no other. All inboxes share their ids: `__segstore_adopted` has them, and each directory has a
-copy in `.segstore/adopted`, in which its sealers look up an id.
+copy in `.segstore/adopted`, in which clients that seal a manifest there look up its id.
 
 On disk: the inboxes of the directories. Threads: any.
 """
@@ -71,8 +71,8 @@ class Inboxes:
             self._side.manager.failed(directory.broker, error)
 
     def _copy(self, adoption: Adoption) -> None:
-        """Copy an id to all directories, for their sealers. A directory that has no room or hangs copies it
-        later.
+        """Copy an id to all directories, for the clients that seal manifests there. A directory that has no
+        room or hangs copies the id later.
         """
         self._side.manager.on_each(
             lambda directory: directory.writer.inbox.note(adoption),
@@ -81,7 +81,7 @@ class Inboxes:
         )
 
     def adopt(self, id_: str, files: Sequence[StagedFile], /) -> Adoption:
-        """Adopt staged files, from the directory that has them all; the contract is `Inbox.adopt`."""
+        """Adopt staged files, from the directory that has all of them. Raises the errors of `Inbox.adopt`."""
         for directory in self._side.manager.online:
             inbox = directory.writer.inbox
             if all(inbox.folder.files.exists(inbox.folder.staged(file)) for file in files):
@@ -109,8 +109,8 @@ class _Adopter:
         self._store, self._directory, self._copy = store, directory, copy
 
     def adopt(self, manifest: Manifest) -> Adoption:
-        """Adopt a manifest; the contract is `Adoptions.adopt`. Raises ReplicaOfflineError if the directory is
-        offline.
+        """Adopt a manifest of this directory. Raises the errors of `Adoptions.adopt`, and ReplicaOfflineError
+        if the directory is offline.
         """
         directory, store = self._directory, self._store()
         if directory.error is not None:
@@ -124,7 +124,8 @@ class _Adopter:
 
 def serve_inboxes(store: Store) -> None:
     """Serve the inboxes of a store that was opened. If the adopted ids can't be read yet, because too few
-    replicas are in sync, the store opens all the same, and sealers wait until the ids are read.
+    replicas are in sync, the store opens all the same, and clients that seal a manifest wait until the ids
+    are read.
     """
     try:
         shared(store, Inboxes).serve(store)

@@ -2,9 +2,9 @@
 groups.
 
 On disk: records, and tombstones, of the topic. Threads: any. Each partition of the topic has a lock for its
-reads and writes. Memory changes after the log. A request does not wait under the lock until a replica leads,
-or shows all committed records: it gets OffsetNotAvailableError, and may be repeated (Kafka:
-COORDINATOR_LOAD_IN_PROGRESS). A write waits under the lock for the replicas, at most
+reads and writes. Memory is changed after the log. While no replica leads, or the leader does not yet show all
+committed records, a request does not wait under the lock, but gets OffsetNotAvailableError, and may be
+repeated (Kafka: COORDINATOR_LOAD_IN_PROGRESS). A write waits under the lock for the replicas, at most
 offsets.commit.timeout.ms.
 """
 
@@ -28,8 +28,9 @@ T = TypeVar("T")
 
 
 class CachedPartition:
-    """A partition of the topic in memory; `state` is None before it was loaded. `is_sure`: readers see all
-    appended records; False after an append that timed out or was interrupted, which may be committed later.
+    """A partition of the topic in memory; `state` is None before it was loaded. `is_sure` is True if readers
+    see all appended records, False after an append that timed out or was interrupted, whose records may be
+    committed later.
     """
 
     def __init__(self, number: int) -> None:
@@ -63,7 +64,8 @@ class OffsetsCache:
     def _look_up(self, partition: int, look: Callable[[OffsetsState], T]) -> T:
         """Return the result of `look` on a partition's state, called under the partition's lock."""
         cached = self._partition(partition)
-        # Not a generator-based context manager: an interrupt's exception would keep its frame, and the lock.
+        # Not a generator-based context manager, because the exception of an interrupt would keep its frame,
+        # and so the lock.
         with cached.lock:
             return look(self._state(cached))
 
@@ -75,14 +77,15 @@ class OffsetsCache:
         if cached.state is None:
             source = self._topic.log(cached.number)
             if source is None:
-                # A missing topic's state is not cached: the number of its partitions is not known yet.
+                # The state of a missing topic is not cached, because the number of its partitions is not
+                # known yet.
                 return OffsetsState()
             source.check_committed()
-            # read before the load, so that the load sees all
+            # asked before the load, so that the load reads all records
             cached.is_sure = cached.is_sure or source.shows_all
             state = load(source)
             if not cached.is_sure:
-                return state  # not cached: records may be committed later
+                return state  # not cached, because more records may be committed later
             cached.state = state
         return cached.state
 
@@ -106,13 +109,13 @@ class OffsetsCache:
         self, group: str, write: Callable[[OffsetsState, OffsetsWriter], T], checked: bool = True
     ) -> T:
         """Return the result of `write`, called with the state and a writer of the group's partition; a
-        missing topic is created. The partition is loaded again later if its log may have more than memory:
-        `write` was interrupted, or its records are not committed yet.
+        missing topic is created. If `write` was interrupted, or its records are not committed yet, the
+        partition is loaded again later, because its log may have more than memory.
         """
         target = self._topic.writable(group)
         cached = self._partition(target.partition)
         with cached.lock:
-            self._check_decided(cached, group)  # a later write would be committed after the undecided one
+            self._check_decided(cached, group)  # no write may follow an undecided one
             state = self._state(cached)
             if checked:
                 state.known(group)

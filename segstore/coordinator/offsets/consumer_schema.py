@@ -89,7 +89,8 @@ class PartitionMetadata(NamedTuple):
 
 class ClassicMember(NamedTuple):
     """The part of a member's subscription that only the classic protocol has (Kafka: ClassicMemberMetadata):
-    its session timeout, and its protocols in order of preference, with its subscription as bytes.
+    the member's session timeout, and its protocols in order of preference, each with the member's
+    subscription as bytes.
     """
 
     session_timeout_ms: int
@@ -147,7 +148,7 @@ class Current(NamedTuple):
     since: AssignmentEpochs = NO_EPOCHS
 
     def assigned_in(self, topic: bytes, number: int) -> int | None:
-        """Return the epoch in which a partition was assigned; None if it is not this member's."""
+        """Return the epoch in which a partition was assigned; None if the member does not own it."""
         held = self.assigned.get(topic, _NONE), self.revoking.get(topic, _NONE)
         if not any(number in numbers for numbers in held):
             return None
@@ -222,7 +223,8 @@ def _subscription(value: ConsumerMemberValue) -> Any:
         subscribed_topic_regex=value.topic_regex,
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         server_assignor=value.server_assignor,
-        # Kafka writes this null too: without it the field's default would be read, a classic member.
+        # Kafka writes this null too, because a reader would otherwise use the field's default, a classic
+        # member.
         classic_member_metadata=None if value.classic is None else _classic(kind, value.classic),
     )
 

@@ -2,8 +2,9 @@
 shared part of a store.
 
 On disk: owns the topic `__consumer_offsets` (its modules are `topic` and `schema`). A commit is one record
-batch, appended at once: a crash keeps all of it or nothing.
-Threads: any. Each partition of the topic has a lock for its reads and writes. Memory changes after the log.
+batch, appended at once, so a crash keeps all of it or nothing.
+Threads: any. Each partition of the topic has a lock for its reads and writes. Memory is changed after the
+log.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ class OffsetsCleanup(ShareRecords):
         gone: dict[str, set[TopicPartition]] = {}
         for partition in self._topic.ids:
             seen = self._look_up(partition, partial(self._seen, partition))
-            # Without the lock: the coordinator holds a lock of its own while it asks for offsets.
+            # Called without the partition's lock, because the coordinator asks for offsets under a lock of
+            # its own.
             since = {name: find_since(name) for name in seen}
             for name, before in seen.items():
                 old = self._look_up(partition, partial(self._expire_group, name, since[name], now, *before))
@@ -109,8 +111,8 @@ class OffsetsCleanup(ShareRecords):
         }
 
     def _may_expire(self, group: str, partition: int) -> bool:
-        """Return whether this is the group's partition; in a copy of a broker's directory a record may be in
-        another one.
+        """Return whether this is the group's partition; in a copy of a broker's directory a group may also
+        have records in another partition.
         """
         return self._topic.partition_for(group) == partition
 
@@ -151,8 +153,8 @@ class OffsetsCleanup(ShareRecords):
             self.expire()
 
     def _empty_since(self, group: str) -> int | None:
-        """Return since when a group is empty, without a coordinator: members of a classic group ended with
-        the last process at the latest; members of a consumer group may come back.
+        """Return since when a group is empty, if there is no coordinator. Members of a classic group count as
+        gone since the store was opened; members of a consumer group may come back.
         """
         group_state = self._look_up(
             self._topic.partition_for(group), lambda state: state.groups.get(group, GroupState())
@@ -234,8 +236,8 @@ class GroupOffsets(OffsetsCleanup):
         producer_epoch: int,
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
-        """Commit offsets within the producer's transaction; they count once `complete` is called with its
-        outcome.
+        """Commit offsets within the producer's transaction; they count once `complete` reports that the
+        transaction was committed.
 
         Raises the errors of `commit`, and InvalidProducerEpochError.
         """
@@ -265,14 +267,14 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
     def complete(self, producer_id: int, committed: bool, partitions: Collection[int]) -> None:
-        """Apply the end of the producer's transaction to its pending offsets in these partitions of the
-        topic, after its markers were written: committed offsets count, others are dropped.
+        """Apply the outcome of the producer's transaction to its pending offsets in these partitions of the
+        topic, after the markers were written: a commit makes the offsets count, an abort drops them.
         """
         with self._lock:
             loaded = [cached for number, cached in self._partitions.items() if number in partitions]
         for cached in loaded:
             while not _ended(cached, producer_id, committed):
-                """The lock is held by a late write; without this loop memory would miss the end."""
+                """The lock is held by a late write; without this loop memory would miss the outcome."""
 
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None = None
@@ -381,9 +383,11 @@ class GroupOffsets(OffsetsCleanup):
 
 
 def _ended(cached: CachedPartition, producer_id: int, committed: bool) -> bool:
-    """Apply the end of a producer's transaction; return False if the partition could not be locked."""
+    """Apply the outcome of a producer's transaction; return False if the partition could not be locked in
+    time.
+    """
     with suppress(OffsetNotAvailableError), cached.lock:
-        # A partition that is loaded later is loaded with its marker.
+        # A partition that is not loaded yet gets the outcome from the marker, when it is loaded.
         if cached.state is not None:
             cached.state.end(producer_id, committed)
         return True

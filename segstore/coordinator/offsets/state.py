@@ -1,8 +1,8 @@
 """The state of one partition of `__consumer_offsets` in memory: its load, its changes, and the expiry of
 offsets.
 
-The last record of a key in the log counts, whenever its transaction was committed, as in compaction. Commits
-of an open transaction wait in `pending`, by producer id.
+The last record of a key in the log counts, as in compaction, no matter when its transaction was committed.
+Commits of an open transaction wait in `pending`, by producer id.
 On disk: only reads. Threads: under the lock of the partition, which `cache` owns.
 """
 
@@ -173,7 +173,7 @@ class OffsetsState:
         self.groups.setdefault(group, GroupState()).refused[key] = reason
 
     def end(self, producer_id: int, committed: bool) -> None:
-        """Apply the end of a producer's transaction."""
+        """Apply the outcome of a producer's transaction."""
         for (group, partition), stored in self.pending.pop(producer_id, {}).items():
             if committed:
                 self.put_offset(group, partition, stored.commit, stored.at)
@@ -208,9 +208,9 @@ has members.
 def expired(
     group_state: GroupState, since: int | None, now_ms: int, retention_ms: int
 ) -> list[TopicPartition]:
-    """Return the partitions whose committed offsets have outlived the retention. It counts from the time when
-    the group became empty; if the group never had members, or no member subscribes to the topic, it counts
-    from the commit.
+    """Return the partitions whose committed offsets are older than the retention. The age counts from the
+    time when the group became empty; from the commit, if the group never had members, or no member subscribes
+    to the topic.
     """
     record = group_state.record
     if since is not None:
@@ -226,7 +226,7 @@ def expired(
 
 
 def _over(commit: OffsetCommitValue, base: int, now_ms: int, retention_ms: int) -> bool:
-    if commit.expires >= 0:  # only Kafka before 2.1 wrote these
+    if commit.expires >= 0:  # only Kafka before 2.1 wrote an expiry time
         return now_ms >= commit.expires
     return now_ms - (base if base >= 0 else commit.timestamp) >= retention_ms
 

@@ -96,7 +96,7 @@ class OffsetsTopic:
 
     def held(self, offsets: Mapping[TopicPartition, StoredCommit]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the commits for topics that exist now. Commits for a deleted topic of the same name are left
-        out; their tombstones are missing if the deletion was interrupted.
+        out; an interrupted deletion leaves such commits without tombstones.
         """
         return {tp: own.commit.offset for tp, own in offsets.items() if self._is_of(tp.topic, own.commit)}
 
@@ -122,7 +122,7 @@ class OffsetsTopic:
 # Checks of commits, and their write as one record batch. Threads: any; an `OffsetsWriter` belongs to one
 # thread, which holds the partition's lock.
 
-_NUMBERS = 36  # bytes of a record's varints and attributes, at most
+_NUMBERS = 36  # an upper bound of a record's varints and attributes, in bytes
 
 
 class OffsetsWriter:

@@ -61,7 +61,8 @@ class Quotas:
             WeakValues[tuple[str, Entity], SharedBucket](),
             WeakValues[_Key, QuotaThrottle](),
         )
-        # Throttles whose credit is not full: a client that is closed and made anew must not get it back.
+        # Throttles whose credit is not full are kept here, so that a client does not get a full credit by
+        # closing and starting anew.
         self._used: dict[QuotaThrottle, None] = {}
         self._limits = self._read()
 
@@ -124,9 +125,9 @@ class Quotas:
         return kept
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Return byte-rate (bytes/s) and throttle-time (ms), a broker's names, of recently active clients
-        that have a limit. The keys are "Produce.<client id>" or "Fetch.<client id>", with "<user>." before
-        the client id if the client has authenticated.
+        """Return byte-rate (bytes/s) and throttle-time (ms), as a broker names them, for recently active
+        clients that have a limit. The keys are "Produce.<client id>" or "Fetch.<client id>", with "<user>."
+        before the client id if the client has authenticated.
         """
         with self._lock:
             throttles = self._live.items()
@@ -172,7 +173,7 @@ class Quotas:
             return self._writer.kept.limits()
 
     def _use(self, throttle: QuotaThrottle) -> None:
-        self._used[throttle] = None  # one atomic step, without the lock
+        self._used[throttle] = None  # atomic, so it needs no lock
 
     def _bound(self, key: _Key) -> tuple[int, Entity] | None:
         """Return the limit of a client, and the entity that shares it; None without a limit."""

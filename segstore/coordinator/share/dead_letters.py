@@ -2,8 +2,8 @@
 (KIP-1191; Kafka: ShareGroupDLQStateManager, ShareGroupDLQRecordFetcher).
 
 On disk: appends to the dead letter topic, and creates it if that is allowed. A record's state ARCHIVING is
-durable before its dead letter is appended, and ARCHIVED is written after that: after a crash in between the
-record is copied again, with the same headers.
+durable before its dead letter is appended, and ARCHIVED is written after the append. So after a crash in
+between the record is copied again, with the same headers.
 Threads: any thread calls `add`; the store's scheduler copies, one share partition after the other, and within
 one in the order in which records became dead letters. If a disk is full, or replicas do not answer, a share
 partition's dead letters wait for the next try. After any other failure, which is logged and counted, the
@@ -86,7 +86,9 @@ class DeadLetterQueue:
         self._plan(0.0)
 
     def close(self) -> None:
-        """Copy the dead letters that can be copied at once; after the next open a load finds the others."""
+        """Copy the dead letters that can be copied at once; the others are found when their share partitions
+        are loaded after the next open.
+        """
         self.copy()
         self._closed = True
 
@@ -132,7 +134,7 @@ class DeadLetterQueue:
             except StoreClosedError:
                 return True
             except NotLeaderOrFollowerError:
-                return False  # a fenced share partition's next load finds these records ARCHIVING
+                return False  # the next load of the share partition finds these records ARCHIVING
             except SegstoreError as error:
                 if passes(error):
                     log.warning("dead letters of share partition %s wait: %s", leader.key, error)
@@ -154,7 +156,7 @@ class DeadLetterQueue:
         turn = ShareTurn()
         leader.change(turn, lambda core: core.dead_lettered(first, last))
         letters = leader.letters
-        while letters and first <= letters[0].first <= last:  # the queue is not in the order of offsets
+        while letters and first <= letters[0].first <= last:  # a later one may have lower offsets
             letter = letters.popleft()
             if letter.last > last:
                 letters.appendleft(letter._replace(first=last + 1))
@@ -217,7 +219,7 @@ class DeadLetterQueue:
 
 
 def _neighbours(leader: ShareLeader) -> list[DeadLetter]:
-    """Return the first dead letters in the queue that have adjacent offsets."""
+    """Return the dead letters at the head of the queue that have adjacent offsets."""
     found: list[DeadLetter] = []
     for letter in list(leader.letters):
         if found and letter.first != found[-1].last + 1:

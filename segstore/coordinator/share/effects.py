@@ -2,8 +2,8 @@
 fetches, dead letters (rules Q33, Q34, Q103 of docs/queue-rules.md).
 
 On disk: writes through `state_log`. Threads: any; no lock of a share partition is held during a write of its
-state or a wake. An interrupt fences the share partitions with pending writes: only the log knows their
-outcome.
+state or a wake. An interrupt fences the share partitions with pending writes, because only the log knows
+whether these were made.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class ShareEffects:
     def _end(
         self, turn: ShareTurn, leader: ShareLeader, token: int, error: SegstoreError | None
     ) -> SegstoreError | None:
-        """End a write, and return its error, if any."""
+        """Complete a write, and return its error, if any."""
         if error is not None and isinstance(error, FENCING):
             self._leaders.fence([leader.key])
             self._waiters.wake(leader.key.group)
@@ -120,7 +120,7 @@ class ShareEffects:
             return error or fenced
         if error is not None:
             log.warning("the state of share partition %s could not be written: %s", leader.key, error)
-            self._timer.plan(leader)  # the failed write's records are locked again
+            self._timer.plan(leader)  # the records of the failed write are locked again
         return error
 
     def plan(self, leader: ShareLeader) -> None:
@@ -128,7 +128,7 @@ class ShareEffects:
         self._timer.plan(leader)
 
     def expire(self, leaders: Iterable[ShareLeader]) -> None:
-        """End the expired locks of share partitions (rule Q36)."""
+        """Release the expired locks of share partitions (rule Q36)."""
         turn = ShareTurn()
         try:
             for leader in leaders:

@@ -2,9 +2,9 @@
 SharePartition.acquire).
 
 On disk: logs are only read. Threads: any. One fetch at a time has a share partition's fetch lock, from the
-choice of the fetch offset to the grant (rule Q16 of docs/queue-rules.md). Between the two the log is read
-without any other lock (rule Q104). A fetch that finds the fetch lock taken skips the share partition, and its
-group is woken once the lock is free.
+choice of the fetch offset to the grant (rule Q16 of docs/queue-rules.md). In between the log is read without
+any other lock (rule Q104). A fetch that finds the fetch lock taken skips the share partition, and its group
+is woken once the lock is free.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class AcquiredPartition:
     """The acquired records of one partition, or the partition's `error`.
 
     `acquired` has disjoint runs of offsets in order; `stretch` has the whole batches from the first to the
-    last of them, which also contain other records. `token` is for `ShareCoordinator.cancel`.
+    last acquired offset, and so also records that were not acquired. `token` is for
+    `ShareCoordinator.cancel`.
     """
 
     __slots__ = ("acquired", "error", "leader", "log", "partition", "stretch", "token", "topic", "topic_id")
@@ -187,7 +188,7 @@ class ShareFetch:
             if leader.is_fetched:
                 leader.is_missed = True
                 return None
-            # All offsets from `next_new` on are new: a grant takes at most `want` of them.
+            # All offsets from `next_new` on are new, and a grant takes at most `want` of them.
             fetch = _GrantFetch(leader, offset, max(offset, core.next_new) + want - 1)
             leader.fetcher = weakref.ref(fetch)
             return fetch

@@ -27,8 +27,8 @@ class ShareKey(NamedTuple):
 
 
 def parse_share_key(text: str) -> ShareKey:
-    """Return the key of a text that `str` of a key has returned. A group id may contain colons, so the text
-    is parsed from its end. Raises InvalidRequestError if the form is wrong.
+    """Return the key whose `str` is `text`. A group id may contain colons, so the text is parsed from its
+    end. Raises InvalidRequestError if the form is wrong.
     """
     parts = text.rsplit(":", 2)
     if len(parts) == 3 and parts[0] and names.is_topic_id(parts[1]) and _is_partition(parts[2]):

@@ -1,9 +1,9 @@
-"""`LockTimer`: ends the acquisition locks of a store's share partitions in time (Kafka:
+"""`LockTimer`: releases the expired acquisition locks of a store's share partitions in time (Kafka:
 AcquisitionLockTimerTask, one object per batch or offset).
 
 Nothing is on disk. Threads: any; the store's scheduler calls `ring`. A share partition is in the heap once,
-at the end of its earliest lock at the time of planning. If locks were ended or renewed since, the only cost
-is one look at the share partition (rule Q37 of docs/queue-rules.md).
+with the expiry time that its earliest lock had when it was planned. If that lock was released or renewed
+since, the timer only checks the share partition once too often (rule Q37 of docs/queue-rules.md).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class LockTimer:
             return
         with self._lock:
             heappush(self._heap, (due, next(self._count), leader))
-            leader.planned = due  # last: if the line above is interrupted, the next call plans again
+            leader.planned = due  # last, so that after an interrupt above the next call plans again
         self._alarm.set(due)
 
     def ring(self) -> None:
-        """End the expired locks."""
+        """Release the expired locks, and plan the next expiry."""
         self._alarm.clear()
         due = self._due(self._clock())
         try:

@@ -1,7 +1,7 @@
 """`ShareMetrics`: counters and gauges of a store's share groups, under Kafka's names (Kafka:
 ShareGroupMetrics, SharePartitionMetrics). Kafka's rates are totals here.
 
-Nothing is on disk. Threads: any; of two counts at the same moment one may be lost.
+Nothing is on disk. Threads: any; if two threads count at the same moment, one count may be lost.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 SharePartition.maybeInitialize).
 
 On disk: reads the durable states, and writes the first start offset of each share partition, through
-`state_log`. Threads: any. Each share partition has a lock for calls of its core; no thread waits for anything
-else under it. A share partition that was left half changed, by an interrupt or an error of the core, is
-fenced, and loaded again by the next request: as after a crash, only its acquisition locks are lost.
+`state_log`. Threads: any. Each share partition has a lock for calls of its core; a thread that holds it waits
+for nothing. A share partition that was left half changed, by an interrupt or an error of the core, is fenced,
+and loaded again by the next request; only its acquisition locks are lost, as after a crash.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ log = Logger("segstore")
 
 class ShareTurn:
     """The outcomes that one call has collected from share partitions: `due` are to be carried out,
-    `under_way` are being written. If a turn is garbage collected before its writes have ended, after an
-    interrupt, its share partitions are fenced.
+    `under_way` are being written. If an interrupt leaves a turn to be garbage collected before its writes
+    have completed, its share partitions are fenced.
     """
 
     __slots__ = ("__weakref__", "due", "under_way")
@@ -60,8 +60,8 @@ class ShareTurn:
         self.under_way: list[tuple[ShareLeader, Outcome]] = []
 
     def abandon(self) -> None:
-        """Fence the share partitions whose writes have not ended, or whose dead letters were not queued: only
-        the log knows their outcome.
+        """Fence the share partitions whose writes have not completed, or whose dead letters were not queued,
+        because only the log knows their state.
         """
         for leader, outcome in (*self.due, *self.under_way):
             if outcome.write is not None or outcome.dead_letters:
@@ -69,13 +69,14 @@ class ShareTurn:
 
 
 class ShareLeader:
-    """A share partition in memory, and its lock. `is_fenced`: another object replaces it, or will.
+    """A share partition in memory, and its lock. `is_fenced` is set if this object must not be used any more,
+    and the next request loads another one.
 
     `fetcher` refers weakly to the fetch that has the fetch lock, so the lock is free once that fetch object
-    is gone; `is_missed`: another fetch has found the lock taken. `planned` is the time at which the timer
-    next looks at the acquisition locks; `used` is the time of the last request. `writes` maps the tokens of
-    pending writes to their turns; `letters` has the dead letters that are not copied yet. `timeouts` counts
-    the offsets whose locks expired.
+    is gone; `is_missed` is set if another fetch has found the fetch lock taken. `planned` is the time at
+    which the timer next looks at the acquisition locks; `used` is the time of the last request. `writes` maps
+    the tokens of pending writes to their turns; `letters` has the dead letters that are not copied yet.
+    `timeouts` counts the offsets whose locks expired.
     """
 
     __slots__ = (
@@ -107,7 +108,7 @@ class ShareLeader:
             self._begin()
             try:
                 found = event(self.core)
-            except SegstoreError:  # an event raises this before its first change
+            except SegstoreError:  # an event raises an error only before its first change
                 self._changing = False
                 raise
             self._changing = False
@@ -140,7 +141,7 @@ class ShareLeader:
         self._changing = True  # stays True if the event is interrupted
 
     def expire(self, now: float, limits: Limits) -> Outcome:
-        """End the expired locks; called within `ask`."""
+        """Release the expired locks; called within `change`."""
         outcome = self.core.expire(now, limits)
         if outcome.write is not None:
             self.timeouts += sum(last - first + 1 for first, last, _, _ in outcome.write.batches)
@@ -316,7 +317,7 @@ class ShareLeaders:
 
 
 class _Load:
-    """A load of one share partition; other threads wait for its lock."""
+    """A load of one share partition. Other threads wait for its lock for a bounded time."""
 
     def __init__(self, key: ShareKey) -> None:
         def late() -> OffsetNotAvailableError:

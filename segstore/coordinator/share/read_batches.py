@@ -29,8 +29,8 @@ _OF_ONE = 256
 
 class BatchesRead(NamedTuple):
     """Record batches of one segment, in order. `positions` has the positions of the batches in the file of
-    `stretch`, and the end of the last batch; `end` is the offset after the last batch. `aborted` has the
-    offsets of aborted transactions, for a group that reads only committed records.
+    `stretch`, and the position after the last batch; `end` is the offset after the last batch. `aborted` has
+    the offsets of aborted transactions, for a group that reads only committed records.
     """
 
     batches: Sequence[ReadBatch]
@@ -68,8 +68,8 @@ def read_batches(
     large: bool,
 ) -> BatchesRead | None:
     """Return the batches from the one with `offset` on, up to `max_bytes` and to the batch with offset
-    `enough`; None if there are none. With `min_one` the first batch may be larger than `max_bytes`. `large`:
-    earlier batches were large.
+    `enough`; None if there are none. With `min_one` the first batch may be larger than `max_bytes`. `large`
+    says whether the batches of the last read were large.
 
     Raises OffsetOutOfRangeError, CorruptRecordError, StorageError, StoreClosedError.
     """

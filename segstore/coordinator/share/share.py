@@ -2,7 +2,7 @@
 acknowledgements (KIP-932; Kafka: SharePartitionManager). A shared part of a store.
 
 On disk: reads logs; writes the state of acknowledged records through `state_log`, and dead letters through
-`dead_letters`. Threads: any; a thread waits for another thread's log or disk only in a write of state. No
+`dead_letters`. Threads: any; a thread waits for the disk work of another thread only in a write of state. No
 method waits for records: `on_available` and the store's publications signal when to ask again.
 """
 
@@ -42,8 +42,8 @@ At = tuple[str, int]
 
 
 class ShareOffsets(NamedTuple):
-    """The durable state of a share partition in tools (rule Q97 of docs/queue-rules.md): the start offset, -1
-    if it is not known, the leader epoch, and the lag, -1 if it is not known.
+    """The durable state of a share partition as tools show it (rule Q97 of docs/queue-rules.md): the start
+    offset, -1 if it is not known, the leader epoch, and the lag, -1 if it is not known.
     """
 
     start: int
@@ -121,14 +121,14 @@ class ShareCoordinator:
         return self._waiters.add(group, wake)
 
     def may_wait(self, group: str, partitions: Iterable[At]) -> bool:
-        """Return whether `acquire` or `acknowledge` of these partitions may wait for disks or replicas: a
-        partition or its state must be loaded, or the log must be searched for aborted transactions. Return
-        True if that is not known.
+        """Return whether `acquire` or `acknowledge` of these partitions may wait for disks or replicas,
+        because a partition or its state must be loaded, or the log must be searched for aborted transactions.
+        Return True also if that is not known.
         """
         try:
             return any(self._may_wait(self._leaders.get(group, *at)) for at in partitions)
         except SegstoreError:
-            return True  # the request itself meets the error again, and reports it
+            return True  # the request will get the same error, and report it
 
     def _may_wait(self, leader: ShareLeader | None) -> bool:
         if leader is None or self._states.write_may_wait(leader.key):
@@ -175,8 +175,8 @@ class ShareCoordinator:
         return found
 
     def release(self, group: str, member: str, partitions: Iterable[At]) -> None:
-        """Release all records that a member has acquired in these partitions, because its session has ended
-        (rule Q35). If a release can't be written, that is logged, and the records' locks expire later.
+        """Release all records that a member has acquired in these partitions, because its session was closed
+        (rule Q35). If a release can't be written, the error is logged, and the records' locks expire later.
         """
         self._context.check_writable()
         limits, now = self._settings.share_limits(group), self._clock()
@@ -194,7 +194,7 @@ class ShareCoordinator:
             self._waiters.wake(group)
 
     def drop_group(self, group: str) -> None:
-        """Drop the share partitions of a group whose last session has ended (rule Q60)."""
+        """Drop the share partitions of a group whose last session was closed (rule Q60)."""
         self._leaders.fence_group(group)
 
     def drop_idle(self) -> None:
@@ -249,8 +249,8 @@ class ShareCoordinator:
             turn.abandon()
 
     def close(self) -> None:
-        """Drop all share partitions, because the store is being closed: locks are lost, and waiting fetches
-        are woken. Dead letters that wait for the disk are copied after the next open.
+        """Drop all share partitions with their locks, and wake waiting fetches, because the store is being
+        closed. Dead letters that wait for the disk are copied after the next open.
         """
         self._closed = True
         self._timer.stop()

@@ -1,5 +1,5 @@
-"""`doubts`: the faults in the effective records of `__share_group_state`, which are the last snapshot of each
-share partition and the updates after it.
+"""`doubts`: the faults in the effective records of `__share_group_state`: the last snapshot of each share
+partition, and the updates after that snapshot.
 
 On disk: only reads. Threads: any; functions without state.
 """

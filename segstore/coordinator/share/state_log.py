@@ -95,8 +95,8 @@ class StateLog:
         offset (Kafka: InitializeShareGroupState). The topic is created if it is missing.
 
         Raises FencedStateEpochError if a larger state epoch is known, UnknownTopicOrPartitionError,
-        InvalidRequestError, StorageError, OffsetNotAvailableError, and the errors of replicas; share
-        partitions without an error are begun.
+        InvalidRequestError, StorageError, OffsetNotAvailableError, and the errors of replicas; the share
+        partitions that had no error are initialised all the same.
         """
         if states:
             self._topic.make()
@@ -104,14 +104,14 @@ class StateLog:
 
     def write(self, writes: Mapping[ShareKey, Update]) -> dict[ShareKey, SegstoreError | None]:
         """Change states; return, for each share partition, None once the change is in the log, or the error
-        (Kafka: WriteShareGroupState). Changes of one partition of the topic are one append, together with
-        those of other threads at the same time.
+        (Kafka: WriteShareGroupState). The changes in one partition of the topic are one append, which also
+        has the changes that other threads make at the same time.
 
         Errors: InvalidRequestError if the share partition is not initialised, or a number is invalid;
         FencedStateEpochError, FencedLeaderEpochError for an epoch below the known one;
         UnknownTopicOrPartitionError; NotEnoughReplicasError. Nothing was written after any of these, or after
         OffsetNotAvailableError unless its text names an interrupt. After any other error the change may be in
-        the log: the next call finds out.
+        the log, which the next call reads.
         """
         requests = list(starmap(UpdateRequest, writes.items()))
         self._write(requests)
@@ -165,9 +165,9 @@ class StateLog:
 
     def snapshot_cold(self) -> None:
         """Write a snapshot of each share partition whose last one is older than
-        share.coordinator.cold.partition.snapshot.interval.ms, so that it does not block `prune`. Nothing is
-        written if all share partitions in the same partition of the topic have such a snapshot already.
-        Raises the errors of `delete`.
+        share.coordinator.cold.partition.snapshot.interval.ms, so that old snapshots don't block `prune`.
+        Nothing is written if all share partitions in the same partition of the topic have such a snapshot
+        already. Raises the errors of `delete`.
         """
         before = self._clock() - self._config.share_coordinator_cold_partition_snapshot_interval_ms
         for state_partition in self._read():
@@ -224,8 +224,8 @@ def _raise_first(requests: Sequence[StateRequest]) -> None:
 
 def _cold(table: StateTable, before: int) -> list[ShareKey]:
     """Return the share partitions whose last snapshot was written at `before` or earlier. Return none if
-    `snapshot_cold` has already written the last snapshots of all: these have the creation time of the
-    snapshots before them.
+    `snapshot_cold` has written the last snapshot of every share partition, which shows in a write time that
+    differs from the creation time.
     """
     heads = list(table.heads())
     if all(state.created_ms != state.written_ms for _, state in heads):

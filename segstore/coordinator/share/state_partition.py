@@ -1,9 +1,10 @@
 """`StatePartition`: one partition of `__share_group_state`, read and written under its lock.
 
-On disk: appends records. Threads: any. Memory changes after the log. Requests that wait for the lock at the
-same time become one append, made by the thread that gets the lock. A request does not wait under the lock
-until a replica leads, or shows all committed records: it gets OffsetNotAvailableError, and may be repeated. A
-write waits under the lock for the replicas, at most share.coordinator.write.timeout.ms.
+On disk: appends records. Threads: any. Memory is changed after the log. Requests that wait for the lock at
+the same time become one append, made by the thread that gets the lock. While no replica leads, or the leader
+does not yet show all committed records, a request does not wait under the lock, but gets
+OffsetNotAvailableError, and may be repeated. A write waits under the lock for the replicas, at most
+share.coordinator.write.timeout.ms.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ _terms: Callable[[tuple[Any, ...]], StateTerms] = partial(tuple.__new__, StateTe
 
 
 class StatePartition:
-    """One partition of the topic. `is_sure`: readers see all appended records; False after an append that
-    timed out or was interrupted, which may be committed later.
+    """One partition of the topic. `is_sure` is True if readers see all appended records, False after an
+    append that timed out or was interrupted, whose records may be committed later.
     """
 
     def __init__(self, number: int, topic: StateTopic, config: StoreConfig, clock: Clock) -> None:
@@ -93,7 +94,8 @@ class StatePartition:
         if source is None:
             return StateTable(self._updates_per_snapshot)  # the table of a missing topic is not cached
         source.check_committed()
-        is_sure = self._is_sure or source.shows_all  # before the log is read
+        # asked before the log is read, so that the read sees all records
+        is_sure = self._is_sure or source.shows_all
         table = load(source, self._updates_per_snapshot)
         if is_sure and not self._is_writing:
             self._table, self._is_sure = table, True
@@ -113,7 +115,7 @@ class StatePartition:
 
     def write(self, requests: Sequence[StateRequest]) -> None:
         """Write the records of requests, and set the requests' outcomes. Raises OffsetNotAvailableError if
-        the lock is not free in time: another thread may have written the requests, or may still do so.
+        the lock is not free in time; another thread may have written the requests, or may still write them.
         """
         if self._lock._is_owned():
             raise refused(under_way(), "write()")
@@ -124,7 +126,7 @@ class StatePartition:
                     if not request.is_done:
                         self._write_all()
         finally:
-            if self._queue:  # after an interrupt, or if the lock was not free in time
+            if self._queue:  # the write was interrupted, or the lock was not free in time
                 with suppress(ValueError):
                     self._queue.remove(requests)
 
@@ -221,7 +223,7 @@ class StatePartition:
 
 
 def _end(requests: Sequence[StateRequest], error: SegstoreError) -> None:
-    """End the requests that have no outcome yet with the error."""
+    """Fail the requests that have no outcome yet."""
     for request in requests:
         if not request.is_done:
             request.end(copy_of(error))
@@ -237,7 +239,7 @@ def _encoded(request: StateRequest, change: StateChange) -> _Drafted:
 
 
 def _fitting(drafted: list[_Drafted], most: int) -> list[_Drafted]:
-    """Return the records with at most `most` bytes in key and value; larger ones end with
+    """Return the records with at most `most` bytes in key and value; the requests of larger records fail with
     RecordTooLargeError.
     """
     fitting = []
@@ -251,8 +253,8 @@ def _fitting(drafted: list[_Drafted], most: int) -> list[_Drafted]:
 
 
 def _is_unwritten(error: SegstoreError, target: PartitionLog, end: int) -> bool:
-    """Return whether a failed append left nothing in the log; `end` was the log's end before it."""
-    # A disk may refuse a record, or only its sync; one replica may have a record that another has refused.
+    """Return whether a failed append left nothing in the log, whose end was at `end` before."""
+    # A disk may refuse only the sync of a record, and one replica may have a record that another has refused.
     if may_be_written(error) or (target.has_replicas and isinstance(error, StorageError)):
         return False
     try:

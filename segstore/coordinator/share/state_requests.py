@@ -53,7 +53,7 @@ class Ahead(NamedTuple):
 
 
 def ahead_of(current: SharePartitionState | None, before: Ahead | None, change: StateChange) -> Ahead:
-    """Return the earlier updates for the next request, after a change."""
+    """Return the `Ahead` that the next request of the share partition gets, after `change`."""
     head = _head(current, before)
     if change.delta is None or head is None:
         return Ahead(None, 0)
@@ -68,9 +68,9 @@ def _head(current: SharePartitionState | None, before: Ahead | None) -> Durable 
 
 class Update(NamedTuple):
     """A change of a share partition's state (Kafka: WriteShareGroupState). `start` is the start offset before
-    the change, -1 if it is not known; `complete` is the count after it. Without `lead` the record has the
-    leader epoch of the state. With `lead` (Kafka: ReadShareGroupState) the record has this `leader_epoch`,
-    and is not written if it would change nothing.
+    the change, -1 if it is not known; `complete` is the count after the change. Without `lead` the record has
+    the leader epoch of the state. With `lead` (Kafka: ReadShareGroupState) the record has this
+    `leader_epoch`, and is not written if it would change nothing.
     """
 
     state_epoch: int
@@ -82,8 +82,8 @@ class Update(NamedTuple):
 
 
 class StateRequest:
-    """A request for a record of a share partition. `is_done`: the record was written, none is needed, or
-    `error` is set.
+    """A request for a record of a share partition. `is_done` is True once the record was written, no record
+    is needed, or `error` is set.
     """
 
     __slots__ = ("error", "is_done", "key")
@@ -141,7 +141,7 @@ class UpdateRequest(StateRequest):
         return StateChange(self.key, _next(whole, terms.now)._replace(created_ms=terms.now))
 
     def may_follow(self, current: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
-        """Return True unless a snapshot is due: the snapshot must contain all earlier updates."""
+        """Return True unless a snapshot is due, because the snapshot must contain all earlier updates."""
         return (
             current is not None
             and ahead.head is not None
@@ -186,7 +186,7 @@ class InitialiseRequest(StateRequest):
 
 
 class RaiseRequest(StateRequest):
-    """A request for a snapshot with a larger state epoch, whose start may be lower than the state's."""
+    """A request for a snapshot with a larger state epoch, and a start that may be lower than before."""
 
     __slots__ = ("state", "state_epoch")
 

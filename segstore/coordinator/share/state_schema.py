@@ -37,7 +37,7 @@ class StateKind(IntEnum):
 
 
 _KEYS = {StateKind.SNAPSHOT: "ShareSnapshotKey", StateKind.UPDATE: "ShareUpdateKey"}
-_BATCH = struct.Struct(">qqbhx")  # the last byte says that a batch has no tagged fields
+_BATCH = struct.Struct(">qqbhx")  # the last byte is the number of tagged fields, 0
 _UPDATE = struct.Struct(">hiiq")  # version, snapshot epoch, leader epoch, start
 _COMPLETE = struct.Struct(">bbbi")  # number of tagged fields, tag, size, count
 _UNTAGGED = b"\0"
@@ -71,7 +71,8 @@ def update_value(delta: StateDelta) -> bytes:
     """Return the value of a ShareUpdate. Raises InvalidArgumentError if a number is out of range."""
     snapshot_epoch, leader_epoch, start, complete, batches = delta
     try:
-        # Each acknowledgement writes an update: the generic codec would take ten times as long.
+        # Encoded by hand, because each acknowledgement writes an update, and the generic codec takes ten
+        # times as long.
         parts = [_UPDATE.pack(VERSION, snapshot_epoch, leader_epoch, start), uvarint(len(batches) + 1)]
         parts += _stored(batches)
         parts.append(_UNTAGGED if complete == UNKNOWN else _COMPLETE.pack(1, 0, 4, complete))

@@ -30,8 +30,8 @@ from segstore.storage.store.partition_log import PartitionLog
 
 
 class StateChange(NamedTuple):
-    """The change that a record makes to a share partition: a snapshot or a delta; with neither the record is
-    a tombstone.
+    """The change that a record makes to a share partition: a snapshot or a delta; if both are None, the
+    record is a tombstone.
     """
 
     key: ShareKey
@@ -40,10 +40,10 @@ class StateChange(NamedTuple):
 
 
 class SharePartitionState:
-    """The state of a share partition in `fold`. `updates` is the number of ShareUpdate records since a
-    snapshot was due. `state_epoch` and `leader_epoch` are the largest of all records; the state may have
-    lower ones. `newer` is the reason if the share partition can't be used, because it has a record of a newer
-    version.
+    """The state of a share partition in `fold`. `updates` is the number of ShareUpdate records since the last
+    snapshot that was due because of updates. `state_epoch` and `leader_epoch` are the largest of all records;
+    the state may have lower ones. `newer` is the reason if the share partition can't be used, because it has
+    a record of a newer version.
     """
 
     __slots__ = ("fold", "leader_epoch", "newer", "state_epoch", "updates")
@@ -117,7 +117,7 @@ class StateTable:
         state = self._states.setdefault(key, SharePartitionState())
         state.fold.snapshot(snapshot)
         state.newer = ""
-        # otherwise the snapshot was not one that updates had made due
+        # If `updates` is lower, the snapshot had another cause, and the count goes on.
         if state.updates >= self.updates_per_snapshot:
             state.updates = 0
         state.state_epoch = max(state.state_epoch, snapshot.state_epoch)

@@ -1,9 +1,9 @@
 """The topic `__share_group_state`: its creation, its partitions, and writes to it.
 
-On disk: the topic. It is not compacted, because the updates of a share partition have another key than its
-snapshot; outdated records are pruned. It is created with Kafka's settings when the first share partition is
-initialised; a broker's topic becomes this store's own with the first write. The partition of a share
-partition's records is chosen by Java's hash of its key (Kafka: ShareCoordinatorService.partitionFor).
+On disk: the topic, which is not compacted, because the updates of a share partition have another key than its
+snapshot; outdated records are pruned. The topic is created with Kafka's settings when the first share
+partition is initialised; a broker's topic becomes this store's own with the first write. The partition of a
+share partition's records is chosen by Java's hash of its key (Kafka: ShareCoordinatorService.partitionFor).
 Threads: any; each call asks the store for the partitions that exist.
 """
 
@@ -28,14 +28,13 @@ from segstore.storage.store.store import Store
 TOPIC = SHARE_GROUP_STATE
 _AS_KAFKA = Template(base_sequence=0)
 """A share coordinator's batches have no producer, but a base sequence (Kafka: CoordinatorRuntime)."""
-_AROUND = HEADER_SIZE + 36  # bytes of the batch header, and at most of the record's varints and attributes
+_AROUND = HEADER_SIZE + 36  # an upper bound of the bytes around a record's key and value
 
 
 class TopicsSeen:
     """A snapshot of the store's topics, until one is created, altered or deleted. `ids` are the existing
-    partitions of `__share_group_state`. `is_ours` is False if the topic is missing, or was created by a
-    broker. `partition_for` returns the partition for a share partition's records, also before the topic
-    exists.
+    partitions of `__share_group_state`. `is_ours` is False if the topic is missing, or is still a broker's.
+    `partition_for` returns the partition for a share partition's records, also before the topic exists.
     """
 
     __slots__ = ("_sources", "_store", "_writers", "ids", "is_ours", "partition_for", "topics")

@@ -31,7 +31,7 @@ class ShareWaiters:
 
     def __init__(self) -> None:
         self._lock = Mutex()
-        self._by_group: dict[str, tuple[ShareWaiter, ...]] = {}  # immutable values: `wake` takes no lock
+        self._by_group: dict[str, tuple[ShareWaiter, ...]] = {}  # immutable values, so `wake` takes no lock
 
     def add(self, group: str, wake: Wake) -> ShareWaiter:
         """Register `wake`, which any thread may call; it must not wait."""

@@ -3,5 +3,5 @@
 `producer_ids` allocates producer ids; `coordinator` handles requests and moves transactions from state to
 state; `state_log` keeps the state of each transactional id in `__transaction_state`, in the bytes of
 `schema`; `metadata` has the states and their order; `markers` writes the markers into the partitions; `lost`
-ends transactions that a power cut left open.
+commits or aborts transactions that a power cut left open.
 """

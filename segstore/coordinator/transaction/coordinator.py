@@ -1,15 +1,15 @@
-"""`TransactionCoordinator`: the producers of transactional ids, and the ends of their transactions (Kafka:
-TransactionCoordinator).
+"""`TransactionCoordinator`: the producers of transactional ids, and the commits and aborts of their
+transactions (Kafka: TransactionCoordinator).
 
 On disk: the topic `__transaction_state` through `state_log`, and the markers in the partitions through
-`markers`. The outcome is decided once Prepare is in that log, which is written before the first marker;
-Complete is written after the last marker. A step that fails in between is tried again by the store's
+`markers`. The outcome is decided once Prepare is in `__transaction_state`. Prepare is written before the
+first marker, Complete after the last marker. A step that fails in between is tried again by the store's
 scheduler, and by the next open.
 
-Threads: any. Each transactional id has a lock, which a producer's appends hold too: no record of a
-transaction is written after its end, also if the coordinator ends it. Requests of the main thread run in a
-thread where no signal handler runs: an interrupt leaves no lock taken, and the producer may repeat its
-request.
+Threads: any. Each transactional id has a lock, which a producer's appends hold too, so no record of a
+transaction is written after its commit or abort, also if the coordinator aborts it. Requests of the main
+thread run in a thread that runs no signal handler, so an interrupt leaves no lock taken, and the producer may
+repeat its request.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ FIRST_RETRY, LONGEST_RETRY = 0.1, 30.0  # seconds
 
 
 class Upkeep:
-    """Background calls of the coordinator by the scheduler. After `failed`, `end_abandoned` is called again,
-    with pauses that double.
+    """Calls the coordinator from the scheduler. After a failure it calls `end_abandoned` again, and doubles
+    the pause each time.
     """
 
     def __init__(self, coordinator: TransactionCoordinator, store: Store) -> None:
@@ -91,7 +91,7 @@ class Upkeep:
             if self._planned:
                 return
             self._scheduler.after(self._pause, self._task(lambda c: self._again(c)))
-            self._planned = True  # last: if the line above is interrupted, the next failure plans the retry
+            self._planned = True  # last, so that after an interrupt above the next failure plans a retry
             self._pause = min(self._pause * 2, LONGEST_RETRY)
 
     def _again(self, coordinator: TransactionCoordinator) -> None:
@@ -146,7 +146,7 @@ class Transitions:
         forget it.
         """
         known = entry.metadata
-        # None: the id has no record
+        # `known` is None if the id has no record.
         raised = None if known is None else self._lost.raised(known, self._clock())
         if raised is not None and raised is not known:
             try:
@@ -157,7 +157,7 @@ class Transitions:
     def _new_id(self) -> int:
         return shared(self._store, ProducerIds).next()
 
-    # --- ends ---------------------------------------------------------------------------------
+    # --- commits and aborts -------------------------------------------------------------------
 
     def decide(self, entry: TransactionEntry, commit: bool) -> None:
         """Decide the outcome of the ongoing transaction by writing Prepare; without an ongoing transaction an
@@ -180,7 +180,9 @@ class Transitions:
         self._sync_decision(entry)
 
     def _sync_decision(self, entry: TransactionEntry) -> None:
-        """Make the decision of a commit durable before any of its markers can be. Raises StorageError."""
+        """Make the decision of a commit durable before any of its markers can be durable. Raises
+        StorageError.
+        """
         known = entry.known
         if known.state is TransactionState.PREPARE_COMMIT and self._ending.durable(known.partitions):
             self._entries.sync(entry)
@@ -193,14 +195,16 @@ class Transitions:
             )
 
     def try_complete(self, entry: TransactionEntry, *, synced: bool = False) -> bool:
-        """Write the markers and Complete of a decided transaction, and end lost transactions of the producer.
-        On failure, plan a retry and return False. `synced`: the caller has already synced the decision.
+        """Write the markers and Complete of a decided transaction, after the markers of the producer's lost
+        transactions. Return True, or plan a retry and return False if that fails. `synced`: the caller has
+        already synced the decision.
         """
         known = entry.metadata
         if known is None:
             return True
         try:
-            self._lost.end(known.producer_id)  # first: a marker ends any transaction of its producer
+            # First, because a marker completes any open transaction of its producer.
+            self._lost.end(known.producer_id)
             if known.state.prepared:
                 if not synced:  # an earlier sync may have failed
                     self._sync_decision(entry)
@@ -214,18 +218,19 @@ class Transitions:
 
 # --- abandoned ---------------------------------------------------------------------------------
 
-# Ends transactions whose producer will not end them: its process is gone, it is too slow, or it can't go on.
-# Threads: any; takes one entry's lock at a time.
+# Aborts transactions that their producer will not commit or abort, because its process is gone, it is too
+# slow, or it can't go on; completes transactions whose outcome is decided. Threads: any; takes one entry's
+# lock at a time.
 
 
 class Abandoned:
-    """Ends abandoned transactions; after a failure `upkeep` calls `end_abandoned` again."""
+    """Aborts or completes abandoned transactions; after a failure `upkeep` calls `end_abandoned` again."""
 
     def __init__(self, entries: Entries, transitions: Transitions, lost: Lost, upkeep: Upkeep) -> None:
         self._entries, self._transitions, self._lost, self._upkeep = entries, transitions, lost, upkeep
 
     def end_all(self) -> None:
-        """End transactions that producers of an earlier process left open, and ends that failed before."""
+        """Abort transactions that producers of an earlier process left open, and complete decided ones."""
         for entry in self._entries.all():
             with entry.lock:
                 known = entry.metadata
@@ -250,7 +255,7 @@ class Abandoned:
                 known = entry.metadata
                 if known is None or known.state is not TransactionState.ONGOING:
                     continue
-                # An orphan is ended below, unless its producer ends it first.
+                # An orphan is aborted below, unless its producer commits or aborts it first.
                 entry.orphan = known.started_ms + known.timeout_ms < now
         self.end_all()
 
@@ -268,9 +273,9 @@ class Abandoned:
 
 
 class TransactionCoordinator:
-    """The transaction coordinator of a store, which has one. The constructor ends the transactions that
-    producers in an earlier process left open; transactions of remote producers go on, as over a broker's
-    restart.
+    """The transaction coordinator of a store, which has one. The constructor aborts the transactions that
+    producers in an earlier process left open; transactions of remote producers go on, as they do when a
+    broker restarts.
     """
 
     def __init__(self, store: Store) -> None:
@@ -306,9 +311,9 @@ class TransactionCoordinator:
         producers.
 
         An open transaction of an earlier producer is aborted. With `expected`, only the last producer may
-        take over (KIP-360), and may repeat the request. `remote`: the producer is in another process, and
-        outlives this one. Raises InvalidTxnTimeoutError, ProducerFencedError; ConcurrentTransactionsError and
-        StorageError, after which a retry may help.
+        take over (KIP-360), and may repeat the request. `remote` says that the producer is in another
+        process, and outlives this process. Raises InvalidTxnTimeoutError, ProducerFencedError;
+        ConcurrentTransactionsError and StorageError, after which a retry may help.
         """
         longest = self._config.transaction_max_timeout_ms
         if not 0 < timeout_ms <= longest:
@@ -333,8 +338,9 @@ class TransactionCoordinator:
     def appending(
         self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
     ) -> Iterator[None]:
-        """Run a block that may append records of the transaction to these partitions. They are added to the
-        transaction in `__transaction_state` first, and the transaction can't be ended during the block.
+        """Run a block that may append records of the transaction to these partitions. The partitions are
+        first added to the transaction in `__transaction_state`. The transaction can't be committed or aborted
+        during the block.
 
         Raises ProducerFencedError, TransactionalIdNotFoundError; ConcurrentTransactionsError and
         StorageError, after which a retry may help.
@@ -356,7 +362,8 @@ class TransactionCoordinator:
     @contextlib.contextmanager
     def verifying(self, transactional_id: str, identity: Identity) -> Iterator[frozenset[TopicPartition]]:
         """Run a block with the partitions of the producer's open transaction, an empty set without one. The
-        transaction can't be ended during the block, so no record is written after its marker (KIP-890).
+        transaction can't be committed or aborted during the block, so no record is written after the marker
+        (KIP-890).
 
         Raises ProducerFencedError, TransactionalIdNotFoundError, ConcurrentTransactionsError.
         """
@@ -370,10 +377,10 @@ class TransactionCoordinator:
         """Commit or abort the open transaction; return the next producer id and epoch of the producer.
 
         On return the outcome is decided. Markers that can't be written now are written later; until then the
-        next request gets ConcurrentTransactionsError. A producer may repeat the request under the epoch that
-        its end, or a timeout, has ended. Raises ProducerFencedError; InvalidTxnStateError for a commit
-        without an open transaction, or if the other outcome was decided; StorageError, after which the same
-        call may help.
+        next request gets ConcurrentTransactionsError. A producer may repeat the request under its old epoch,
+        after its commit or abort, or a timeout, has raised the epoch. Raises ProducerFencedError;
+        InvalidTxnStateError for a commit without an open transaction, or if the other outcome was decided;
+        StorageError, after which the same call may help.
         """
         return self._shelter.call(partial(self._end, transactional_id, identity, commit))
 
@@ -395,8 +402,8 @@ class TransactionCoordinator:
             return after.producer_id, after.producer_epoch
 
     def has_ended(self, transactional_id: str, identity: Identity) -> bool:
-        """Return whether the producer's last transaction is ended. The producer may not know this; it may
-        repeat the same end, and go on. Raises TransactionalIdNotFoundError.
+        """Return whether the producer's last transaction was committed or aborted. A producer that missed the
+        answer may repeat the same request, and go on. Raises TransactionalIdNotFoundError.
         """
         with self._entries.locked(transactional_id) as entry:
             return entry.has_ended(identity)
@@ -438,7 +445,7 @@ class TransactionCoordinator:
     # --- background work -------------------------------------------------------------------
 
     def end_abandoned(self) -> None:
-        """End transactions that an earlier process left open, and ends that failed before."""
+        """Abort transactions that an earlier process left open, and complete decided transactions."""
         self._abandoned.end_all()
 
     def abort_timed_out(self) -> None:
@@ -456,7 +463,7 @@ class TransactionCoordinator:
 
     def close(self) -> None:
         """Abort the open transactions of this process's producers, because they can't go on. If an abort
-        fails, the next open ends the transaction.
+        fails, the next open aborts the transaction.
         """
         self._shelter.close()
         self._abandoned.abort_open()

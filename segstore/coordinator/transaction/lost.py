@@ -1,11 +1,11 @@
 """`Lost`: transactions that are open in a partition, but that `__transaction_state` lost in a power cut.
 
 A power cut may cut the end of `__transaction_state` and of each partition separately. Suppose that a
-transaction is open in a partition, and `__transaction_state` does not have it as open or ending. Then it was
-committed if any record of a commit remains, in `__transaction_state` or as a marker in some partition;
+transaction is open in a partition, and `__transaction_state` does not have it as ongoing or decided. Then it
+was committed if any record of a commit remains, in `__transaction_state` or as a marker in some partition;
 otherwise it is aborted. A producer that keeps its epoch (KIP-98) has many transactions in one epoch, which
 are identified by their first records.
-On disk: reads the partitions; ends open transactions through `markers`.
+On disk: reads the partitions; commits or aborts open transactions through `markers`.
 Threads: one thread creates the object; any thread may call `end`.
 """
 
@@ -45,8 +45,8 @@ class Dangling(NamedTuple):
 
 
 class Decisions:
-    """The decisions that remain for producers that keep their epoch. `outcomes` maps each transaction to
-    whether it was committed.
+    """The decisions in `__transaction_state` for producers that keep their epoch, as far as compaction has
+    left them. `outcomes` maps each transaction to whether it was committed.
     """
 
     def __init__(self, decided: Iterable[TransactionMetadata] = ()) -> None:
@@ -58,8 +58,8 @@ class Decisions:
             self._last[m.producer_id] = m.begins
 
     def is_of(self, m: TransactionMetadata, dangling: Dangling) -> bool:
-        """Return whether `dangling`, in an epoch of `m`, is the transaction that `m` has open or is ending.
-        Otherwise it is an earlier transaction of the epoch, which was decided, or the next one.
+        """Return True if `dangling`, in an epoch of `m`, is the ongoing or decided transaction of `m`; False
+        if it is an earlier, decided transaction of the epoch, or the next one.
         """
         last = self._last.get(m.producer_id)
         if m.state.prepared and m.client_version < EPOCH_EACH and last is not None:
@@ -99,7 +99,7 @@ class Lost:
                 continue
             try:
                 transactions = transaction_markers.open_transactions(self._store.partition(*at))
-            except SegstoreError as error:  # consumers of this partition fail too
+            except SegstoreError as error:  # a consumer of this partition gets the same error
                 if passes(error):
                     raise
                 log.warning("transactions of %s-%d are not known: %s", *at, error)
@@ -111,7 +111,7 @@ class Lost:
                 if m is None or not m.covers(each.producer_epoch):
                     found.add(dangling)
                 elif m.state is not TransactionState.ONGOING or m.client_version < EPOCH_EACH:
-                    theirs[dangling] = m  # otherwise the epoch has only this transaction
+                    theirs[dangling] = m  # an ongoing transaction of EPOCH_EACH is alone in its epoch
         if found or theirs:
             ids = {each.producer_id for each in (*found, *theirs)}
             self._decisions = Decisions(self._state_log.decided(ids))
@@ -129,7 +129,7 @@ class Lost:
     def _epochs(self, at: TopicPartition, producer_ids: Collection[int]) -> dict[int, int]:
         try:
             return transaction_markers.producer_epochs(self._store.partition(*at), producer_ids)
-        except SegstoreError as error:  # appends to this partition fail too
+        except SegstoreError as error:  # an append to this partition gets the same error
             if passes(error):
                 raise
             log.warning("producers of %s-%d are not known: %s", *at, error)
@@ -163,7 +163,9 @@ class Lost:
         return (m.producer_id, m.transaction_epoch) in self._committed
 
     def has_end(self, m: TransactionMetadata) -> bool:
-        """Return whether the id's open transaction was ended, and `__transaction_state` lost the decision."""
+        """Return whether the id's open transaction was committed or aborted, and `__transaction_state` lost
+        the decision.
+        """
         return m.producer_id in self.newer or self.was_committed(m)
 
     def raised(self, m: TransactionMetadata, now: int) -> TransactionMetadata:
@@ -174,8 +176,9 @@ class Lost:
         return m.emptied(newer, now) if newer > m.producer_epoch and m.state.idle else m
 
     def end(self, producer_id: int) -> None:
-        """End the producer's lost transactions, so that readers don't wait for them for ever, and no later
-        record joins them. An undecided transaction is ended with the next epoch. Raises StorageError.
+        """Commit or abort the producer's lost transactions, so that readers don't wait for them for ever, and
+        no later record joins them. The markers of an undecided transaction have the next epoch. Raises
+        StorageError.
         """
         for dangling in [each for each in self._open if each.producer_id == producer_id]:
             ended = self._decisions.outcomes.get(dangling)

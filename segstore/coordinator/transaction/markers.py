@@ -47,11 +47,12 @@ class MarkerWriter:
         self.end(decided.partitions, marker, decided.transaction_epoch)
 
     def end(self, partitions: Collection[TopicPartition], marker: Marker, transaction_epoch: int) -> None:
-        """Make the end of a transaction visible in all its partitions at once, then in the groups' offsets,
-        and durable as the partitions' settings require. `transaction_epoch` is the epoch of its records. A
-        repeated call does nothing; deleted partitions need no marker. Raises StorageError: either no reader
-        sees any of the markers, or all readers see them and they may not be durable. If a damaged partition
-        can't be opened, its error is raised after the other partitions have their markers.
+        """Write the markers of a transaction, make them visible in all its partitions at once, then apply the
+        outcome to the groups' offsets, then flush the markers as the partitions' settings require.
+        `transaction_epoch` is the epoch of the transaction's records. A repeated call does nothing; deleted
+        partitions need no marker. Raises StorageError, after which either no reader sees any of the markers,
+        or all readers see them, but the markers may not be durable. If a damaged partition can't be opened,
+        its error is raised after the other partitions have their markers.
         """
         unusable: list[SegstoreError] = []
         shown = self._show(self._logs(partitions, unusable), marker, transaction_epoch)
@@ -59,7 +60,7 @@ class MarkerWriter:
         if kept:
             from segstore.coordinator.offsets.group_offsets import GroupOffsets
 
-            # Partitions of `__consumer_offsets` that are loaded later are loaded with their markers.
+            # If no offsets are loaded, a later load of `__consumer_offsets` reads the markers.
             offsets = existing(self._store, GroupOffsets)
             if offsets is not None:
                 offsets.complete(marker.producer_id, marker.kind == COMMIT, kept)
@@ -71,7 +72,8 @@ class MarkerWriter:
         try:
             return transaction_markers.show_end(logs, marker, transaction_epoch)
         except InvalidProducerEpochError as error:
-            # A power cut took the end of `__transaction_state`: some partitions already know a later epoch.
+            # Some partitions know a later epoch, because a power cut has cut the end of
+            # `__transaction_state`.
             log.warning("%s", error)
             known = marker.producer_id, marker.producer_epoch
             logs = [each for each in logs if transaction_markers.producer_epoch(each, known[0]) <= known[1]]

@@ -13,11 +13,11 @@ from segstore.coordinator.structs import TopicPartition
 from segstore.records.header import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 
 MAX_EPOCH = (1 << 15) - 2
-"""The last epoch that a producer gets; one more is reserved for the end of its transaction."""
+"""The last epoch that a producer gets; the next epoch is reserved for the markers of its last transaction."""
 
 EPOCH_EACH = 2
-"""This store's transaction.version (KIP-890): an end raises the epoch, so that each transaction has an epoch
-of its own. In earlier versions a commit does not raise the epoch.
+"""This store's transaction.version (KIP-890): each commit or abort raises the epoch, so that each transaction
+has an epoch of its own. In earlier versions a commit does not raise the epoch.
 """
 
 EPOCH_KEPT = 0
@@ -78,11 +78,11 @@ BEFORE = {
 class TransactionMetadata(NamedTuple):
     """The state of one transactional id. Times are ms since the epoch, -1 for none.
 
-    If the end of a transaction uses up the epochs, `next_producer_id` takes over once the end is complete;
-    `previous_producer_id` is the id before. `client_version` is the transaction.version. `remote` is 1 if the
-    producer is a client of a server, so it outlives this process. `begins`: the first record of the
-    transaction in each partition that has one, for a decision that keeps the epoch; None in all other states,
-    or if a partition could not be read.
+    If the commit or abort of a transaction uses up the epochs, the producer gets `next_producer_id` once all
+    markers are written; `previous_producer_id` is the producer id before. `client_version` is the
+    transaction.version. `remote` is 1 if the producer is a client of a server, so it outlives this process.
+    `begins`: the first record of the transaction in each partition that has one, for a decision that keeps
+    the epoch; None in all other states, or if a partition could not be read.
     """
 
     producer_id: int
@@ -112,8 +112,9 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def last_ended(self) -> tuple[int, int] | None:
-        """Return the producer id and epoch of the transaction that was ended last; its producer may repeat
-        the end (KIP-890). None if there was no end, or the end kept the epoch.
+        """Return the producer id and epoch of the transaction that was committed or aborted last; its
+        producer may repeat that request (KIP-890). None if there was no such transaction, or the epoch was
+        kept.
         """
         if (
             self.state in (TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.DEAD)
@@ -130,9 +131,9 @@ class TransactionMetadata(NamedTuple):
         return self.producer_epoch >= MAX_EPOCH
 
     def covers(self, producer_epoch: int) -> bool:
-        """Return whether records of this epoch belong to the transaction that is open or being ended."""
+        """Return whether records of this epoch belong to the ongoing or decided transaction."""
         if self.client_version < EPOCH_EACH and self.state is TransactionState.PREPARE_ABORT:
-            # a broker raises the epoch before it aborts for a takeover
+            # if a producer takes over, a broker raises the epoch before it aborts the transaction
             return producer_epoch <= self.producer_epoch
         return producer_epoch == self.transaction_epoch
 
@@ -172,11 +173,11 @@ class TransactionMetadata(NamedTuple):
         )
 
     def decided(self, commit: bool, now: int, next_producer_id: int = NO_PRODUCER_ID) -> TransactionMetadata:
-        """Return the state with the outcome decided: the markers must be written next.
+        """Return the state with the outcome decided, after which the markers must be written.
 
         The markers have the next epoch, so late batches of the producer are refused, and never join another
-        transaction. If no epoch is left for a producer, `next_producer_id` takes over once the end is
-        complete.
+        transaction. If no epoch is left for a producer, `next_producer_id` replaces its id once all markers
+        are written.
         """
         return self._to(
             TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,

@@ -1,9 +1,9 @@
 """`ProducerIds`: allocates producer ids, in blocks of 1,000.
 
-On disk: the store's kept files (`storage.store.kept_files`) have the first id after the last block. It is
-made durable before the first id of a block is used (Kafka: ProducerIdManager). If the file is missing or
-damaged, ids continue above the largest id that any partition or transaction knows: two producers with one id
-would count each other's batches as duplicates. Threads: any; one lock.
+On disk: the store's kept files (`storage.store.kept_files`) have the first id after the last block. That id
+is made durable before the first id of the block is used (Kafka: ProducerIdManager). If the file is missing or
+damaged, ids continue above the largest id that any partition or transaction knows, because two producers with
+one id would count each other's batches as duplicates. Threads: any; one lock.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ProducerIds:
             return self._next - 1
 
     def close(self) -> None:
-        """Drop the unused ids of the block, which are never used."""
+        """Do nothing: the ids that are left in the block are never used."""
 
     def _take_block(self, above: int) -> None:
         kept = self._store.writer().kept
@@ -67,7 +67,7 @@ class ProducerIds:
                     found.append(transaction_markers.max_producer_id(self._store.partition(topic, partition)))
                 except StorageError:
                     raise
-                except SegstoreError as error:  # appends to this partition fail too
+                except SegstoreError as error:  # an append to this partition gets the same error
                     log.warning("producer ids of %s-%d are not known: %s", topic, partition, error)
         for known in TransactionStateLog(self._store).load().values():
             found += [known.producer_id, known.previous_producer_id, known.next_producer_id]

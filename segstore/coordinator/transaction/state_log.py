@@ -38,8 +38,8 @@ TOPIC = TRANSACTION_STATE
 
 
 class States:
-    """The last state of each transactional id. `newer` has the ids that can't be used, with the reason: their
-    last record has a newer version.
+    """The last state of each transactional id. `newer` maps each id that can't be used, because its last
+    record has a newer version, to the reason.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class TransactionStateLog:
         except RecordTooLargeError:
             if not headers:
                 raise
-            append_record(log, value, key, (), now)  # the transaction can be ended without the header
+            append_record(log, value, key, (), now)  # a transaction can be completed without the header
         if metadata is None:
             self._logs_by_id.pop(transactional_id, None)
 
@@ -202,9 +202,8 @@ def _all_states(log: PartitionLog) -> Iterator[TransactionMetadata]:
 # The state of each transactional id in memory, with a lock for each id (Kafka: TransactionStateManager).
 # Memory equals the log. A write that timed out counts as failed, although replicas may commit it later: its
 # state is never used, and the id's next record replaces it.
-#
 # Threads: any. A thread that reads or changes an entry holds its lock, which `locked` takes. The lock of the
-# table is held only for a look-up.
+# table is held only while an entry is looked up, added or removed.
 
 Identity = tuple[int, int]
 """Producer id and epoch."""
@@ -213,10 +212,10 @@ Identity = tuple[int, int]
 class TransactionEntry:
     """One transactional id; `metadata` is the state in the log, None before its first record.
 
-    `orphan`: an ongoing transaction must be aborted, because its producer ended with an earlier process, or
-    because it has been open for too long. `last`: the identity of the current producer before its present
-    epoch, which it may not know yet, because the answer to its request, or the end of its transaction by a
-    timeout, has not reached it (Kafka: lastProducerEpoch).
+    `orphan` is set if an ongoing transaction must be aborted, because its producer's process has ended, or
+    because it has been open for too long. `last` is the identity that the current producer had before its
+    present epoch. The producer may still use it, if it missed the answer to its request, or does not know
+    that its transaction timed out (Kafka: lastProducerEpoch).
     """
 
     __slots__ = ("last", "lock", "metadata", "orphan", "transactional_id")
@@ -234,7 +233,7 @@ class TransactionEntry:
         return self.metadata
 
     def has_ended(self, identity: Identity) -> bool:
-        """Return whether the last ended transaction is that of `identity`."""
+        """Return whether `identity` had the transaction that was committed or aborted last."""
         return self.metadata is not None and self.metadata.last_ended == identity
 
     def check(self, identity: Identity) -> TransactionMetadata:
@@ -276,7 +275,7 @@ class Entries:
                         )
                     entry = self._entries[transactional_id] = TransactionEntry(transactional_id, None)
             with entry.lock:
-                if self._entries.get(transactional_id) is entry:  # not if the id expired during the wait
+                if self._entries.get(transactional_id) is entry:  # False if the id expired during the wait
                     yield entry
                     return
 
@@ -295,13 +294,13 @@ class Entries:
     def write(
         self, entry: TransactionEntry, metadata: TransactionMetadata, requester: Identity | None = None
     ) -> None:
-        """Write a state to the log, then to memory: if the write fails, nothing has changed. `requester` is
-        the producer whose epoch ends with this state; it may repeat its request.
+        """Write a state to the log, then to memory, so that a failed write changes nothing. `requester` is
+        the identity that this state replaces; a producer may repeat its request under it.
         """
         self._log.append(entry.transactional_id, metadata)
         entry.metadata, entry.orphan = metadata, False
         if metadata.state not in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
-            entry.last = requester  # an earlier producer must have had its answer
+            entry.last = requester  # earlier identities may no longer repeat a request
 
     def sync(self, entry: TransactionEntry) -> None:
         """Make the entry's states durable against power loss. Raises StorageError."""

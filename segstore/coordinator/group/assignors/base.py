@@ -35,8 +35,8 @@ Partitions = Mapping[str, Sequence[int]]
 class Assignor(Protocol):
     """Assigns the partitions of the topics to which the members of a group subscribe.
 
-    `cooperative`: members keep their partitions during a rebalance, and revoke only partitions that `assign`
-    gives to another member (KIP-429); otherwise they revoke all partitions first.
+    If `cooperative` is set, members keep their partitions during a rebalance, and revoke only partitions that
+    `assign` gives to another member (KIP-429); otherwise members revoke all partitions first.
     """
 
     name: str
@@ -48,7 +48,9 @@ class Assignor(Protocol):
         """
 
     def user_data(self, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
-        """Return the user data that a member, which got `owned` in `generation`, sends to the next leader."""
+        """Return the user data by which a member reports to the next leader that it got `owned` in
+        `generation`.
+        """
 
 
 class Stateless:

@@ -1,8 +1,9 @@
 """The sticky assignor, whose assignment is as even as possible and moves few partitions; and the cooperative
 sticky assignor, which moves a partition in two rounds.
 
-Threads: any; a `Balancer` belongs to one call. KIP-54; Kafka: AbstractStickyAssignor, its general algorithm,
-as in kafka-python. Ties are broken by name, so that every leader computes the same assignment.
+Threads: any; a `Balancer` belongs to one call. The algorithm is the general one of Kafka's
+AbstractStickyAssignor (KIP-54), as in kafka-python. Ties are broken by name, so that every leader computes
+the same assignment.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ def resolve_owners(claims: Claims) -> tuple[dict[str, list[TopicPartition]], dic
 
 # --- movements ---------------------------------------------------------------------------------
 
-# The partitions that the running `assign` has moved so far: two members must not swap partitions of one
-# topic (Kafka: AbstractStickyAssignor.PartitionMovements). Threads: one, within a call of `assign`.
+# The partitions that the running `assign` has moved so far; they are recorded, because two members must not
+# swap partitions of one topic (Kafka: AbstractStickyAssignor.PartitionMovements). Threads: one, within a call
+# of `assign`.
 
 
 class _Pair(NamedTuple):
@@ -72,8 +74,8 @@ class Movements:
             self._moved.setdefault((partition.topic, pair), set()).add(partition)
 
     def instead(self, partition: TopicPartition, source: str, target: str) -> TopicPartition:
-        """Return the partition to move from `source` to `target`: one that moved the opposite way if there is
-        one, else `partition`.
+        """Return the partition to move from `source` to `target`: a partition of the same topic that has
+        moved the opposite way before, else `partition`.
         """
         before = self._pairs.get(partition)
         back = _Pair(target, before.source if before else source)
@@ -196,8 +198,8 @@ class Balancer:
                 return moved
 
     def _better(self, partition: TopicPartition) -> str | None:
-        """Return a member with fewer partitions that can take the partition: its previous owner, or the least
-        busy member; None if no member has at least two fewer.
+        """Return a member that can take the partition, and has at least two partitions fewer than its owner:
+        the previous owner, else the member with fewest; None if there is no such member.
         """
         most = len(self.current[self.owner[partition]]) - 1
         before = self.previous.get(partition)
@@ -223,7 +225,8 @@ class Balancer:
         source = self.owner[partition]
         moving = self._movements.instead(partition, source, target)
         if self.owner[moving] != source:
-            # Both partitions have moved in this rebalance: both move back, or `source` would stay too busy.
+            # Both partitions have moved in this rebalance. Both move back, because `source` would otherwise
+            # keep its number of partitions.
             self._move(partition, self.owner[moving])
         self._move(moving, target)
 
@@ -235,7 +238,7 @@ class Balancer:
 
 
 def _score(assignment: Assignment) -> int:
-    """Return the sum of the differences between all members' numbers of partitions."""
+    """Return the sum, over all pairs of members, of the difference of their numbers of partitions."""
     counts = sorted(map(len, assignment.values()))
     n = len(counts)
     return sum((2 * i - n + 1) * count for i, count in enumerate(counts))

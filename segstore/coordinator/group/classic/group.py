@@ -53,9 +53,9 @@ class ClassicGroup(Roster):
     # --- joining -----------------------------------------------------------------------------
 
     def join(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Add a member, or let it join again; return a ticket for its result. Raises UnknownMemberIdError,
-        FencedInstanceIdError, InconsistentGroupProtocolError, GroupMaxSizeReachedError; MemberIdRequiredError
-        if the member needs an id first.
+        """Add a member, or let it join again; return a ticket for the member's place in the next generation.
+        Raises UnknownMemberIdError, FencedInstanceIdError, InconsistentGroupProtocolError,
+        GroupMaxSizeReachedError; MemberIdRequiredError if the member needs an id first.
         """
         if joining.new_id in self.members:
             joining = replace(joining, member_id=joining.new_id)
@@ -72,8 +72,8 @@ class ClassicGroup(Roster):
         return self._enter(joining, now)
 
     def _reserve(self, joining: Joining, now: float) -> MemberIdRequiredError:
-        """Return the error with a new member's id; the member may join with it within its session timeout
-        (KIP-394).
+        """Reserve an id for a new member, and return the error that has this id; the member may join under
+        the id within its session timeout (KIP-394).
         """
         member_id = self._new_id(joining)
         self.pending[member_id] = now + joining.session_timeout_ms
@@ -207,8 +207,8 @@ class ClassicGroup(Roster):
         return errors
 
     def _leaving(self, member_id: str, instance: str | None) -> list[ClassicGroupMember]:
-        """Return the member to remove; an empty list for a member that has not yet come back with its id. An
-        administrator names a static member by its instance id alone (KIP-345).
+        """Return the member to remove, in a list, which is empty if the id was reserved for a member that has
+        not joined yet. An administrator names a static member by its instance id alone (KIP-345).
         """
         if self.pending.pop(member_id, None) is not None:
             return []
@@ -217,8 +217,8 @@ class ClassicGroup(Roster):
         return [self.check_member(member_id, instance)]
 
     def expire(self, now: float) -> None:
-        """Remove members whose sessions have ended, and end the rebalance's wait if its deadline
-        has passed.
+        """Remove members whose sessions have expired, and stop the wait of the rebalance if the deadline of
+        that wait has passed.
         """
         for member_id in [each for each, deadline in self.pending.items() if deadline <= now]:
             del self.pending[member_id]
@@ -237,7 +237,7 @@ class ClassicGroup(Roster):
 
     def subscribed(self) -> set[str]:
         """Return the topics that any member subscribes to (ClassicGroup.isSubscribedToTopic). Raises
-        NonEmptyGroupError if the members' subscriptions have no topics, because they are no consumers.
+        NonEmptyGroupError if the members' subscriptions have no topics, because the members are no consumers.
         """
         if not self.members:
             return set()

@@ -48,8 +48,9 @@ class ClassicGroupState(Enum):
 
 
 class Pulse:
-    """A consumer's sign of life. The coordinator has only a weak reference, so it notices if the consumer was
-    garbage collected, and removes the member at its next look, unless it is static.
+    """A consumer's sign of life. The coordinator has only a weak reference to the pulse, so a check notices
+    that the consumer was garbage collected; the coordinator then removes the member, unless the member is
+    static.
 
     `polled` is the time of the last poll in ms of the monotonic clock, written by the consumer's thread.
     `beats` counts heartbeats and `beaten` is the time of the last heartbeat; the coordinator writes both.
@@ -65,15 +66,15 @@ class Pulse:
 @dataclass(frozen=True, kw_only=True)
 class Joining:
     """A request to join (Kafka: JoinGroupRequest). `member_id` is empty for a new member; `new_id` is its
-    wished id, or "" if the group chooses. A repeated request with the same `new_id` is of the same member:
-    the outcome of the first request was not known.
+    wished id, or "" if the group chooses. A second request with the same `new_id` comes from the same member,
+    which did not get the answer to its first one.
 
-    With a `pulse` the coordinator checks itself whether the member lives; without one the member sends
-    heartbeats. Times are ms. `rebalance_timeout_ms` is the longest wait of a rebalance for this member.
-    `initial_delay_ms` is the wait of the first rebalance for more members, if this member is the first of an
-    empty group; None means the store's setting. `needs_member_id`: a dynamic member first gets an id, and
-    joins again with it (KIP-394). `skips_assignment`: a static leader that comes back understands
-    `JoinGroupResult.skip_assignment` (KIP-814).
+    A member with a `pulse` sends no heartbeats: the coordinator reads the pulse instead. Times are ms.
+    `rebalance_timeout_ms` is the longest wait of a rebalance for this member. `initial_delay_ms` is the wait
+    of the first rebalance for more members, if this member is the first of an empty group; None means the
+    store's setting. `needs_member_id`: a dynamic member first gets an id, and joins again with it (KIP-394).
+    `skips_assignment`: a static leader that comes back understands `JoinGroupResult.skip_assignment`
+    (KIP-814).
     """
 
     protocols: Protocols
@@ -139,8 +140,8 @@ class GroupInfo:
 
 
 class Ticket(Generic[R]):
-    """An answer that may take time. The group completes the ticket once; the member polls `get`, or is called
-    by `when_done`. `member_id` is known at once, also for a new member.
+    """An answer that may take time. The group completes the ticket once; the member polls `get`, or registers
+    a callback by `when_done`. `member_id` is known at once, also for a new member.
     """
 
     __slots__ = ("_calls", "_error", "_result", "done", "member_id")
@@ -172,7 +173,7 @@ class Ticket(Generic[R]):
             self._call()
 
     def _call(self) -> None:
-        with contextlib.suppress(IndexError):  # two threads may be here: `pop` gives each call to one of them
+        with contextlib.suppress(IndexError):  # `pop` gives each call to one thread only
             while True:
                 self._calls.pop()()
 
@@ -187,8 +188,9 @@ class Ticket(Generic[R]):
 
 
 class ClassicGroupMember:
-    """A member of a classic group. The member waits on the tickets `joining` and `syncing`. `deadline` (ms,
-    monotonic) ends its session; `synced`: the member has asked for its assignment in this generation.
+    """A member of a classic group. The member waits on the tickets `joining` and `syncing`. Its session
+    expires at `deadline` (ms, monotonic). `synced` is set once the member has asked for its assignment in
+    this generation.
     """
 
     def __init__(self, member_id: str, joining: Joining, now: float) -> None:
@@ -222,16 +224,17 @@ class ClassicGroupMember:
         self.deadline = now + self.session_timeout_ms
 
     def look(self, now: float) -> bool:
-        """Check the member's pulse, if it has one. Return False if the member polls too late, or if its
-        consumer was garbage collected.
+        """Check the member's pulse, if it has one, and extend the session if the member polls in time. Return
+        False if a dynamic member polls too late, or if its consumer was garbage collected.
 
-        A static member whose consumer was dropped may come back within its session. A static member that
-        polls too late gets no heartbeat, so its session ends (in Kafka such a member never leaves).
+        A static member may come back in both cases until its session expires. (In Kafka a static member that
+        polls too late never leaves.)
         """
         self._looked = now
         if self._pulse is None:
             if self.joining is not None or self.syncing is not None:
-                # A member that waits in a rebalance is alive: ClassicGroupMember.hasSatisfiedHeartbeat.
+                # A member that waits in a rebalance counts as alive (Kafka:
+                # ClassicGroupMember.hasSatisfiedHeartbeat).
                 self.beat(now)
             return True
         pulse = self._pulse()
@@ -261,8 +264,8 @@ class ClassicGroupMember:
         return dict(self.protocols).get(protocol or "", b"")
 
     def wants(self, protocol: str | None) -> object:
-        """Return the topics of the subscription, without owned partitions and user data: a restarted consumer
-        no longer has these.
+        """Return the topics of the subscription, without owned partitions and user data, which a restarted
+        consumer no longer has; return the bytes of a subscription that is not a consumer's.
         """
         subscription = self.subscription(protocol)
         try:

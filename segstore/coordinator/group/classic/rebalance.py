@@ -36,9 +36,9 @@ from segstore.errors import (
 class Roster:
     """The members of a classic group, by id in `members`; `instances` maps a group_instance_id to its current
     member id. `pending` maps each id that was reserved for a joining member (KIP-394) to its deadline (ms,
-    monotonic); no rebalance completes while there is one. `changes` counts the changes that members may have
-    to see. `empty_since_ms` is the time when the last member left (ms since the epoch), -1 if the group never
-    had members.
+    monotonic); no rebalance completes while an id is pending. `changes` counts the changes that members may
+    have to see. `empty_since_ms` is the time when the last member left (ms since the epoch), -1 if the group
+    never had members.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -141,7 +141,7 @@ class Roster:
         self.changes += 1
 
     def become(self, state: ClassicGroupState) -> None:
-        """Change the state, which counts as a change for the members."""
+        """Set the state, and add one to `changes`."""
         self.state = state
         self.changes += 1
 
@@ -191,8 +191,8 @@ Write = Callable[[Mapping[str, bytes]], None]
 
 class Rebalance:
     """The rebalance of a classic group. The first rebalance of an empty group waits `delay_ms` for more
-    members; `delay_ms` may be changed. `deadline` ends the wait for the group's members, inf if it waits for
-    none. `newcomer`: a member has joined since the flag was last cleared.
+    members; `delay_ms` may be changed. `deadline` is the time until which the group waits for members to join
+    or to sync, inf if it waits for none. `newcomer` is set when a member joins.
     """
 
     def __init__(self, group: Roster, write: Write, delay_ms: float) -> None:
@@ -250,7 +250,7 @@ class Rebalance:
 
     def _complete_join(self, now: float) -> None:
         """Remove the dynamic members that have not joined again, then begin the next generation. Static
-        members stay until their sessions end.
+        members stay until their sessions expire.
         """
         group = self._group
         for member in list(group.members.values()):
@@ -298,14 +298,14 @@ class Rebalance:
             if ticket is not None:
                 member.beat(now)
                 ticket.complete(member.assignment)
-        # The deadline stays for members that have not synced: nobody reads their partitions until they sync.
+        # If some members have not synced, the deadline stays, because nobody reads their partitions.
         if all(member.synced for member in members):
             self.deadline = math.inf
 
     # --- time ------------------------------------------------------------------------------------
 
     def end_wait(self, now: float) -> None:
-        """End the wait for late members if the deadline has passed."""
+        """Stop the wait for late members if the deadline has passed."""
         if self.deadline > now:
             return
         if self._group.state is ClassicGroupState.PREPARING_REBALANCE:
@@ -315,7 +315,8 @@ class Rebalance:
 
     def _join_is_due(self, now: float) -> None:
         if self._delayed and self.newcomer and self._delay_left > 0:
-            # More members may come: the delay begins anew, up to the rebalance timeout.
+            # The delay begins anew, because more members may come; all delays together last for the rebalance
+            # timeout at most.
             delay = min(self.delay_ms, self._delay_left)
             self._delay_left, self.newcomer = max(self._delay_left - delay, 0), False
             self.deadline = now + delay

@@ -53,7 +53,7 @@ class ClassicMembers(Keeper):
         owned = topics.assignment(decoded.owned)
         after = draft.update(before, subscription(joining, decoded), owned, has_new_topics)
         self._commit(draft)
-        if not self.group.regexes:  # only a heartbeat of KIP-848 resolves them: it must still see new topics
+        if not self.group.regexes:  # with regexes, the next KIP-848 heartbeat must see `topics` as new
             self._seen = topics
         self._await_sync(after, joining, now)
         ticket: Ticket[JoinGroupResult] = Ticket(after.member_id)
@@ -61,9 +61,9 @@ class ClassicMembers(Keeper):
         return ticket
 
     def replaced(self, joining: Joining) -> ConsumerMember | None:
-        """Return the last KIP-848 member, if this static member takes its place: the group can then become a
-        classic group (GroupMetadataManager: validateOnlineDowngradeWithReplacedMember). Else return None.
-        Raises the errors of `join`.
+        """Return the KIP-848 member that this static member replaces, if it is the group's last KIP-848
+        member, so that the group can become a classic group; else None (GroupMetadataManager:
+        validateOnlineDowngradeWithReplacedMember). Raises the errors of `join`.
         """
         instance = joining.group_instance_id
         before = None if instance is None or joining.member_id else self.group.static_member(instance)
@@ -73,7 +73,9 @@ class ClassicMembers(Keeper):
         return before
 
     def _repeated(self, joining: Joining) -> Joining:
-        """Return the request with the member id that an earlier request created, if there was one."""
+        """Return the request, with the member id if an earlier request with the same `new_id` has created the
+        member.
+        """
         known = not joining.member_id and joining.new_id in self.group.members
         return replace(joining, member_id=joining.new_id) if known else joining
 
@@ -99,7 +101,7 @@ class ClassicMembers(Keeper):
             raise InconsistentGroupProtocolError(f"group {group_id!r}: {error}") from None
 
     def _entering(self, joining: Joining, draft: GroupDraft) -> ConsumerMember:
-        """Return the joining member in its state before the request; a new member if it is new."""
+        """Return the joining member in its state before the request, or a new member."""
         new_id, instance = joining.new_id or str(uuid.uuid4()), joining.group_instance_id
         if instance is None:
             if joining.needs_member_id and not joining.member_id:
@@ -170,7 +172,9 @@ class ClassicMembers(Keeper):
             raise self._must_join(member, now)
 
     def _must_join(self, member: ConsumerMember, now: float) -> RebalanceInProgressError:
-        """Start the member's rebalance timeout for its join; return the error for the member."""
+        """Start the timeout within which the member has to join again, and return the error that asks for the
+        join.
+        """
         timeout = member.subscription.rebalance_timeout_ms
         self._sessions.begin(member.member_id, Wait.JOIN, now + timeout)
         return RebalanceInProgressError(

@@ -72,7 +72,7 @@ class ConsumerGroup:
         self.regexes: dict[str, Resolved] = {}
         self.has_partition_metadata = False
         self._owners: dict[_Partition, str] = {}
-        # Subscriptions come first: records of a member without a subscription are stale.
+        # Sorted by type, so that a member's subscription is applied before its current assignment.
         self.replay(sorted(records.items(), key=lambda each: each[0].kind))
 
     # --- records -----------------------------------------------------------------------------
@@ -209,10 +209,10 @@ class ConsumerGroup:
     ) -> None:
         """Raise unless a member may commit offsets of these partitions now (ConsumerGroup:
         validateOffsetCommit). A commit without an epoch is accepted if the group has no members, or
-        `is_named` is False. A commit with an earlier epoch is accepted if the member has owned all these
-        partitions since that epoch (KIP-1251). Raises UnknownMemberIdError, StaleMemberEpochError;
-        UnsupportedVersionError if the request version has no member epochs; IllegalGenerationError in place
-        of StaleMemberEpochError for a classic member.
+        `is_named` is False, as for a transaction that names only the group. A commit with an earlier epoch is
+        accepted if the member has owned all these partitions since that epoch (KIP-1251). Raises
+        UnknownMemberIdError, StaleMemberEpochError; UnsupportedVersionError if the request version has no
+        member epochs; IllegalGenerationError in place of StaleMemberEpochError for a classic member.
         """
         if epoch < 0 and not (self.members and is_named):
             return

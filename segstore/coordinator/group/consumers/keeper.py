@@ -1,5 +1,5 @@
-"""`Keeper`: owns a consumer group, writes its changes, and ends its members' sessions (KIP-848; Kafka:
-GroupMetadataManager).
+"""`Keeper`: owns a consumer group, writes its changes, and removes members whose sessions have expired
+(KIP-848; Kafka: GroupMetadataManager).
 
 On disk: the function `write` writes the records of a change, which is applied after it is written. Threads:
 under the group's lock. `now` is ms of the monotonic clock in every method.
@@ -70,9 +70,9 @@ class Outside(NamedTuple):
 
 
 class Keeper:
-    """The members of a consumer group and their sessions, which begin with this object. `changes` counts the
-    changes that members may have to see. `pulses` has the classic members of this process, which send no
-    heartbeats; `consumer_pulses` has the KIP-848 members of this process.
+    """The members of a consumer group and their sessions, which start when this object is made. `changes`
+    counts the changes that members may have to see. `pulses` has the classic members of this process, which
+    send no heartbeats; `consumer_pulses` has the KIP-848 members of this process.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Keeper:
 
     def go_on(self, before: Keeper, now: float) -> None:
         """Take over the sessions and pulses of `before`, after the group was read anew from the log. All
-        sessions are extended: no heartbeat could be answered before.
+        sessions are extended, because no heartbeat could be answered before.
         """
         self._sessions, self.pulses, self.consumer_pulses = (
             before._sessions,
@@ -179,15 +179,15 @@ class Keeper:
     # --- time ----------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Remove members whose session or another wait has ended. A removal that can't be written is tried
-        again.
+        """Remove members whose session, rebalance timeout or wait for a sync has expired. A removal that
+        can't be written is tried again.
         """
         late = [*self._check_pulses(now), *self._check_consumer_pulses(now), *self._sessions.over(now)]
         late = [member_id for member_id in dict.fromkeys(late) if member_id in self.group.members]
         try:
             self._fence(late)
         except SegstoreError as error:
-            if not isinstance(error, OffsetNotAvailableError):  # which is usual after a failover
+            if not isinstance(error, OffsetNotAvailableError):  # this error is usual after a failover
                 log.exception("group %s: members that are gone could not be removed", self.group.group_id)
             for member_id in late:
                 self._sessions.end(member_id, Wait.REVOKE, Wait.JOIN, Wait.SYNC)
@@ -207,8 +207,8 @@ class Keeper:
         return late
 
     def _check_consumer_pulses(self, now: float) -> list[str]:
-        """Check the pulses of KIP-848 members, and return the dynamic members that were dropped or poll too
-        late; a static member leaves for a while, as in Kafka.
+        """Check the pulses of KIP-848 members, and return the dynamic members whose consumer was garbage
+        collected or polls too late; such a static member leaves for a while, as in Kafka.
         """
         late = []
         for member_id, is_alive in self.consumer_pulses.look(now):
@@ -221,8 +221,8 @@ class Keeper:
         return late
 
     def _ended(self, member: ConsumerMember) -> list[str]:
-        """Return a dynamic member for removal; a static member leaves for a while, or its session ends later
-        if that can't be written.
+        """Return a dynamic member, in a list, for removal. Record that a static member has left for a while;
+        if that can't be written, the member stays until its session expires.
         """
         if member.subscription.instance_id is None:
             return [member.member_id]
@@ -233,7 +233,7 @@ class Keeper:
         return []
 
     def _leave_for_a_while(self, member: ConsumerMember) -> None:
-        """Record that a static member leaves, and may come back until its session ends."""
+        """Record that a static member leaves, and may come back until its session expires."""
         draft = self._draft()
         draft.leave_for_a_while(member)
         self._commit(draft)
@@ -248,8 +248,9 @@ class Keeper:
         return min(itertools.chain([self._sessions.due(), consumers], classic))
 
     def _begin(self, member: ConsumerMember, now: float) -> None:
-        """Begin the session of a member that was read from the log. A consumer of the process that wrote the
-        log has ended with that process.
+        """Start the session of a member that was read from the log. A KIP-848 member in the process that
+        wrote the log is registered without a pulse, so the next check removes it, because that process has
+        ended.
         """
         self._extend(member, now)
         if member.subscription.client_host == CLIENT_HOST and not member.is_classic:

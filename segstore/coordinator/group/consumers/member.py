@@ -51,8 +51,8 @@ class ConsumerMember:
 
     def check_epoch(self, epoch: int, owned: Assignment | None) -> None:
         """Raise FencedMemberEpochError unless the member may send this epoch. The previous epoch is accepted
-        if an answer was lost: the member then owns only partitions that it was assigned. Epoch 0 is always
-        accepted, because a member that joins anew has revoked all partitions (KAFKA-19233).
+        if the member owns only partitions that it was assigned, because the last answer may have been lost.
+        Epoch 0 is always accepted, because a member that joins anew has revoked all partitions (KAFKA-19233).
         """
         if epoch == JOIN_EPOCH or epoch == self.epoch:
             return
@@ -132,8 +132,9 @@ class ConsumerMember:
         return (self.current.assigned_in(topic, number) or 0) if has else epoch
 
     def left_for_a_while(self) -> ConsumerMember:
-        """Return a static member that has left for a while: it keeps its assignment, under the epoch -2.
-        `since` is 0, because the epochs of its replacement begin anew, and all of them may commit.
+        """Return a static member that has left for a while: it keeps its assignment, under the epoch -2. The
+        assignment epoch of each partition becomes 0, because the member that replaces this one begins at
+        epoch 0, and may commit in every epoch.
         """
         since = {topic: dict.fromkeys(numbers, 0) for topic, numbers in self.current.assigned.items()}
         current = self.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking=NOTHING, since=since)

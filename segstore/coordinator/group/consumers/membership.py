@@ -38,11 +38,11 @@ from segstore.errors import (
 class ConsumerHeartbeat:
     """A heartbeat of a member (Kafka: ConsumerGroupHeartbeatRequest). None, or -1 for the timeout, means that
     the value has not changed. `epoch` is 0 to join, -1 to leave, -2 for a static member that leaves and will
-    come back. `owned` has the member's partitions; `rebalance_timeout_ms` is its time limit for revoking
-    some. If `member_id` is empty, the group chooses the id of the new member. `may_describe` limits the
-    topics that regular expressions match, and is None if the member may describe all. A member with a `pulse`
-    is a consumer in this process, with CLIENT_HOST as `client_host`; the coordinator checks itself whether it
-    lives.
+    come back. `owned` has the member's partitions; `rebalance_timeout_ms` is the time within which it must
+    revoke partitions. If `member_id` is empty, the group chooses the id of the new member. `may_describe`
+    limits the topics that regular expressions match, and is None if the member may describe all. A member
+    with a `pulse` is a consumer in this process, with CLIENT_HOST as `client_host`; the coordinator checks
+    its pulse.
     """
 
     member_id: str
@@ -61,8 +61,8 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Return whether all values are set, as a client does after an error: it may have missed
-        an answer.
+        """Return whether all values are set; a client sets all after an error, because it may have missed an
+        answer.
         """
         is_subscribed = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and is_subscribed and self.owned is not None
@@ -148,7 +148,7 @@ class ConsumerMembership(ClassicMembers):
             )
 
     def _requester(self, request: ConsumerHeartbeat, draft: GroupDraft) -> ConsumerMember:
-        """Return the member in its state before the heartbeat; a new member if it joins."""
+        """Return the member in its state before the heartbeat, or a new member if it joins."""
         member_id = request.member_id or str(uuid.uuid4())
         if request.instance_id is not None:
             return self._static(request, request.instance_id, member_id, draft)
@@ -211,7 +211,7 @@ class ConsumerMembership(ClassicMembers):
 
     def _beat(self, before: ConsumerMember, after: ConsumerMember, now: float) -> None:
         member_id, timeout = after.member_id, after.subscription.rebalance_timeout_ms
-        if before.is_classic:  # the member now speaks KIP-848, or `after` has replaced it
+        if before.is_classic:  # the member has changed to KIP-848, or was replaced
             self._sessions.end(member_id, Wait.JOIN, Wait.SYNC)
         self._extend(after, now)
         if after.current == before.current and not before.is_classic:

@@ -26,7 +26,7 @@ from segstore.coordinator.offsets.share_schema import (
 
 class ShareDraft:
     """The changes of one request, as records in `changes`, in Kafka's order. If the group changes, its epoch
-    becomes at least `epoch`. `now_ms` is ms since the epoch of clocks. `has_assigned`: the targets were
+    becomes at least `epoch`. `now_ms` is ms since the Unix epoch. `has_assigned` is set once the targets were
     computed.
     """
 
@@ -39,10 +39,10 @@ class ShareDraft:
     def update(
         self, updated: ShareMember, partitions: ShareStateTopics, may_assign: bool, is_new: bool
     ) -> ShareMember:
-        """Update a member's subscription and the `partitions` with a state; return the member with its
-        target. The group is assigned anew if the subscription changes the topics and `may_assign` is set.
-        `is_new`: also look for partitions that no member has; a broker that stops between two heartbeats may
-        leave such partitions.
+        """Update a member's subscription and the group's record of the `partitions` that have a state; return
+        the member with its target. The group is assigned anew if the subscription changes the topics and
+        `may_assign` is set. With `is_new` the group is also assigned anew if some partition is assigned to no
+        member, which can happen if a broker stops between two heartbeats.
         """
         before = self._group.members.get(updated.member_id)
         if before is None or before.subscription != updated.subscription:

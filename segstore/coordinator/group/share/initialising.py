@@ -67,19 +67,19 @@ def starts(group: str, record: ShareStateTopics, new: TopicsInfo) -> dict[ShareK
 
 
 def begun(record: ShareStateTopics, new: TopicsInfo) -> ShareStateTopics:
-    """Return the group's record before the states of `new` are created."""
+    """Return the record that lists `new` as initializing, to be written before their states are created."""
     return record._replace(initializing=_union(record.initializing, new))
 
 
 def done(record: ShareStateTopics, new: TopicsInfo) -> ShareStateTopics:
-    """Return the group's record after the states of `new` were created."""
+    """Return the record that lists `new` as initialized, to be written after their states were created."""
     return record._replace(
         initializing=_without(record.initializing, new), initialized=_union(record.initialized, new)
     )
 
 
 def deleting(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
-    """Return the group's record before the states of topics are deleted."""
+    """Return the record that lists topics as deleting, to be written before their states are deleted."""
     gone = {topic_id: _name(record, topic_id) for topic_id in topic_ids}
     return ShareStateTopics(
         _except(record.initializing, gone), _except(record.initialized, gone), {**record.deleting, **gone}
@@ -87,7 +87,7 @@ def deleting(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareState
 
 
 def deleted(record: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
-    """Return the group's record after the states of topics were deleted."""
+    """Return the record without these topics, to be written after their states were deleted."""
     gone = set(topic_ids)
     return record._replace(
         deleting={topic_id: name for topic_id, name in record.deleting.items() if topic_id not in gone}

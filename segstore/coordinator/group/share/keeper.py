@@ -1,5 +1,5 @@
-"""`ShareKeeper`: owns a share group, writes its changes, and ends its members' sessions (KIP-932; Kafka:
-GroupMetadataManager).
+"""`ShareKeeper`: owns a share group, writes its changes, and removes members whose sessions have expired
+(KIP-932; Kafka: GroupMetadataManager).
 
 On disk: `write` writes the records of a change, which is applied after it is written. Threads: under the
 group's lock. `now` is ms of the monotonic clock in every method.
@@ -49,8 +49,8 @@ class ShareOutside(NamedTuple):
 
 
 class ShareKeeper:
-    """The members of a share group and their sessions, which begin with this object. `changes` counts the
-    changes that members may have to see.
+    """The members of a share group and their sessions, which start when this object is made. `changes` counts
+    the changes that members may have to see.
     """
 
     def __init__(self, group: ShareGroup, outside: ShareOutside, now: float) -> None:
@@ -64,7 +64,7 @@ class ShareKeeper:
 
     def go_on(self, before: ShareKeeper, now: float) -> None:
         """Take over the pulses of `before`, after the group was read anew from the log. All sessions begin
-        anew: no heartbeat could be answered before.
+        anew, because no heartbeat could be answered before.
         """
         self.pulses, self._may_assign_at = before.pulses, before._may_assign_at
         for member_id in before.group.members.keys() - self.group.members.keys():
@@ -73,7 +73,7 @@ class ShareKeeper:
     # --- time ------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Remove members whose sessions have ended, and assign the group anew if that is due. Changes that
+        """Remove members whose sessions have expired, and assign the group anew if that is due. Changes that
         can't be written are tried again.
         """
         late = [*self._check_pulses(now), *self._sessions.over(now)]
@@ -83,7 +83,7 @@ class ShareKeeper:
             if self._is_assignment_due(now):
                 self._reassign(now)
         except SegstoreError as error:
-            if not isinstance(error, OffsetNotAvailableError):  # which is usual after a failover
+            if not isinstance(error, OffsetNotAvailableError):  # this error is usual after a failover
                 log.exception("share group %s: a change could not be written", self.group.group_id)
             self._may_assign_at = now + RETRY_MS
             for member_id in late:
@@ -109,8 +109,8 @@ class ShareKeeper:
         self._commit(draft, now)
 
     def _check_pulses(self, now: float) -> list[str]:
-        """Check the pulses of members in this process, and return the members that were dropped or poll too
-        late.
+        """Check the pulses of members in this process, and return the members whose consumer was garbage
+        collected or polls too late.
         """
         late = []
         for member_id, is_alive in self.pulses.look(now):

@@ -27,7 +27,7 @@ SHARE_CLIENT_HOST = "/127.0.0.1"
 class ShareHeartbeat:
     """A heartbeat of a share group's member. `epoch` is 0 to join, -1 to leave. None for the rack or the
     topics means that they have not changed. A member with a `pulse` is a consumer in this process; the
-    coordinator checks itself whether it lives.
+    coordinator checks its pulse.
     """
 
     member_id: str
@@ -108,7 +108,9 @@ class ShareMember:
             )
 
     def given(self, epoch: int, target: Assignment) -> ShareMember:
-        """Return the member with its target of this epoch; share groups revoke nothing first."""
+        """Return the member with its target of this epoch, at once, because members of share groups revoke no
+        partitions first.
+        """
         if self.epoch == epoch and self.current.assigned == target:
             return self
         return replace(self, current=ShareCurrent(epoch, self.epoch, target))

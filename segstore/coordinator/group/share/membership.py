@@ -49,7 +49,7 @@ class ShareMembership(ShareStates):
         )
 
     def _requester(self, request: ShareHeartbeat) -> ShareMember:
-        """Return the member in its state before the heartbeat; a new member if it joins."""
+        """Return the member in its state before the heartbeat, or a new member if it joins."""
         members, member_id = self.group.members, request.member_id
         if request.epoch != JOIN_EPOCH:
             member = self.group.member(member_id)

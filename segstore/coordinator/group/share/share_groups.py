@@ -22,12 +22,13 @@ from segstore.coordinator.shared import existing, shared
 from segstore.storage.store.store import Store
 
 Write = Callable[[Callable[[], None]], None]
-"""Calls a function that writes a group's records, and records it if the outcome of the write is unknown."""
+"""Calls a function that writes a group's records, and marks the group if the outcome of the write is unknown.
+"""
 
 
 class ShareGroups:
     """Makes share groups. `states` returns the durable states of the store's share partitions, `fence` drops
-    share partitions from memory; the owner of these may replace both functions.
+    share partitions from memory; the set_ methods of `ShareRequests` may replace both functions.
     """
 
     def __init__(self, store: Store, offsets: GroupOffsets, topics: Callable[[], AssignableTopics]) -> None:
@@ -67,7 +68,7 @@ def _state_log(store: Store) -> DurableStates:
 
 
 def _fence_led(store: Store, keys: Collection[ShareKey]) -> None:
-    """Drop share partitions from memory; without a ShareCoordinator none is in memory."""
+    """Drop share partitions from memory; without a ShareCoordinator no share partition is in memory."""
     from segstore.coordinator.share.share import ShareCoordinator  # only share groups need it
 
     coordinator = existing(store, ShareCoordinator)

@@ -77,7 +77,8 @@ class _AssignmentPool:
         there = set(partitions)
         self._earlier = {name: had[name] & there for name in members}
         self._least, extra = divmod(len(partitions) * sharing, len(members))
-        # A larger quota goes to members with most earlier partitions, then with fewest from other pools.
+        # The members with most earlier partitions get the larger quota; of members with equally many, those
+        # that got fewest partitions from other pools.
         order = sorted(members, key=lambda name: (-len(self._earlier[name]), len(assigned[name]), name))
         self._larger = set(order[:extra])
 
@@ -112,8 +113,9 @@ class _AssignmentPool:
         return None
 
     def _swapped(self, name: str, free: Iterable[_Partition]) -> _Partition:
-        """Take a partition from another member, give that member one with room instead, and return the taken
-        partition. Such a member exists: a partition without room has more members than one with room.
+        """Take a partition from another member, give that member a partition with room instead, and return
+        the taken partition. Such a member exists, because a partition without room has more members than a
+        partition with room.
         """
         with_room = next(pair for pair in free if self.room[pair])
         for other in self._members:

@@ -45,7 +45,7 @@ class ShareStates(ShareKeeper):
     def begin(self, new: TopicsInfo, begins: Mapping[ShareKey, int], epoch: int) -> int:
         """Create the states of partitions at these start offsets, or begin them anew. Return their state
         epoch, which is `epoch`, or larger if a state already had a larger epoch; the caller must raise the
-        group's epoch to it. Raises the errors of `write` and of the state log.
+        group's epoch to that state epoch. Raises the errors of `write` and of the state log.
         """
         noted = begun(self.group.partitions, new)
         if noted != self.group.partitions:
@@ -142,8 +142,8 @@ class ShareStates(ShareKeeper):
             self.note(deleted(self.group.partitions, topic_ids))
 
     def _keys(self, topic_ids: Iterable[bytes] | None) -> list[ShareKey]:
-        """Return the group's share partitions that have a state, of these topics, or of all
-        topics if None.
+        """Return the share partitions of these topics, or of all topics if None, for which the group has a
+        state.
         """
         known = self._outside.states().keys_of(self.group.group_id)
         if topic_ids is None:

@@ -62,7 +62,8 @@ def collect(
 ) -> None:
     """Add a step for each run of acknowledged offsets to `ended` or, for RENEW, to `renewed`. Offsets below
     the start need no step (rule Q29). Raises InvalidRequestError for offsets that were never in flight, and
-    InvalidRecordStateError if the member does not hold an offset (rule Q30); the steps before it are added.
+    InvalidRecordStateError if the member has not acquired an offset (rule Q30); the steps below that offset
+    were added.
     """
     end = -1
     for batch in batches:

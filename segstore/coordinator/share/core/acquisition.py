@@ -22,9 +22,9 @@ from segstore.coordinator.share.core.values import (
 class Acquisition:
     """One grant over the batches that were read (rules Q18 to Q26, Q42 to Q44 of docs/queue-rules.md).
 
-    `want`: the number of offsets, continued to the end of a record batch (BATCH_OPTIMIZED), or at most
-    (RECORD_LIMIT). `piece`: the least number of new offsets that come in flight together, if there are as
-    many.
+    `want` is the number of offsets to grant; in mode BATCH_OPTIMIZED the grant goes on to the end of the
+    record batch, in mode RECORD_LIMIT it never exceeds `want`. `piece` is the least number of new offsets
+    that come in flight together, unless the batches have fewer.
     """
 
     __slots__ = (
@@ -38,7 +38,7 @@ class Acquisition:
         self._flight, self._lock, self._limits = flight, lock, limits
         self._strict, self._want, self._size = mode == AcquireMode.RECORD_LIMIT, want, piece
         self._taken = 0
-        self._open: StateRun | None = None  # new offsets, to which further ones may be added
+        self._open: StateRun | None = None  # new offsets, to which more may be added
         self._piece: OffsetRange | None = None  # the piece in flight from which the last records were granted
         self._budget: int | None = None  # the number of further records of `_piece`, if it is throttled
 
@@ -69,8 +69,8 @@ class Acquisition:
         return tuple(Acquired(run.first, run.last, run.count) for run in runs if run.lock is self._lock)
 
     def _reach(self, last: int) -> int:
-        """Return the last offset of a batch that may be granted: a full window takes no new offsets (rule
-        Q26).
+        """Return the last offset of a batch that may be granted; no new offset may be granted if the window
+        is full (rule Q26).
         """
         flight = self._flight
         has_room = flight.next_new - flight.start < self._limits.window

@@ -1,8 +1,8 @@
-"""`LockDeadlines`: the times at which acquisition locks end (Kafka: AcquisitionLockTimerTask, one object per
-batch or offset).
+"""`LockDeadlines`: the times at which acquisition locks expire (Kafka: AcquisitionLockTimerTask, one object
+per batch or offset).
 
-A time stays known while an offset is locked until then, so a lock that was renewed or ended leaves no timer
-that could end another lock (KAFKA-19476).
+A time is kept only while some offset is locked until then. So a lock that was renewed or released leaves no
+timer that could release another lock (KAFKA-19476).
 
 Owns nothing on disk. Threads: one at a time, under the share partition's lock.
 """
@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 
 class LockDeadlines:
-    """The end times of locks, in ms, with the number of offsets that are locked until then."""
+    """The expiry times of locks, in ms, each with the number of offsets that are locked until then."""
 
     __slots__ = ("_heap", "_offsets")
 
@@ -42,12 +42,12 @@ class LockDeadlines:
             del self._offsets[until]
 
     def earliest(self) -> float | None:
-        """Return the earliest end time, None if nothing is locked."""
+        """Return the earliest expiry time, None if nothing is locked."""
         heap = self._heap
         while heap and heap[0] not in self._offsets:
             heappop(heap)
         return heap[0] if heap else None
 
     def counts(self) -> dict[float, int]:
-        """Return the number of locked offsets by the end time of their lock."""
+        """Return the number of locked offsets by the expiry time of their lock."""
         return dict(self._offsets)

@@ -17,7 +17,9 @@ from segstore.coordinator.share.core.values import Durable, StateBatch
 K = TypeVar("K")
 
 _MOST_PENDING = 1024
-"""A fold combines batches when more than this number, plus that of its snapshot's batches, are uncombined."""
+"""A fold combines its batches once the uncombined batches are more than the batches of its snapshot plus this
+number.
+"""
 
 
 class StateDelta(NamedTuple):
@@ -45,7 +47,7 @@ def combine(stored: Iterable[StateBatch], new: Iterable[StateBatch], start: int)
     the order of writes (Kafka: PersisterStateBatchCombiner).
     """
     kept: list[StateBatch] = []
-    are_combined, end, before = True, start - 1, None  # `end` and `before`: of the last kept batch
+    are_combined, end, before = True, start - 1, None  # `end` and `before` are of the last kept batch
     for batch in (*stored, *new):
         first, last, *rest = batch
         if last < start:

@@ -2,8 +2,8 @@
 SharePartition, InFlightState).
 
 A hole in `runs` between `start` and `next_new` has offsets that no fetch has read since the share partition
-was loaded (KAFKA-18494): they are fetched as new, and the start does not pass them. `start` is at most the
-first run's first offset; `next_new` is the offset after the last run, or `start`.
+was loaded (KAFKA-18494). These offsets are fetched as new, and the start does not pass them. `start` is at
+most the first run's first offset; `next_new` is the offset after the last run, or `start`.
 
 Owns nothing on disk. Threads: one at a time, under the share partition's lock.
 """
@@ -110,7 +110,7 @@ class InFlight:
         run.target, run.write = None, 0
 
     def become(self, run: StateRun, state: RecordState) -> None:
-        """Set the state of a run to one without a lock; its deadline must have been removed."""
+        """Set a run to a state that has no lock; the deadline of its lock must have been removed before."""
         began = run.write and run.target in ENDS
         run.state, run.lock, run.target, run.write = state, None, None, 0
         if state is AVAILABLE:

@@ -1,8 +1,8 @@
 """`SharePartition`: the state of one partition for one share group (KIP-932; Kafka: SharePartition).
 
 An event changes the state and returns an outcome: a write of durable state, dead letters, a wake of waiting
-fetches. Several writes may be pending, and may end in any order. Offsets with a pending write are neither
-granted nor acknowledged, and the start does not pass them (rule Q33 of docs/queue-rules.md).
+fetches. Several writes may be pending, and may complete in any order. Offsets with a pending write are
+neither granted nor acknowledged, and the start does not pass them (rule Q33 of docs/queue-rules.md).
 
 Owns nothing on disk. Threads: one at a time, under the lock of the share partition; nothing here waits.
 """
@@ -42,8 +42,8 @@ _outcome: Callable[[tuple[Any, ...]], Outcome] = partial(tuple.__new__, Outcome)
 
 
 class SharePartition:
-    """The records in flight of a share partition. `cut`: the durable state had offsets above the log's end,
-    which `load` has removed (rule Q48).
+    """The records in flight of a share partition. `cut` is True if the durable state had offsets above the
+    log's end, which `load` has removed (rule Q48).
     """
 
     __slots__ = ("_flight", "_tokens", "_writes", "cut")
@@ -114,7 +114,7 @@ class SharePartition:
         return -1 if self.start < 0 else high_watermark - self.start - self.complete
 
     def deadline(self) -> float | None:
-        """Return the time in ms at which the earliest acquisition lock ends, None without a lock."""
+        """Return the time in ms at which the earliest acquisition lock expires, None without a lock."""
         return self._flight.locks.earliest()
 
     def acquired_by(self, member: str) -> tuple[Acquired, ...]:
@@ -160,8 +160,8 @@ class SharePartition:
     # --- fetches ---------------------------------------------------------------------------------
 
     def begin_at(self, offset: int) -> Outcome:
-        """Begin at an offset from `share.auto.offset.reset`. No record is granted until the write has ended
-        (rule Q13); if it fails the start is unknown again.
+        """Begin at an offset from `share.auto.offset.reset`. No record is granted until the write has
+        succeeded (rule Q13); if the write fails, the start is unknown again.
         """
         assert self.start < 0, "the start is known"
         self._flight = InFlight(offset)
@@ -199,8 +199,8 @@ class SharePartition:
         return Grant(token, acquired, self._flight.advance())
 
     def ungrant(self, token: int) -> Outcome:
-        """Take back a grant whose answer could not be sent: the offsets that the grant still holds become
-        Available with their earlier count (rule Q94).
+        """Take back a grant whose answer could not be sent: the offsets that are still locked by the grant
+        become Available with their earlier delivery count (rule Q94).
         """
         runs = [run for run in self._flight.runs if run.lock and run.lock.grant == token and not run.write]
         for run in runs:
@@ -210,12 +210,12 @@ class SharePartition:
         self._join(runs)
         return Outcome(wakes=bool(runs))
 
-    # --- ends of locks ---------------------------------------------------------------------------
+    # --- releases of locks -----------------------------------------------------------------------
 
     def acknowledge(self, member: str, batches: Sequence[AckBatch], now: float, limits: Limits) -> Outcome:
         """Apply acknowledgements of a member: all of them, or none except the renewals before the first
-        invalid one (rule Q31). They take effect once the write is made; renewals and offsets below the start
-        need no write (rules Q29, Q32).
+        invalid one (rule Q31). Acknowledgements take effect once the write has succeeded; renewals and
+        offsets below the start need no write (rules Q29, Q32).
 
         Raises InvalidRequestError for batches out of order or with invalid types, and for offsets after the
         last one in flight; InvalidRecordStateError for offsets that the member has not acquired.
@@ -233,7 +233,7 @@ class SharePartition:
         return self._under_way(self._begun_with(ended, limits))
 
     def release(self, member: str, now: float, limits: Limits) -> Outcome:
-        """Release all records of a member whose session has ended (rule Q35)."""
+        """Release all records of a member whose session was closed (rule Q35)."""
         locked = self.acquired_by(member)
         if not locked:
             return NOTHING
@@ -241,7 +241,7 @@ class SharePartition:
         return self._under_way(self._begun_with(given_back, limits))
 
     def expire(self, now: float, limits: Limits) -> Outcome:
-        """End all locks that have expired at `now` (rule Q36); memory changes before the write."""
+        """Release all locks that have expired at `now` (rule Q36); memory is changed before the write."""
         deadline = self.deadline()
         if deadline is None or deadline > now:
             return NOTHING
@@ -264,8 +264,8 @@ class SharePartition:
     # --- dead letters ----------------------------------------------------------------------------
 
     def dead_lettered(self, first: int, last: int) -> Outcome:
-        """Archive offsets whose dead letters were written, or can never be written (rule Q70). If the log's
-        start has passed the offsets, the write has only the start.
+        """Archive offsets whose dead letters were written, or can never be written (rule Q70). If the offsets
+        are below the log's start, the write has only the start.
         """
         write = self._new_write(stands=True)
         parts = [
@@ -277,7 +277,7 @@ class SharePartition:
         return self._under_way(write) if parts or first < self.start else NOTHING
 
     def redo_dead_letters(self, limits: Limits = Limits()) -> tuple[DeadLetter, ...]:  # noqa: B008 - immutable
-        """Return the offsets that a load has found ARCHIVING: their dead letters may or may not have been
+        """Return the offsets that a load has found ARCHIVING, because their dead letters may not have been
         appended (rule Q62). The cause is guessed from the delivery count.
         """
         runs = (run for run in self._flight.runs if run.state is ARCHIVING and not run.write)
@@ -289,8 +289,9 @@ class SharePartition:
     # --- writes ----------------------------------------------------------------------------------
 
     def written(self, token: int, ok: bool, now: float, limits: Limits) -> Outcome:
-        """End the write of a token. After a failed write, acquired records go back to their owner; a lock
-        that has expired since ends with a further write (rule Q34). Raises KeyError for an unknown token.
+        """Complete the write of a token. After a failed write, acquired records go back to their owner; locks
+        that have expired since are released by a further write (rule Q34). Raises KeyError for an unknown
+        token.
         """
         write = self._writes.pop(token)
         if write.begins:

@@ -30,9 +30,9 @@ class Lock(NamedTuple):
 class StateRun:
     """Adjacent offsets, `first` to `last`, with one state, delivery count and lock.
 
-    `piece` has the offsets that came in flight together (Kafka: InFlightBatch): its size limits deliveries
-    near the delivery limit. If `write` is not 0, a transition to `target` is pending until that write has
-    ended.
+    `piece` has the offsets that came in flight together (Kafka: InFlightBatch); its size limits the number of
+    records that are delivered together near the delivery limit. If `write` is not 0, a transition to `target`
+    is pending until that write has completed.
     """
 
     __slots__ = ("count", "first", "last", "lock", "piece", "state", "target", "write")
@@ -105,8 +105,8 @@ class StateRuns:
         return at if at >= 0 and offset <= self._runs[at].last else at + 1
 
     def from_offset(self, offset: int) -> Iterator[StateRun]:
-        """Yield the runs from the one that contains `offset`, or else the next one, on; runs must not change
-        during the iteration.
+        """Yield the run that contains `offset`, if any, and all later runs; the runs must not change during
+        the iteration.
         """
         runs = self._runs
         for at in range(self.position(offset), len(runs)):
@@ -120,8 +120,8 @@ class StateRuns:
         return self._runs[begin : bisect_right(self._firsts, last)]
 
     def cut(self, first: int, last: int) -> list[StateRun]:
-        """Return the runs from `first` to `last`, after the outer ones were cut there. `join`
-        undoes a cut.
+        """Return the runs from `first` to `last`, after the runs that reach beyond these offsets were cut.
+        `join` undoes a cut.
         """
         begin = self._cut(first)
         return self._runs[begin : self._cut(last + 1)]

@@ -18,9 +18,7 @@ from segstore.errors import (
 
 P = TypeVar("P", bound=Hashable)
 INITIAL, FINAL, LAST = 0, -1, 2**31 - 1
-"""The epoch of a request that opens a session, the epoch that ends it, and the largest epoch,
-which 1 follows.
-"""
+"""The epoch that opens a session, the epoch that closes it, and the largest epoch, which is followed by 1."""
 
 
 class SharedResult(NamedTuple):
@@ -42,7 +40,7 @@ class ShareSession(Generic[P]):
     def __init__(self, group: str, member: str, connection: Hashable) -> None:
         self.group, self.member, self.connection = group, member, connection
         self.next_epoch = 1
-        self._partitions: dict[P, bool] = {}  # True: the next answer must include the partition
+        self._partitions: dict[P, bool] = {}  # True if the next answer must include it
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -60,8 +58,8 @@ class ShareSession(Generic[P]):
             self._partitions.pop(partition, None)
 
     def in_turn(self, epoch: int) -> list[P]:
-        """Return the partitions in the order in which the request with this epoch reads them; each is first
-        in turn (rule Q27).
+        """Return the partitions in the order in which the request with this epoch reads them; each partition
+        comes first in turn (rule Q27).
         """
         partitions = list(self._partitions)
         at = epoch % len(partitions) if partitions and epoch > 0 else 0
@@ -106,8 +104,8 @@ class ShareSessions(Generic[P]):
         return self._sessions.get((group, member))
 
     def is_current(self, session: ShareSession[P]) -> bool:
-        """Return whether a session has neither ended nor been replaced; a fetch that waited for records may
-        acquire them only then (rule Q93).
+        """Return whether a session was neither closed nor replaced; a fetch that has waited may acquire
+        records only for a current session (rule Q93).
         """
         return self._sessions.get((session.group, session.member)) is session
 
@@ -115,8 +113,8 @@ class ShareSessions(Generic[P]):
         self, group: str, member: str, epoch: int, connection: Hashable, acknowledges: bool
     ) -> ShareSession[P]:
         """Handle the session epoch of a ShareFetch request: 0 opens a session, the next epoch continues it,
-        -1 ends it. After the end `is_current` is False, nothing is fetched, and the member's locks are
-        released.
+        -1 closes it. After -1 `is_current` is False, and the caller fetches nothing, and releases the
+        member's locks.
 
         A session that is replaced keeps its locks. Raises InvalidRequestError for acknowledgements with epoch
         0, ShareSessionLimitReachedError, ShareSessionNotFoundError and InvalidShareSessionEpochError, after
@@ -139,7 +137,7 @@ class ShareSessions(Generic[P]):
         return self._go_on(group, member, epoch)
 
     def disconnected(self, connection: Hashable) -> Sequence[ShareSession[P]]:
-        """End all sessions of a closed connection, and return them: their locks must be released
+        """Close all sessions of a closed connection, and return them; the caller must release their locks
         (rule Q93).
         """
         ended = list(self._by_connection.pop(connection, {}).values())

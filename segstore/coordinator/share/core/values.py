@@ -120,8 +120,8 @@ class Durable(NamedTuple):
 
 
 class StateWrite(NamedTuple):
-    """A write of durable state that an event asks for (Kafka: WriteShareGroupState). `token` identifies it in
-    the call of `SharePartition.written`. `start` is the start offset before the write's own changes;
+    """A write of durable state that an event asks for (Kafka: WriteShareGroupState). `token` identifies the
+    write in the call of `SharePartition.written`. `start` is the start offset before the write's own changes;
     `complete` is the count after them (rule Q39 of docs/queue-rules.md).
     """
 
@@ -141,9 +141,9 @@ class DeadLetter(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The actions after an event, `write` first, if there is one. `wakes`: waiting fetches must look again,
-    because records became available, or a full window has moved. `dead_letters` must be copied, and then
-    reported to `SharePartition.dead_lettered`.
+    """The actions after an event; `write`, if there is one, comes first. `wakes` is True if waiting fetches
+    must look again, because records became available, or a full window has moved. `dead_letters` must be
+    copied, and then reported to `SharePartition.dead_lettered`.
     """
 
     write: StateWrite | None = None

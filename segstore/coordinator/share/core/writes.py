@@ -1,4 +1,4 @@
-"""Writes of a share partition's state: their content, and their effects once they have ended (Kafka:
+"""Writes of a share partition's state: their content, and their effects once they have completed (Kafka:
 WriteShareGroupState, SharePartition.rollbackOrProcessStateUpdates).
 
 Owns nothing on disk. Threads: one at a time, under the share partition's lock.
@@ -19,7 +19,7 @@ from segstore.coordinator.share.core.values import (
     StateWrite,
 )
 
-# constructed in C: faster
+# constructed in C, which is faster
 _batch: Callable[[tuple[int, int, int, int]], StateBatch] = partial(tuple.__new__, StateBatch)
 _range: Callable[[tuple[int, int]], OffsetRange] = partial(tuple.__new__, OffsetRange)
 _write: Callable[[tuple[Any, ...]], StateWrite] = partial(tuple.__new__, StateWrite)
@@ -30,7 +30,7 @@ class PendingWrite:
 
     `ranges` have the transitions that complete with the write. `letters` are sent after a successful write;
     if `stands` is set, also after a failed one, because memory had changed before the write (rule Q36 of
-    docs/queue-rules.md). `begins`: the write has the first start offset (decision D2 there).
+    docs/queue-rules.md). `begins` is True if the write has the first start offset (decision D2 there).
     """
 
     __slots__ = ("batches", "begins", "letters", "ranges", "stands", "token")

@@ -71,7 +71,7 @@ def _as_assignment(owned: list[_Partition]) -> Assignment:
 def _same_topics(members: Members, partitions: Partitions) -> Targets:
     """Assign if all members subscribe to the same topics: members keep partitions up to their quota, then
     members below quota get the partitions without an owner. The quota is larger by one for `more` members,
-    first for those that already have a larger number.
+    first for members that already have more partitions than the quota.
     """
     topics = next(iter(members.values())).topics
     assigned = _kept(members, partitions)
@@ -127,8 +127,8 @@ class _Balance:
         return _as_targets(assigned)
 
     def _rank(self, topic: bytes) -> tuple[float, int, bytes]:
-        """Return the sort key of a topic: topics with many partitions per member come first, later topics
-        even them out.
+        """Return the sort key of a topic: topics with many partitions per member come first, because the
+        other topics can even out the totals afterwards.
         """
         takers = len(self._takers[topic])
         return -self._partitions[topic] / takers, takers, topic
