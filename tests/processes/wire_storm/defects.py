@@ -82,7 +82,7 @@ def _acknowledge_commits_first() -> None:
     def apart(original: Any, store: Any, offsets: Any, commit: Any, *more: Any) -> Any:
         return original(store, offsets, lambda good: later(commit, good), *more)
 
-    _changed(group_offsets, "commit_apart", apart)
+    _changed(group_offsets, "commit_valid", apart)
 
 
 DEFECTS: dict[str, Callable[[], None]] = {
