@@ -49,9 +49,9 @@ class FrozenLog(NamedTuple):
 
 
 def hold(files: Files, view: LogView, most: int) -> FrozenLog:
-    """Keep the first `most` files of a view open. Whether the other files have changed is checked when they
-    are copied. Raises FileNotFoundError if a file was removed, or compaction is swapping segments: during a
-    swap, merged records exist twice.
+    """Keep the first `most` files of a view open. The further files are opened when they are copied, and it
+    is checked then whether they have changed. Raises FileNotFoundError if a file was removed, or compaction
+    is swapping segments: during a swap, merged records exist twice.
     """
     aborts = {}
     for number, segment in enumerate(view.segments):
@@ -249,7 +249,7 @@ class _Copying:
         keys = {
             (t.name, p): slot_key(t.topic_id, t.name, p) for t in topics.values() for p in t.partition_ids
         }
-        # Read before the published ends: offsets that are cleaned by then are cleaned in the copy.
+        # Read the cleaner's offsets before the published ends, so that the copy is clean up to these offsets.
         path = os.path.join(self._store.path, names.CLEANER_OFFSETS)
         self._cleaned = try_offsets(self._files, path)[0] or {}
         moment = self._moment(topics, keys)
@@ -293,7 +293,8 @@ class _Copying:
         """Return the ends of one moment, and the open files of compacted logs at that moment; None if the
         files keep changing.
         """
-        # A later compaction removes records that a later record supersedes, and the copy would have neither.
+        # Keep the files of compacted logs open: a compaction after this moment may remove a record because of
+        # one that is appended after this moment, and the copy would have neither.
         compacted = [
             k for k in keys if topics[k[0]].ours and "compact" in topics[k[0]].settings.cleanup_policy
         ]

@@ -81,7 +81,7 @@ class FullDisk:
         self.note: FullNote | None = None
         """The note while the disk is full; None while there is room."""
         self._met = 0  # number of appends that found no room
-        self._need, self._last_ms = 0, 0  # bytes of the largest one, and the time of the last one
+        self._need, self._last_ms = 0, 0  # bytes of the largest such append, time of the last
         self._noted = False
         self._begun = False  # used by the scheduler's thread only
 
@@ -125,7 +125,7 @@ class FullDisk:
             self._scheduler.after(LOOK, partial(self._look, self._met))
             return
         self._begun = False
-        # before the log line: an append that fails from now on makes a new note
+        # cleared before the log line, so that an append that fails from now on makes a new note
         note, self.note = self.note, None
         self.forget()
         seconds = (self._clock() - (note.since_ms if note else 0)) / 1000

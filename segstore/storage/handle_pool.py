@@ -34,7 +34,7 @@ class HandlePool:
         self._open: OrderedDict[tuple[str, bool], Handle] = OrderedDict()
         self.opened = self._open.get
         """Return the open file with the key (path, write), None if it is not open."""
-        # Replaced when a name is forgotten: then a file whose opening began before is not kept.
+        # Replaced when a name is forgotten, so that `get` does not keep a file that it began to open before.
         self._forgotten = object()
         idle_files.register(self)
 

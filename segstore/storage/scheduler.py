@@ -60,19 +60,19 @@ class Scheduler:
         self.after(0.0, task)
 
     def after(self, seconds: float, task: Task) -> None:
-        """Run `task` once, after `seconds`. It is dropped if the store closes, or the interpreter ends,
-        before.
+        """Run `task` once, after `seconds`. It is dropped if the store is closed or the interpreter
+        exits before that.
         """
         if self._closed or others_are_gone():
             return
         self._queue.put((time.monotonic() + seconds, next(self._count), task))
         if not self._started:
             Background(self._run, self._name).start()
-            self._started = True  # last: after an interrupt it is not known whether the thread has started
+            self._started = True  # set last: after an interrupt in `start`, the next call starts another thread
 
     def every(self, seconds: float, task: Task) -> None:
-        """Run `task` repeatedly, `seconds` after its last end. A failure is logged once, until its cause
-        changes or the task succeeds.
+        """Run `task` repeatedly, `seconds` after its last run has returned. A failure is logged once, until
+        its cause changes or the task succeeds.
         """
         told = ReportedFailures()
 

@@ -1,8 +1,8 @@
 """The offset map: the latest offset of every key in a part of a log, in bounded memory. Nothing is on disk.
 
-As Kafka's SkimpyOffsetMap: 24 bytes a key, 16 of them a hash in place of the key. Each map draws a new seed
-for the hash, so that nobody can make keys with equal hashes. Threads: one at a time; C works on whole columns
-without the GIL.
+As in Kafka's SkimpyOffsetMap, a key takes 24 bytes: 16 of a hash in its place, and 8 of the offset. Each map
+draws a new seed for the hash, so that nobody can make keys with equal hashes. Threads: one at a time; C works
+on whole columns without the GIL.
 """
 
 from __future__ import annotations

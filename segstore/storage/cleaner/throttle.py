@@ -15,7 +15,7 @@ from segstore.threads import Latch
 
 INTERVAL = 0.3  # seconds between two looks at the rate (org.apache.kafka.storage.internals.utils.Throttler)
 LONGEST_WAIT = 3600.0
-MOST_AT_ONCE = 32 << 20  # bytes: 30 ms or so, by which a stop is delayed
+MOST_AT_ONCE = 32 << 20  # bytes, which take about 30 ms: `stop` waits that long
 
 
 REST = 0.5  # seconds of pause for each second of processor time
@@ -76,7 +76,7 @@ class Throttler:
         rest = REST * (self._worked() - self._rested)
         if rest >= LEAST_REST and self._wait(min(rest, LONGEST_REST)):
             raise CleaningStopped
-        if not 0 <= rest < LEAST_REST:  # below 0: another thread, with its own clock, cleans now
+        if not 0 <= rest < LEAST_REST:  # below 0: this is another thread, with its own processor time
             self._rested = self._worked()
 
 

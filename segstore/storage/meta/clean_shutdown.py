@@ -28,8 +28,9 @@ _OURS = b'{"brokerEpoch":'
 class Left(NamedTuple):
     """The state in which a store was left.
 
-    `clean`: by a clean shutdown; `ends_hold`: the published ends are the last writer's, no broker closed the
-    directory since; `gaps_known`: no broker that was killed has compacted logs since.
+    `clean`: there was a clean shutdown. `ends_hold`: the published ends are the last writer's; no broker has
+    closed the directory since. `gaps_known`: no broker has used the directory since and was killed, so no gap
+    comes from an unknown compaction.
     """
 
     clean: bool
@@ -39,10 +40,10 @@ class Left(NamedTuple):
     @classmethod
     def of(cls, marker: int | None, nonce: int, *, ours: bool = False) -> Left:
         """Return the state in which a store was left, by the marker's number and that of the published ends.
-        `ours`: a segstore writer was here, which leaves no marker without a number.
+        `ours`: the last writer was segstore's, whose markers all have a number.
         """
         clean = marker is not None and not (marker == 0 and ours)
-        # After the kill of a broker the published ends have a number, and there is no marker.
+        # If a broker was killed, the published ends have a number, and there is no marker.
         return cls(clean, nonce == (marker or 0) and marker != 0, marker is not None or nonce == 0)
 
 
@@ -54,7 +55,7 @@ def replicated_nonce(broker_epoch: int) -> int:
 
 
 def broker_epoch_of(marker: int | None) -> int:
-    """Return the broker epoch of a replicated store's clean close, -1 after any other end."""
+    """Return the broker epoch of a replicated store's clean close, -1 for any other marker or none."""
     return marker - REPLICATED if marker is not None and marker > REPLICATED else -1
 
 

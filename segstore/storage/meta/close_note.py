@@ -91,9 +91,9 @@ class OwedEpochs:
 
 
 class FoundNote:
-    """The note as an open finds it, before the marker is removed. `note` is None without a sound one. `same`
-    is true if the marker, or without one the note, is still the noted file; a file with several names (`cp
-    -al`) never is.
+    """The note as an open finds it, before the marker is removed. `note` is None if the file is missing or
+    damaged. `same`: the marker (the note, if there is no marker) is still the file that the note identifies,
+    and has only one name, so that it is no copy by `cp -al`.
     """
 
     def __init__(self, files: Files, root: str, *, has_marker: bool) -> None:

@@ -2,8 +2,8 @@
 
 The target of a symbolic link may belong to another program. `Files.open` follows no link to a file; this
 module checks the directories on the way to the files. The root itself may be a link, since its user named it.
-On disk trees are removed, of a symbolic link the link alone; other files are only read. Threads: any;
-functions without state; one for each tree that is removed.
+On disk trees are removed; if a tree has a symbolic link, the link is removed, and its target stays. Other
+files are only read. Threads: any, but only one removes a tree; functions without state.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def is_store(files: Files, root: str, held: set[str]) -> bool:
 
 
 def strangers(files: Files, root: str, held: set[str]) -> list[str]:
-    """Return the names of files in a directory, which holds the names `held`, if it is no store: sorted, and
-    without hidden ones. Raises OSError.
+    """Return the sorted names of files in a directory that is no store, except for hidden files; an empty
+    list for a store. The directory holds the names `held`. Raises OSError.
     """
     shown = sorted(name for name in held if not name.startswith(".") and name != "lost+found")
     return [] if not shown or is_store(files, root, held) else shown

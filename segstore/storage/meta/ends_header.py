@@ -48,9 +48,8 @@ class EndsHeader(NamedTuple):
 
 
 class FoundHeader(NamedTuple):
-    """What lies at the path: `header` is None where there is nothing to use. `damage` says why the file is
-    not as it was written; "" for a file that is missing, or that an open store left when the machine was
-    booted anew.
+    """The header of the file at a path; None if it can't be used. `damage` is the reason if the file is
+    damaged; it is "" if the file is missing, or is an open store's from before the machine was booted.
     """
 
     header: EndsHeader | None
@@ -70,7 +69,7 @@ def _check(held: bytes) -> bytes:
 
 
 def parse(data: bytes) -> EndsHeader | None:
-    """Return the header; None where the check is wrong, or the file holds no published ends."""
+    """Return the header; None if the check is wrong, or the file holds no published ends."""
     form, nonce = struct.unpack_from("=Iq", data, FORMAT_AT)
     boot, doubt = struct.unpack_from("=qq", data, BOOT_AT)
     if form == CHECKED:
@@ -83,7 +82,7 @@ def parse(data: bytes) -> EndsHeader | None:
 
 
 def look(files: Files, path: str) -> FoundHeader:
-    """Return what lies at the path. Raises OSError."""
+    """Return the header of the file at the path. Raises OSError."""
     found = _look(files, path)
     for _ in range(_TRIES):
         if found.header is not None or found.size < SIZE:

@@ -18,7 +18,7 @@ from segstore.storage.meta.checked_file import OBJECT, CheckedFile
 _VERSION = 1
 
 GroupConfigs = Mapping[str, GroupConfig]
-"""By group; each group here has at least one setting of its own."""
+"""Settings by group; a group without settings of its own is missing."""
 
 
 def _from_json(held: Any) -> GroupConfigs:

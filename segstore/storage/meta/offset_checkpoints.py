@@ -110,8 +110,8 @@ def _shown(text: bytes) -> str:
 
 
 def read_offsets(files: Files, path: Path) -> dict[tuple[str, int], int]:
-    """Return the offsets by (topic, partition), none of a missing file. Raises CorruptCheckpointError,
-    OSError.
+    """Return the offsets by (topic, partition); no offsets if the file is missing. Raises
+    CorruptCheckpointError, OSError.
     """
     return parse_offsets(_read(files, path), path)
 
@@ -179,7 +179,7 @@ class LeaderEpochs(LeaderEpochCache):
         """Sync the file if `save` has left that out. Any thread may call this. Raises OSError."""
         if not self._unsynced:
             return
-        self._unsynced = False  # first: a later save without a sync is left to the next `sync`
+        self._unsynced = False  # cleared first: a `save` during this sync sets it again
         try:
             with suppress(FileNotFoundError), self._files.open(self._path, write=True) as handle:
                 self._files.sync(handle)

@@ -80,8 +80,8 @@ Shown = tuple[int, Numbers, "Place | None"]
 
 
 class SharingSide(Protocol):
-    """The shared file as a host uses it: the other appending processes see the ends that are published there
-    (`shared.sharing`).
+    """The calls of a host to the shared file, in which the other appending processes see the published ends.
+    `shared.sharing` implements them.
     """
 
     def of(self, slot: int, key: int) -> Any:
@@ -150,7 +150,7 @@ class _Mapped:
             slots.cast("q") as numbers,
             numbers[:: SLOT // 8] as keys,
         ):
-            # the writer may claim a slot during this
+            # the writer may give slots to keys while they are read
             found = dict(zip(keys.tolist(), range(count), strict=True))
         found.pop(0, None)  # key 0: free slots
         return found
@@ -203,8 +203,8 @@ class _Mapped:
 
     @property
     def news(self) -> int:
-        """Return a number that changes with every nudge, and differs for another file."""
-        shared = self.shared  # a local name, since another thread may map it anew
+        """Return a number that changes with every nudge, and when the file is replaced."""
+        shared = self.shared  # a local name, because another thread may replace `self.shared`
         return self.inode << 32 | int(lib.seg_nudges(self._bytes, self._size, _of_c(shared)))
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
@@ -291,12 +291,12 @@ class EndsWriter(_Mapped):
         self._boot = int(struct.unpack_from("<q", self._memory, ends_header.BOOT_AT)[0])
         self.lock = Mutex()
         self.on_published: tuple[Callable[[], None], ...] = ()
-        """Called after each publication from Python, in the publishing thread, which may hold locks of the
-        partition: so no call may wait.
+        """Functions that are called after each publication by Python. They must not wait, because the
+        publishing thread may hold locks of the partition.
         """
         self._outgrown: list[Any] = []
-        """Mappings of the file from before it grew, in which C may still publish: they show the
-        same pages.
+        """Mappings that were made before the file grew. C may still publish in them: their pages are those of
+        the new mapping.
         """
         self._gathered: dict[int, tuple[Numbers, Place | None]] | None = None
         self.sharing: SharingSide | None = None
@@ -315,8 +315,7 @@ class EndsWriter(_Mapped):
 
     def _mend(self) -> None:
         """Make the sequence even, give every slot its check, and free damaged slots."""
-        # A writer that was killed within a publication left the sequence odd, and an odd sequence blocks
-        # readers.
+        # If a writer was killed within a publication, the sequence is odd, and readers wait until it is even.
         torn = self.cut_short
         if torn:
             struct.pack_into("<q", self._memory, 0, _after(self._sequence()))
@@ -354,8 +353,8 @@ class EndsWriter(_Mapped):
         return found[0] if found and found[0].key == key else None
 
     def claim(self, key: int) -> int:
-        """Return the slot of `key`, taken from the free slots if it has none yet. A new slot is empty until
-        its first publication. Raises OSError if there is no room.
+        """Return the slot of `key`; if `key` has none yet, a free slot is given to it. A new slot is empty
+        until its first publication. Raises OSError if there is no room.
         """
         with self.lock:
             if key not in self._slots:
@@ -366,8 +365,9 @@ class EndsWriter(_Mapped):
             return self._slots[key]
 
     def restore(self, left: Mapping[int, Sequence[int]]) -> None:
-        """Give partitions the slots that they have in the shared file, since guests use the slot's number; a
-        kill within a publication may have lost it here. `left` has the ends by slot. Raises OSError.
+        """Give partitions the same slots as in the shared file, because guests use the slots' numbers. This
+        file may lack a slot if the writer was killed within a publication. `left` has the ends by slot.
+        Raises OSError.
         """
         for slot, values in left.items():
             if self._slots.get(values[0]) == slot or slot in self._slots.values():
@@ -381,7 +381,7 @@ class EndsWriter(_Mapped):
             self.publish([slot], [Ends(*values)])
 
     def begin_empty(self, key: int) -> None:
-        """Publish a partition that was just made, and so is empty. Raises OSError, as `claim`."""
+        """Publish an empty partition, which was just made. Raises OSError if there is no room."""
         if key not in self._slots:
             self.publish([self.claim(key)], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
 
@@ -394,13 +394,14 @@ class EndsWriter(_Mapped):
             self._bump_generation()
 
     def leave(self) -> None:
-        """Publish nothing any more, also after a late sync, because another process will be the host."""
+        """Publish nothing from now on, not even after a late sync, because another process will be the host.
+        """
         with self.lock:
             self._has_left = True
 
     def end_sharing(self) -> None:
-        """Publish the ends of the shared logs here, then mark the shared file as ended. No process shares the
-        store any more, and readers see no end go back. Raises OSError.
+        """Publish the ends of the shared logs here, then mark the shared file as ended. No process may share
+        the store any more. Readers see no end go back. Raises OSError.
         """
         with self.lock:
             if self.shared is None:
@@ -423,8 +424,8 @@ class EndsWriter(_Mapped):
         with self._files.open(self._path, write=True) as handle:
             in_reserve(lambda: self._files.allocate(handle, self._size, STEP), STEP)
         slots = self._slots
-        # An append in C wakes readers after it released the tail's lock, and may still use this mapping when
-        # the tail has the next one already.
+        # Keep this mapping: an append in C wakes readers after it has released the tail's lock, and may use
+        # this mapping although the tail has the next one already.
         self._outgrown.append(self._bytes)
         try:
             self._map()
@@ -496,7 +497,8 @@ class EndsWriter(_Mapped):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Publish all ends at once when the block ends. One thread at a time."""
+        """Collect all publications, and publish them together at the end of the block. One thread at a time.
+        """
         self._gathered = {}
         try:
             yield
@@ -517,19 +519,19 @@ class EndsWriter(_Mapped):
 
     @property
     def doubted(self) -> bool:
-        """Return whether, since the last clean close, a recovery failed of a partition without published
-        ends.
+        """Return whether the recovery of a partition that has no published ends has failed since the last
+        clean close.
         """
         return self._doubt
 
     def doubt(self) -> None:
-        """Note that the recovery of a partition without published ends failed."""
+        """Note that the recovery of a partition failed that has no published ends."""
         self._doubt = True
         self._write_header(self.nonce)
 
     def begin(self) -> None:
-        """Mark the ends as an open store's, durably. Without the mark the last clean shutdown's number might
-        be back after a power cut, and a broker would seem to have used the directory. Raises OSError.
+        """Mark the ends as an open store's, durably. Else the number of the last clean shutdown might be back
+        after a power cut, and it would seem that a broker had used the directory. Raises OSError.
         """
         self._boot = self._files.boot()
         self.set_nonce(0)
@@ -566,7 +568,9 @@ class EndsReader(_Mapped):
         return self.get_all([key]).get(key)
 
     def get_all(self, keys: list[int]) -> dict[int, Ends]:
-        """Return the published ends of some keys, all of one moment; after a writer's kill as `get`."""
+        """Return the published ends of some keys, all of one moment; after a writer's kill the last
+        consistent
+        ones, as in `get`."""
         if self._read_generation() != self._generation:
             self._map()
         slots = [slot for slot in map(self._slots.get, keys) if slot is not None]
@@ -574,7 +578,7 @@ class EndsReader(_Mapped):
         for _ in range(_PATIENCE):
             if found is not None:
                 break
-            # A writer that was preempted within a publication goes on soon; a dead writer never does.
+            # A live writer that was preempted within a publication goes on soon, so wait a little.
             time.sleep(0.001)
             found = self._read(slots)
         self._last.update((ends.key, ends) for ends in found or () if ends.key > 0)
@@ -616,7 +620,8 @@ def _of_c(shared: SharedMap | None) -> Any:
 
 
 def _after(number: int) -> int:
-    """Return the next number of an int64 counter; it wraps, as a damaged file may hold any number."""
+    """Return the next number of an int64 counter. A damaged file may hold the largest one, so 0 follows it.
+    """
     return (number + 1) & INT64_MAX
 
 
@@ -636,7 +641,7 @@ def _wipe(files: Files, path: str, size: int) -> None:
     with files.open(path, write=True) as handle:
         files.allocate(handle, 0, size)  # fills holes in the file
         files.pwrite(handle, bytes(size - HEADER), HEADER)
-        # A new random generation has readers that have the file mapped look up slots anew.
+        # The random generation is new, so readers that have the file mapped look up slots anew.
         _write_anew(files, handle, secrets.randbits(62))
 
 
@@ -646,7 +651,7 @@ def _write_anew(files: Files, handle: Handle, generation: int = 0) -> None:
 
 
 def open_reader(files: Files, path: str) -> EndsReader | None:
-    """Return the published ends; None without a file, and for an open store's ends from before the machine
-    was booted. Raises OSError.
+    """Return the published ends; None if the file is missing or unusable, or an open store wrote it before
+    the machine was booted. Raises OSError.
     """
     return None if ends_header.look(files, path).header is None else EndsReader(files, path)

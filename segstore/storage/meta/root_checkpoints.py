@@ -43,8 +43,8 @@ class RootCheckpoints:
     repair.
 
     `there` are the names in the root and in `.segstore`, as paths below the root: other files are missing.
-    `marker` and `published` are the numbers of the clean shutdown marker and the published ends as they were
-    found, None without one. `copied`: the writer that published also wrote copies of the texts.
+    `marker` and `published` are the numbers in the clean shutdown marker and in the published ends before
+    this open, None if there are none. `copied`: the writer that published also wrote copies of the texts.
     """
 
     def __init__(
@@ -109,8 +109,7 @@ class RootCheckpoints:
         OSError.
         """
         with self._lock:
-            # A function is called under the lock, so that no number is older than one that another thread has
-            # written.
+            # Call the function under the lock, so that this thread writes no older number over a newer one.
             changes = changes() if callable(changes) else changes
             held = {name: _changed(lines, changes.get(name, {})) for name, lines in self._held.items()}
             self._unwritten |= {name for name, lines in held.items() if lines != self._held[name]}
@@ -168,8 +167,8 @@ class OffsetCheckpoint:
 def believed(
     name: str, text: Mapping[TopicPartitionKey, int] | None, copy: Lines | None, current: bool
 ) -> Lines:
-    """Return the lines to believe, from the text of the file `name` and its copy; None stands for an
-    unusable one. `current`: the copy is the last writer's.
+    """Return the lines to believe, from the text of the file `name` and its copy; `text` or `copy` is
+    None if it is unusable. `current`: the copy is the last writer's.
     """
     if copy is None or text is None or current:
         return dict(copy if copy is not None else text or {})

@@ -16,8 +16,8 @@ from segstore.storage.meta.checked_file import CheckedFile
 
 @dataclass(frozen=True)
 class StandbyRegistration:
-    """The registration of a standby. `directory_id` is the standby's, "" for none. `sync`: appends with
-    acks=all wait for the standby. `broker_epoch` is that of the last registration.
+    """The registration of a standby. `directory_id` is the standby's, "" if there is no standby. `sync`:
+    appends with acks=all wait for the standby. `broker_epoch` is that of the last registration.
     """
 
     directory_id: str = ""

@@ -77,7 +77,8 @@ def _state(held: Mapping[str, Any]) -> SweepState:
     error = held.get("error")
     numbers = (held.get("swept_ms", NEVER), held.get("deleted_bytes", 0), held.get("compacted_bytes", 0))
     swept, deleted, compacted = map(int, numbers)
-    # A compaction may need more bytes than before: a batch that keeps only its last offset is written anew.
+    # `compacted` may be negative, because compaction may make a segment larger: a batch that keeps only its
+    # last offset is written anew.
     if not (NEVER <= swept <= _LATEST_MS and 0 <= deleted <= INT64_MAX and abs(compacted) <= INT64_MAX):
         raise ValueError(f"no such time or size: {swept}, {deleted}, {compacted}")
     # A path in the error's text may be no valid UTF-8.

@@ -4,9 +4,9 @@ A settings file has a topic's settings, number of partitions and id, with a chec
 whether a topic of segstore's exists: it is written, synced, before the first partition directory is made and
 removed after the last directory is gone, so that after a crash the next open finishes `create`,
 `add_partitions` or `delete` of `TopicAdmin`. A topic that has only directories (a broker's) has no settings
-file, and is known by these. A topic whose settings are damaged in both copies is known by its directories
-too, and its settings count as lost (`TopicInfo.lost`). If such a topic has no logs either, it is listed with
-its `error`, and the other topics can be opened.
+file: its directories show its partitions and id. If both copies of a topic's settings are damaged, its
+directories show the same, and its settings count as lost (`TopicInfo.lost`). If such a topic has no logs
+either, it is listed with its `error`, and the other topics can be opened.
 
 Threads: the store's lock is held around every change; any thread may read.
 """
@@ -231,7 +231,7 @@ class TopicFiles:
     def _without_settings(
         self, topic: str, ids: list[int], error: CorruptCheckpointError | InvalidTopicError | OSError
     ) -> TopicInfo:
-        """Return a topic whose settings can't be read, as its directories show it."""
+        """Return a topic whose settings can't be read, with the partitions and the id of its directories."""
         path = self.settings(topic).paths[0]
         if isinstance(error, InvalidTopicError):
             error = CorruptCheckpointError(path, 0, f"no topic settings: {error}")

@@ -1,4 +1,4 @@
-"""`Clients`: the producers and consumers of an open store, and how they end when the store is closed.
+"""`Clients`: the producers and consumers of an open store, which `Store.close` closes first.
 
 Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol: they attach
 themselves, by weak references, so that a dropped client is freed. Threads: any. One thread closes the store;
@@ -38,7 +38,8 @@ def log_error(what: str, error: BaseException) -> None:
 
 
 class Turn(IntEnum):
-    """The order in which clients end: readers first, as their listeners may still send records."""
+    """The order in which clients are closed: readers first, because their listeners may still send records.
+    """
 
     READER = 0
     WRITER = 1
@@ -54,7 +55,7 @@ class Unwritten(NamedTuple):
 
 
 class StoreClient(Protocol):
-    """A producer or consumer that is used over a store, and ends with it."""
+    """A producer or consumer that is used over a store, and is closed when the store is closed."""
 
     turn: Turn
 
@@ -67,7 +68,7 @@ class StoreClient(Protocol):
         """Refuse further records, without waiting."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """End the client by `deadline` (monotonic seconds). `orderly` is false if an exception of the
+        """Close the client by `deadline` (monotonic seconds). `orderly` is false if an exception of the
         application closes the store. A second call does nothing.
         """
 
@@ -104,17 +105,17 @@ class Clients:
         return [client for client in found if client is not None and client.turn is turn]
 
     def once(self, close: Callable[[], R]) -> R | None:
-        """Call `close`, after another thread's call of it is over. Return None if this thread is inside such
-        a call already, which does the work. Raises InvalidArgumentError in a producer's callback, because
-        `close` would wait for that producer.
+        """Call `close`; if another thread is in `close`, wait for that thread first. Return None if this
+        thread is already in `close`, or in a call for which the closing thread waits. Raises
+        InvalidArgumentError in a producer's callback, because `close` would wait for that producer.
         """
         if any(client.entered() for client in self._live(Turn.WRITER)):
             raise InvalidArgumentError(
                 f"close() of {self._path} in a producer's callback would wait for itself"
             )
         if others_are_gone() and not self._is_free():
-            return None  # the interpreter ended a thread during its close: the next open recovers
-        # Another closing thread waits for the reader whose listener made this call.
+            return None  # the interpreter stopped a thread in `close`: the next open recovers
+        # The closing thread waits for this reader, whose listener made this call.
         if any(client.entered() for client in self._live(Turn.READER)) and not self._is_free():
             return None
         with self._lock:
@@ -134,9 +135,9 @@ class Clients:
         return False
 
     def close(self, timeout: float, orderly: bool) -> None:
-        """End all clients, within `timeout` seconds, even if some raise. An interrupt ends the wait for the
-        remaining clients. An interrupt is raised in preference to other errors, else the first error is
-        raised; all further errors are logged.
+        """Close all clients, within `timeout` seconds, even if some raise. After an interrupt the remaining
+        clients are closed without waiting. Raises the interrupt, if there was one, else the first error; the
+        further errors are logged.
         """
         self._refused = True
         ends = _Ends(time.monotonic() + timeout, orderly)
@@ -167,7 +168,7 @@ class Clients:
 
 
 class _Ends:
-    """Ends clients one after the other, and keeps their errors."""
+    """Closes clients one after the other, and keeps their errors."""
 
     def __init__(self, deadline: float, orderly: bool) -> None:
         self._deadline, self._orderly = deadline, orderly

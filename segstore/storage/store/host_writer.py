@@ -27,7 +27,7 @@ class HostWriter(StoreWriter):
 
     shares = True
     on_host: Callable[[], object]
-    """Never called: only a `StoreGuest` can become the host, and calls its own."""
+    """Not used: a guest that becomes the host calls `StoreGuest.on_host`."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class HostWriter(StoreWriter):
                 self._member_sharing.members.lead(leads=False)  # this member may go on as a guest
             super().let_go()
             if hasattr(self, "socket"):
-                # after the lock is free: members try to take it as soon as their connection ends
+                # after the lock is free: members try to take it as soon as their connection is closed
                 self.socket.close()
         finally:
             if self.sharing is not None and self._member_sharing is None:

@@ -21,8 +21,9 @@ from segstore.storage.meta.scram_credentials import SCRAM, Credentials
 from segstore.storage.meta.sealed_file import PRODUCER_ID
 
 _IDS, _APART = 1000 << 22, 16
-"""A copied store skips ids, so that no other copy of it hands out the same ones: a random 16-bit number of
-`_IDS` steps, each 1000 << 22 ids. Blocks of ids begin at multiples of 1,000.
+"""A copied store skips `_IDS` producer ids as often as a random number of `_APART` bits says, so that no
+other copy hands out the same ids. `_IDS` is a multiple of 1,000, because blocks of ids begin at such
+multiples.
 """
 
 
@@ -119,7 +120,7 @@ class KeptFiles:
         if first is None and PRODUCER_ID.damage(self._files, self._root):
             return
         first = (first or 0) + (1 + secrets.randbits(_APART)) * _IDS
-        if first > INT64_MAX >> 1:  # ids of a late generation, without room for another jump
+        if first > INT64_MAX >> 1:  # so many copies were made that a further jump may run past the largest id
             return
         try:
             PRODUCER_ID.write(self._files, self._root, first)

@@ -378,10 +378,10 @@ class PartitionLog(PublicNames):
         return append_as_leader(self._leading(wanted), batch, wanted, verified, allow_zstd, self._name)
 
     def exchange_produce(self, sock: int, exchange: NativeExchange) -> bool | None:
-        """Receive a Produce request from a non-blocking socket, and append it as `append_as_leader` does, by
-        one call of C, if it has the form of the earlier requests. Return True if it is answered, False if the
-        exchange holds the received bytes, and None if nothing was received and the caller must receive the
-        request itself. Raises StorageError.
+        """Receive a Produce request from a non-blocking socket, and append its batch in C by the rules of
+        `append_as_leader`. Return True if the request was answered; False if it was received, and the caller
+        must handle the bytes in `exchange`; None if nothing was received, and the caller must receive it.
+        Raises StorageError.
         """
         source = self.source
         if self._internal or self.context.closed or not isinstance(source, Partition):
@@ -398,8 +398,8 @@ class PartitionLog(PublicNames):
         return (source.acks is not None and acks == -1) or source.config.flush_messages != arguments.INT64_MAX
 
     def _leading(self, acks: Acks) -> Partition:
-        """Return the partition for an append with these `acks`, whose timeout limits the wait
-        for a leader.
+        """Return the partition for an append. The timeout in `acks` limits the wait for a
+        leader.
         """
         return self.partition_for_write()
 
@@ -621,8 +621,8 @@ class PartitionLog(PublicNames):
                 view = self._views.view
                 return use(view)
             except FileNotFoundError as error:
-                # A new view without the missing segment starts the count anew: then retention overtakes the
-                # reader again and again, but the log exists.
+                # If the new view lacks the missing segment, count anew: the log exists, but retention
+                # removes segments faster than this reader reads them.
                 tries = 1 if view is not None and view.lacks(missing) else tries + 1
                 missing = view
                 if tries == _TRIES:
@@ -630,8 +630,8 @@ class PartitionLog(PublicNames):
                 if isinstance(self.source, ReadOnlyPartition):
                     self.source.refresh()
             except CorruptRecordError:
-                # Segments that a live writer has just removed look like a gap: only a second look shows the
-                # difference.
+                # If a live writer has just removed a segment, its view looks damaged. Only damage is still
+                # found in a second view.
                 if doubted or not isinstance(self.source, ReadOnlyPartition):
                     # raises StoreClosedError if the name and its files belong to a new topic
                     _ = self._views.view
@@ -695,7 +695,7 @@ class PartitionLog(PublicNames):
         """Raise OffsetOutOfRangeError, unless `offset` lies between the high watermark and the log end offset
         of a replica: its readers wait there (R39).
         """
-        # Readers may have seen the offset: after a kill of the writer the high watermark may go back.
+        # A reader may have been given this offset before: a killed writer's high watermark may go back.
         source = self.source
         is_replica = not isinstance(source, Partition) or source.visible.is_replica
         if not is_replica or not view.end_offset < offset <= self.log_end_offset:

@@ -74,8 +74,8 @@ class PartitionLoader:
         self._ends, self._checkpoints = ends, checkpoints
         self.clean, self._left, self._expiration_ms = left.clean, left, expiration_ms
         self.sync = False
-        """Whether a standby must have a record before readers see it: the store is a primary in sync mode,
-        and each partition has a high watermark of its own.
+        """Whether the store is a primary in sync mode: each partition has a high watermark, and readers see a
+        record only after the standby has it.
         """
         self.owed = OwedEpochs()
         self.sharing: Sharing | None = None
@@ -165,8 +165,8 @@ class PartitionLoader:
         if self.sharing is not None and left is not None and (info.name, partition) not in self.adopted:
             from segstore.storage.store.takeover import cut_to, expected_of
 
-            # Read before the files: a stopped guest that continues now cuts its file, and removes its sealed
-            # end.
+            # Read the sealed ends before the files: a stopped guest that continues now cuts its file, and
+            # then removes its sealed end.
             ends = self.sharing.sealed(self._ends.claim(key), key)
             expected = expected_of(left, expected)._replace(ends=ends)
             cut_to(context, directory, left.end)
@@ -184,7 +184,7 @@ class PartitionLoader:
         epochs = self._begin_epoch(directory, opened, expected.clean, published, step)
         self.owed.begun(key)
         if self._replicated and opened.end_offset < expected.recovery_point:
-            # Records after the log end offset will not be synced, although the recovery point is above it.
+            # Lower the recovery point to the log end offset: the next records there are not synced yet.
             points = self._checkpoints.recovery_points
             points.update({(info.name, partition): opened.end_offset})
         self._report(directory, opened, expected)
@@ -205,7 +205,7 @@ class PartitionLoader:
             layout = (left.end.layout + 1) % _LAYOUTS
         publisher = Publisher(self._ends, key, epochs.current)
         high_watermark = self._high_watermark((info.name, partition)) if self._replicated else None
-        if self.sync:  # after a kill, too, readers see all records that they have seen before
+        if self.sync:  # after a kill, readers must still see all records that they have seen before
             shown = 0 if published is None else published.high_watermark
             high_watermark = max(self._high_watermark((info.name, partition)), shown)
         state = LogState(opened, epochs, producers, layout, high_watermark)
@@ -219,7 +219,7 @@ class PartitionLoader:
         return self._checkpoints.lines(names.HIGH_WATERMARKS).get(key, 0)
 
     def _report(self, directory: str, opened: Opened, expected: Expected) -> None:
-        """Report repairs of the log, and for two sources that disagree which one was believed."""
+        """Report repairs of the log, and offsets on which checkpoints and published ends differ."""
         messages = (*expected.told, *opened.told)
         for message in messages:
             log.warning("%s: %s", directory, message)
@@ -241,13 +241,13 @@ class PartitionLoader:
         flushed = checkpoints.recovery_points.get(key)
         # A follower copies gaps from its leader, also above its own recovery point.
         known = flushed if self._left.gaps_known and not self._replicated else None
-        # After a failed sync the complement of the recovery point is published.
+        # A negative recovery point is published after a failed sync (the complement of the true one).
         suspect = published.recovery_point < 0 if published is not None else self._ends.doubted
         checked = published is not None and self._ends.was_checked
         recovery_point = flushed or 0
         if published is not None:
-            # The checkpoint is older than the published end. Published ends without a check prove nothing:
-            # then the larger of the two offsets is taken.
+            # The published recovery point is newer than the checkpoint's. If the published ends have no
+            # checksum, the larger offset of the two is taken.
             recovery_point = published.synced if checked else max(recovery_point, published.synced)
         return Expected(
             clean=self.clean or key in self._made,
@@ -281,7 +281,8 @@ class PartitionLoader:
         checkpoint_start = self._checkpoints.log_starts.get(key)
         checked = self._checkpoints.is_checked(names.LOG_STARTS, key)
         if self._replicated and checked and checkpoint_start is not None:
-            return checkpoint_start  # the checkpoint is newer: it decides whether the log was begun anew
+            # The checkpoint is newer: a replica writes the checkpoint before it begins its log anew.
+            return checkpoint_start
         taken = agreed_start(checkpoint_start, checked, published, self._ends.was_checked)
         # A kill between checkpoint and publication leaves the smaller offset published.
         behind = published is not None and published.start < (checkpoint_start or 0) and not self.clean
@@ -586,5 +587,5 @@ class Partitions:
         return errors
 
     def is_clean(self) -> bool:
-        """Return whether no partition is broken, and none leaves work to the next open."""
+        """Return whether no open partition has failed or needs recovery at the next open."""
         return not self._broken and all(p.is_clean() for p in self._open.values())

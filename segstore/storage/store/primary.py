@@ -1,8 +1,8 @@
 """`Primary`: a store with a standby. It keeps the standby's registration, its fetch offsets, and the fence by
 which the standby takes over (REPLICATION 7.4; Kafka: the controller's registrations, and BeginQuorumEpoch).
 
-On disk are `.segstore/standby` and `.segstore/fence`. A store without a registration has no cost for this in
-its appends. Threads: any; changes are made one at a time.
+On disk are `.segstore/standby` and `.segstore/fence`. If no standby is registered,
+appends cost no more than in other stores. Threads: any; changes are made one at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from segstore.storage.store.partitions import Partitions
 
 log = Logger("segstore")
-_STEP_BITS = 36  # of an int64, which is enough for 2^26 registrations
+_STEP_BITS = 36  # bits of a broker epoch below the random part
 STANDBY_ID = 2
 """The standby's node id on the wire; the primary's is 1."""
 _Key = tuple[str, int]
@@ -182,8 +182,8 @@ class Primary:
         return made.broker_epoch
 
     def hands_over(self, directory_id: str, sync: bool) -> bool:
-        """Return whether the standby that has fenced this store still fetches its tail: after a lost
-        connection it may register anew.
+        """Return whether this standby has fenced the store, and is still registered in this mode: it fetches
+        the last records, and may register anew after a lost connection.
         """
         held, fence = self.registration, self.fence
         known = (held.directory_id, held.sync) == (directory_id, sync)
@@ -201,7 +201,7 @@ class Primary:
             self.registration = made
             for partition in partitions.all_open():
                 with partition.token:
-                    # First: an append above the high watermark must find the acks that it waits for.
+                    # Set the acks before the high watermark: appends above the high watermark wait for acks.
                     self._wait_for_standby(partition)
                     partition.visible.begin_replica(partition.segments.next_offset)
 
@@ -317,7 +317,7 @@ class Primary:
         if held.is_there and keeper is not None:
             away = self._away()
             self._log_loss(away, held.sync)
-            with suppress(SegstoreError):  # a topic may have been deleted: the next note does without it
+            with suppress(SegstoreError):  # a topic may have been deleted; the next note leaves it out
                 keeper.note(held.directory_id, away, self.lags())
 
     def _log_loss(self, away: str, sync: bool) -> None:

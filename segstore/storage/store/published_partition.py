@@ -16,7 +16,7 @@ from segstore.storage.store.believed_ends import BelievedEnds
 
 
 class _KnownEnds(NamedTuple):
-    """The published ends of a partition as they were returned, and the glance that shows whether they
+    """The published ends that `ends` returned last, and the `EndsGlance` that shows whether they have
     changed.
     """
 
@@ -36,7 +36,8 @@ class PublishedPartition:
         self._directory = topic_files.partition_path(info.name, number)
         self._key = slot_key(info.topic_id, info.name, number)
         self._known: _KnownEnds | None = None
-        # log start offsets by the published one, and without one by the identities of the files that have it
+        # log start offsets, by the published offset; `_unpublished`: by the identities of the files read
+        # instead
         self._starts: dict[int, int] = {}
         self._unpublished: dict[tuple[object, ...], int] = {}
         # id and inode of the directory when it last belonged to this topic

@@ -37,8 +37,8 @@ _PATIENCE = 50  # looks, one ms apart, at a writer that is opening or closing th
 
 
 class _Topics(NamedTuple):
-    """The topics found at these time stamps of the root and the settings directory. `names` are the partition
-    directories, unchanged since `since_ns`.
+    """The topics, read when the root and the settings directory had the time stamps `version`. `names` are
+    the partition directories, unchanged since `since_ns`; `settled`: a later change must move a stamp.
     """
 
     version: tuple[int, int]
@@ -202,7 +202,7 @@ class StoreReader:
         if not self._ends.are_fresh() and not self._follows(followed):
             return LOOK
         me, blind = threading.get_ident(), _BLIND_SECONDS
-        self._waiting.append(me)  # as in `wait`
+        self._waiting.append(me)  # before `closed` is read, for the reason in `wait`
         try:
             if self.context.closed:
                 return LOOK

@@ -17,7 +17,7 @@ from segstore.storage.store.writer import let_go_of_lost
 
 _PAUSE = 0.01  # seconds
 _LEAST = 5.0
-"""Seconds for which an open waits at least while another process opens or closes the store."""
+"""The least number of seconds that an open waits for a process that opens or closes the store."""
 
 
 def open_shared(

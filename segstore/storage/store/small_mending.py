@@ -67,7 +67,7 @@ def _mend_quotas(context: StoreContext) -> None:
 
 
 def _mend_copies(context: StoreContext, copies: Copies[Any]) -> bool:
-    """Rewrite the damaged copy from the sound one; return whether the sound one has no checksum."""
+    """Rewrite a damaged copy from the sound copy; return whether the sound copy has no checksum."""
     try:
         right, wrong = copies.look()
     except (CorruptCheckpointError, StorageError):

@@ -172,7 +172,7 @@ def _count(view: LogView, files: Files) -> int:
             batches = step.batches if sparse else _looked_into(step, segment.path)
             seen = (batches["attributes"] & CONTROL_FLAG) == 0
             seen &= (batches["last_offset"] >= start) & (batches["last_offset"] < view.end_offset)
-            # Of the batch that holds the log start offset only the offsets from there on may count.
+            # In the batch that holds the log start offset, no offset below that one is counted.
             room = batches["last_offset"][seen] - start + 1
             count += int(np.minimum(batches["count"][seen], room).sum(dtype=np.int64))
     return count

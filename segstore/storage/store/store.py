@@ -598,7 +598,7 @@ class Store(PublicNames):
     # --- all of it --------------------------------------------------------------------------
 
     def attach_client(self, client: StoreClient) -> None:
-        """Have `close` end this client of the store, as long as the client is referenced. Raises
+        """Have `close` close this client before the store. The store refers to the client only weakly. Raises
         StoreClosedError.
         """
         self._clients.attach(client)
@@ -718,7 +718,7 @@ class Store(PublicNames):
         return read_states(self.context.files, self.context.root)
 
     def close(self, timeout: float | None = None) -> None:
-        """End the store's clients, make all durable, and release the directory. A second call does nothing.
+        """Close the store's clients, make all durable, and release the directory. A second call does nothing.
 
         A guest of a shared store syncs its own appends, unless only the host can sync them.
 
@@ -753,7 +753,7 @@ class Store(PublicNames):
             return self._clients.once(lambda: self._close_all(timeout, orderly))
         except Exception:
             raise
-        except BaseException:  # after an interrupt at any place the directory is released
+        except BaseException:  # an interrupt may come anywhere: the directory is released all the same
             self.engine.close()
             raise
 

@@ -276,8 +276,8 @@ class Sweeper:
         return tuple(found[key] for key in sorted(found))
 
     def _meanwhile(self) -> float:
-        """Run retention if it falls due during a compaction, which a low rate limit may stretch to hours;
-        return the seconds until it is due next.
+        """Run retention if it is due; return the seconds until it is due next. A compaction calls this,
+        because a low rate limit may make it last hours.
         """
         interval = self._config.log_retention_check_interval_ms / 1000
         left = self._retained + interval - time.monotonic()
@@ -342,7 +342,8 @@ class Sweeper:
                 yield done
 
     def _gives_up(self, step: SweepStep, key: TopicPartitionKey) -> bool:
-        """Return whether the background skips a partition after a failure, unless the disk had no room."""
+        """Return whether background sweeps skip this partition: a compaction failed, but not on a full disk.
+        """
         return step is self._compaction and step in self._failed[key] and key not in self._compaction.no_room
 
     def _met(self, error: Exception) -> None:

@@ -143,8 +143,8 @@ class TopicAdmin:
     def _removed(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         stays = info.partition_ids
         try:
-            # First: the next open makes no partition anew that the settings don't list, and no partition that
-            # is made later takes over the files that a crash leaves.
+            # Write the settings first: after a crash the next open neither makes a removed partition anew,
+            # nor lets a later partition of that number take over its files.
             self._topic_files.write(info)
         except OSError:
             with suppress(OSError):
@@ -160,7 +160,9 @@ class TopicAdmin:
         return info
 
     def _bury_but(self, info: TopicInfo) -> None:
-        """Move away the directories of partitions that the topic does not have, as deleted ones."""
+        """Rename the directories of partitions that `info` does not list to Kafka's form for deleted
+        partitions.
+        """
         for directory in self._topic_files.bury(info.name, info.partition_ids):
             self._context.pool.forget_directory(directory)
         self._checkpoints.forget(info.name, info.partition_ids)
@@ -247,7 +249,8 @@ class TopicAdmin:
         try:
             self._make(info)
         except OSError:
-            # The settings last: while they list the new partitions, the next open makes these.
+            # Restore the settings last: if this is interrupted, they still list the new partitions, and the
+            # next open makes their directories.
             for directory in self._topic_files.bury(info.name, before.partition_ids):
                 self._context.pool.forget_directory(directory)
             self._topic_files.remove_buried()

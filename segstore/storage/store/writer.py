@@ -86,7 +86,7 @@ class StoreWriter:
         self.owner: Callable[[], object] | None = None
         root, me = context.files.real_path(context.root), weakref.ref(self)
         self._held = _take_lock(context)
-        # no call lies between taking the lock and this line, so no interrupt comes between them
+        # no call comes between this line and the one above, so no interrupt does
         _begun[root] = me
         try:
             with context.reserve:
@@ -97,7 +97,7 @@ class StoreWriter:
                 if isinstance(error, Exception):
                     self.undo()
                 self.let_go()
-            finally:  # a second interrupt may have come within that call
+            finally:  # a second interrupt may have stopped the first `let_go`
                 self.let_go()
             raise
 
@@ -110,7 +110,7 @@ class StoreWriter:
     # --- opening --------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Open the parts. If this fails, the caller ends the threads that run already."""
+        """Open the parts. If this fails, the caller stops the threads that were started."""
         context, config = self.context, self.config
         files, root = context.files, context.root
         root_names = check_readable(files, root)
@@ -193,8 +193,8 @@ class StoreWriter:
         self._begin()
 
     def _share(self, root_names: Collection[str]) -> Sharing | None:
-        """Return the shared file of dead members as this process takes it over; None if the store was not
-        shared. Raises StorageError.
+        """Take over the shared file if all members of the store died, and return it; None if the store was
+        not shared, or was closed. Raises StorageError.
         """
         files, root = self.context.files, self.context.root
         if f"{names.OURS}/{names.SHARED}" not in root_names:
@@ -227,8 +227,8 @@ class StoreWriter:
 
     def _owed_epochs(self, note: FoundNote, *, was_closed: bool) -> OwedEpochs:
         """Return the partitions that begin a leader epoch when they are opened: all partitions of a restored
-        store, else those of the note. A missing note is reported only if the store `was_closed`: else the
-        directory may be a killed broker's.
+        store, else those of the note. A missing note is reported only if the store `was_closed`, because a
+        killed broker's directory has no note.
         """
         if not note.is_restored:
             return note.owed()
@@ -310,7 +310,7 @@ class StoreWriter:
         """Cut the bytes that members have written after the ends of sealed segments. Raises OSError."""
         from segstore.storage.store.takeover import cut_all_sealed
 
-        # No member may append any more. The shared file with these ends is given up after this.
+        # No member can append now. This is the last use of the shared file, which has these ends.
         for info in self.topics.values():
             for number in info.partition_ids:
                 key = slot_key(info.topic_id, info.name, number)
@@ -495,7 +495,7 @@ class StoreWriter:
     # --- closing --------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """End the store's threads, because nothing refers to the store. The next open recovers."""
+        """Stop the store's threads, because nothing refers to the store. The next open recovers."""
         if hasattr(self, "inbox"):  # it is missing if an interrupt came within `_open`
             self.inbox.close()
         if hasattr(self, "sweeper"):
@@ -503,8 +503,8 @@ class StoreWriter:
         self.context.scheduler.close()
 
     def undo(self) -> None:
-        """Remove the files of a new store after a failed open, so that no store begins by it. `let_go`
-        follows. A file that can't be removed is left to the next open.
+        """Remove the files of a new store whose open failed; an existing store is kept. The caller then calls
+        `let_go`. A file that can't be removed is left to the next open.
         """
         context = self.context
         self.abandon()
@@ -526,7 +526,7 @@ class StoreWriter:
         return self._thread == threading.get_ident() if self.owner is None else self.owner() is None
 
     def let_go(self) -> None:
-        """End the store's threads, then release the directory, its lock last. May be repeated."""
+        """Stop the store's threads, then release the directory, its lock last. May be repeated."""
         self.abandon()
         self.context.closed = True
         self.context.pool.close()
@@ -542,8 +542,8 @@ class StoreWriter:
 
     def close(self, broker_epoch: int | None = None) -> None:
         """Close cleanly. In a replicated store the marker keeps `broker_epoch`, which the next writer reads
-        as `clean_epoch`. The first error is raised after the directory was released; the next open recovers
-        then, also after an interrupt in this call; a second call releases what is still held. Raises
+        as `clean_epoch`. The first error is raised after the directory was released. After an error or an
+        interrupt the next open recovers, and a second call only releases the directory. Raises
         InvalidArgumentError for a `broker_epoch` below 1; nothing is done then.
         """
         nonce = new_nonce() if broker_epoch is None else replicated_nonce(broker_epoch)
@@ -562,17 +562,17 @@ class StoreWriter:
             self.inbox.settle()
         self.sweeper.close()
         self.context.closed = True
-        self.wake()  # they see that the store is closed
+        self.wake()  # threads in `wait` see that the store is closed
         self.context.scheduler.close()
         self.context.full.forget()
         with self.partitions.lock:
             errors = self.partitions.close()
             if errors:
                 raise first_of(errors)
-            # If threads ended with the interpreter, their work may be half done: the next open recovers.
+            # If the interpreter has stopped threads, their work may be half done: the next open recovers.
             if self.partitions.is_clean() and not others_are_gone():
                 self.partitions.checkpoint_held(nonce)
-                self._ends.sync()  # so that the marker is right after a power cut too
+                self._ends.sync()  # before the marker, which is valid only with these ends
                 put_marker(self.context.files, self.context.root, nonce)
                 self._note(nonce)
                 self._ends.set_nonce(nonce)
@@ -605,7 +605,7 @@ def check_plain(files: Files, root: str) -> None:
 
 
 _ENDS = {MIRROR: "end-mirror", STANDBY: "promote"}
-"""The command that ends each role."""
+"""The command that makes a directory of each role a plain store."""
 
 
 def check_role(files: Files, root: str, kind: str | None) -> None:
@@ -637,8 +637,8 @@ def locked(files: Files, root: str) -> StoreLockedError:
 
 
 def _leave_nothing(context: StoreContext) -> None:
-    """Remove a lock file that could not be written, and a directory that was made for it, if no store has
-    been begun there.
+    """Remove the lock file that could not be written, and the directory if this open made it, unless there is
+    a store.
     """
     files, root = context.files, context.root
     with suppress(OSError), files.lock(names.below(root, names.LOCK)):

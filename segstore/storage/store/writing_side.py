@@ -125,8 +125,8 @@ class WritingSide(Protocol):
         """Return the recoveries of partitions, in order."""
 
     def partition(self, topic: str, partition: int) -> Partition:
-        """Return the partition's present log; after a change of leader a `PartitionLog` follows another one.
-        Raises UnknownTopicOrPartitionError, StorageError, NotLeaderOrFollowerError.
+        """Return the partition's present log, which changes with the leader of a replicated store. Raises
+        UnknownTopicOrPartitionError, StorageError, NotLeaderOrFollowerError.
         """
 
     def opened(self) -> list[TopicPartitionKey]:
