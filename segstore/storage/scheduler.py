@@ -68,7 +68,7 @@ class Scheduler:
         self._queue.put((time.monotonic() + seconds, next(self._count), task))
         if not self._started:
             Background(self._run, self._name).start()
-            self._started = True  # set last: after an interrupt in `start`, the next call starts another thread
+            self._started = True  # set last: after an interrupt the next call starts a thread
 
     def every(self, seconds: float, task: Task) -> None:
         """Run `task` repeatedly, `seconds` after its last run has returned. A failure is logged once, until

@@ -60,7 +60,7 @@ class Checked(NamedTuple):
     ends_in_damage: bool
 
     def tell(self, one: SegmentCheck) -> Iterator[Finding]:
-        """Copy these results to `one`, as its `run` would have set them, and yield the findings."""
+        """Set these results on `one`, whose `run` is not called, and yield the findings."""
         one.next_offset, one.damaged, one.gapped = self.next_offset, self.damaged, self.gapped
         one.of_producers, one.ends_in_damage = self.of_producers, self.ends_in_damage
         yield from self.findings

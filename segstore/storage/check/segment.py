@@ -71,7 +71,8 @@ class SegmentCheck:
         yield from self._check_indexes()
 
     def _seen_end(self, step: ScanStep) -> int:
-        # A step ends at a fixed byte, and a batch that is cut by its end is read again in the next step.
+        # If a step stops before the end, its last batch may be incomplete, and is read again by the next
+        # step.
         return self.end if step.position + len(step.data) < self.end else -1
 
     def _damage(self, position: int, status: int) -> Iterator[Finding]:
@@ -116,7 +117,7 @@ class SegmentCheck:
         missing = bases > before
         wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)
         missing &= ~wrappers  # the first offset of a wrapper is not known before it is decompressed
-        # Compaction, or a repair, has removed records of these batches.
+        # These batches have fewer records than offsets: compaction or a repair has removed some.
         thinned = (batches["count"] <= batches["last_offset"] - bases) & ~wrappers
         self.gapped |= bool(missing.any() or thinned.any())
         if self.ends_in_damage:
@@ -207,8 +208,8 @@ class SegmentCheck:
                 )
 
     def _ends_at(self, i: int, last: int) -> bool:
-        """Return whether an index entry for batch `i` may have that last offset: for messages of magic 0 and
-        1, one entry stands for a whole append.
+        """Return whether an index entry for batch `i` may have the offset `last`: that of its last record;
+        for messages of magic 0 and 1, that of a later message of the same append.
         """
         if self._magics[i] == MAGIC:
             return self._lasts[i] == last

@@ -116,9 +116,7 @@ class TransactionCheck:
         return [txn for txn in found if txn.last_offset < one.next_offset]
 
     def _look_for_unseen(self, one: SegmentCheck) -> None:
-        """Note transactions that were open at the log's beginning, and end without a batch of theirs in the
-        log.
-        """
+        """Note transactions that began before the log, and of which the log has only the marker."""
         files, handle = one.segment.pool.files, one.segment.handle
         if not self._begun_before:
             return

@@ -18,9 +18,9 @@ from them are synced.
 If a step fails, the id is forgotten, the logs are cut to their old ends, durably, and the intent is removed.
 If the disk refuses that, the partitions are fenced and the intent stays for the next open.
 
-Only here an fsync is made while append tokens are held: an append after an adoption that may yet be undone
-could not be acknowledged. Threads: one at a time, none of which runs signal handlers: the thread that has
-begun an adoption finishes or undoes it.
+Nowhere else is an fsync made while append tokens are held. Here it is necessary: an append after this one
+could not be acknowledged while the adoption may still be undone. Threads: one at a time, none of which runs
+signal handlers: the thread that has begun an adoption finishes or undoes it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Adopter:
             if places:
                 write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(places)))
             self._check_sealed(manifest)
-            # Before the segments have names: from then on a sync of them would delay the sync of the note.
+            # Written before the segments have names, so that no background sync of them delays the note's.
             if joined.segments:
                 write_joined(self._folder, joined)
             for one in work:
@@ -132,7 +132,8 @@ class Adopter:
 
     def _check_sealed(self, manifest: Manifest) -> None:
         """Raise StagedFilesError if the manifest was taken back (`SealedManifest.take_back`)."""
-        # After the intent is written: `take_back` checks in the opposite order.
+        # Called after the intent was written: `take_back` first removes the manifest, then looks for the
+        # intent, so one of the two notices the other.
         if manifest.is_sealed and not self._files.exists(self._folder.manifest(manifest.stem)):
             raise StagedFilesError(f"{manifest.id!r} was taken back")
 
@@ -148,12 +149,12 @@ class Adopter:
         self, manifest: Manifest, work: Sequence[PartitionAdoption], places: Sequence[LogOffsetMetadata]
     ) -> None:
         try:
-            # First: while the id is recorded, the logs must not be cut.
+            # Forget the id first: the logs must not be cut while it is recorded.
             if self._ids.find(manifest.id) is not None:
                 self._ids.forget(manifest.id)
             for one in reversed(work):
                 one.put_back()
-            # Before the intent is removed, so that recovery never joins the files again.
+            # Remove the note before the intent, so that recovery never joins the files again.
             forget_joined(self._folder, manifest.stem)
             not_undone = [place for one, place in zip(work, places, strict=True) if not one.undone]
             if not_undone:

@@ -95,7 +95,8 @@ def undo(
 
 def _cut(files: Files, directory: str, place: LogOffsetMetadata) -> None:
     """Remove the segments after `place`, and the bytes after its position."""
-    # A removed segment's bytes may be a staged file's too, which is adopted again: only its name is removed.
+    # Only the names of segments are removed, not their bytes: these may be a staged file's, which is adopted
+    # again.
     for base, suffixes in sorted(scan_directory(files, directory).items(), reverse=True):
         removed = suffixes if base > place.segment else {s for s in suffixes if s.endswith(names.TEMPORARY)}
         for suffix in sorted(removed):

@@ -46,7 +46,7 @@ def check_again(known: Adoption, records: int, source: str) -> None:
 
     If both have a source, the sources must be equal: a second run of a job may make other rows, in another
     order (random columns, a changed query), but the job's records were written once. Otherwise the numbers of
-    records must agree. No records are no conflict: nothing is dropped.
+    records must agree. With 0 records there is no conflict, because none is dropped.
     """
     by_source = known.source and source
     same = known.source == source if by_source else known.records == records

@@ -123,7 +123,7 @@ def named(folder: Folder) -> set[tuple[str, str]]:
             files |= {(file.stager, file.name) for file in read_manifest(folder, stem).files}
         except (StagedFilesError, FileNotFoundError):
             continue
-    return files | kept(folder)  # last: a note is written before its manifest is removed
+    return files | kept(folder)  # read last: a note is written before its manifest is removed
 
 
 # --- results -----------------------------------------------------------------------------------

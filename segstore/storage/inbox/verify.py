@@ -43,8 +43,8 @@ class VerifiedFile(NamedTuple):
 
     `place`: its base offset and leader epoch, -1 if it has several. `stamps`: the timestamp of its first
     batch, and the largest, in ms. `indexes`: its index entries as a segment, None if it must be copied.
-    `durable`: its present bytes are on disk. A file touched after its sync is always copied: a later sync may
-    have failed, and the kernel's view of the file proves nothing.
+    `durable`: its present bytes are on disk. A file that was changed after its sync is always copied: a later
+    sync may have failed, and then the bytes in memory are not those on disk.
     """
 
     file: StagedFile
@@ -127,11 +127,11 @@ def check_bytes(files: Files, path: str, file: StagedFile) -> None:
 
 
 def _take_own(files: Files, path: str) -> None:
-    """Replace the file by a copy if it has hard links, since it may be written in place."""
+    """Replace the file by a copy if it has several names, because it may be written in place."""
     try:
         files.take_own(path)
     except OSError as error:
-        if error.errno not in NOT_A_FILE | {errno.ENOENT}:  # opening the file raises these
+        if error.errno not in NOT_A_FILE | {errno.ENOENT}:  # `open_staged` raises an error for these
             raise
 
 

@@ -394,7 +394,8 @@ class EndsWriter(_Mapped):
             self._bump_generation()
 
     def leave(self) -> None:
-        """Publish nothing from now on, not even after a late sync, because another process will be the host.
+        """Publish nothing from now on, not even after a late sync, because another process will
+        be the host.
         """
         with self.lock:
             self._has_left = True
@@ -497,7 +498,8 @@ class EndsWriter(_Mapped):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Collect all publications, and publish them together at the end of the block. One thread at a time.
+        """Collect all publications, and publish them together at the end of the block. One thread at a
+        time.
         """
         self._gathered = {}
         try:
@@ -620,7 +622,8 @@ def _of_c(shared: SharedMap | None) -> Any:
 
 
 def _after(number: int) -> int:
-    """Return the next number of an int64 counter. A damaged file may hold the largest one, so 0 follows it.
+    """Return the next number of an int64 counter. 0 follows the largest number, which a damaged file may
+    hold.
     """
     return (number + 1) & INT64_MAX
 

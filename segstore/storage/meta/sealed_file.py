@@ -18,7 +18,8 @@ _MOST_BYTES = 256
 
 
 class SealedFile(CheckedFile[T]):
-    """One such file of a store. `make` parses the word; `lost` states, for errors, the consequence of damage.
+    """One such file of a store. `make` parses the word; `lost` states, for errors, the consequence of
+    damage.
     """
 
     def __init__(self, name: str, make: Callable[[str], T], lost: str) -> None:

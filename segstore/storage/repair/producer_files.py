@@ -76,7 +76,7 @@ class ProducerFiles:
         return found
 
     def _see(self, batches: NDArray[np.void], beside: bool) -> None:
-        """Note whether no batch of a producer is missing, by the offsets."""
+        """Note whether the log is complete so far: no gap in the offsets may hide a producer's batch."""
         if not len(batches):
             return
         before = np.concatenate(([self._next], batches["last_offset"][:-1] + 1))

@@ -187,7 +187,7 @@ def _locked(files: Files, root: str) -> Iterator[None]:
         if not has_living_members(files, root):
             yield
             return
-    raise locked(files, root)  # after the lock is free, so that the error names its holder
+    raise locked(files, root)  # after the lock is released, so that the error does not name this process
 
 
 def _open_all(store: Store) -> None:
@@ -214,5 +214,5 @@ def _cut(done: Recovered) -> Repaired:
 
 
 def _is_damage(finding: Finding) -> bool:
-    """Return whether the finding is damage in a log, which the steps that take it out report themselves."""
+    """Return whether the finding is damage in a log. The steps that repair logs report such damage."""
     return finding.path.endswith(names.LOG) and finding.position is not None

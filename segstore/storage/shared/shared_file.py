@@ -5,7 +5,7 @@ widths in host byte order, no pointers. The file is valid in one start of the ma
 
 - F1: all shared data lies in this file.
 - F2: the file is fully allocated before it is mapped, grows in steps of 64 KiB, is never cut, and never
-unlinked while a member lives. Each mapping of it stays as long as the object that made it.
+unlinked while a member lives. Each mapping of it is kept until the object that made it is freed.
 - F3: the file is valid if magic, format, size and the start of the machine are right, and it is no copy
 (`which`). If it is not valid, a host that finds no living member rewrites it in place, since readers may have
 it mapped. The magic is written last.
@@ -221,7 +221,9 @@ class SharedFile:
 
 
 def _let_go(memory: Any, pointer: Any) -> None:
-    """Drop the mapping that a pointer has kept alive: this argument is the last reference."""
+    """Do nothing: the return drops `memory`, the last reference to the mapping into which `pointer`
+    points.
+    """
 
 
 def _size_of(number: int) -> int:
@@ -286,7 +288,8 @@ def _make(files: Files, path: str, *, in_place: bool) -> None:
     NotShareableError, OSError.
     """
     boot = _boot(files)
-    # A hard link may make the file another store's, too; and btrfs accepts the attribute only for a new file.
+    # With several names the file may be another store's, too; btrfs accepts the attribute only for a new
+    # file.
     if files.exists(path) and (in_place or files.links(path) > 1 or files.size(path) > MOST):
         files.unlink(path)
     with member_locks.open_shared(files, path, create=True) as handle:
@@ -310,8 +313,8 @@ def _header(boot: tuple[int, int], which: tuple[int, int, int]) -> bytes:
 
 def _members() -> bytes:
     """Return the initial bytes of the members' slots."""
-    # Random incarnations: a process that closed its lock's descriptor counts as dead while it lives, and must
-    # not be mistaken for a later member.
+    # The first incarnations are random: a process that has closed its lock's descriptor counts as dead, but
+    # may still run, and must not have the incarnation of a later member.
     slots = ffi.new(
         "seg_shared_member[]", [{"incarnation": secrets.randbits(31)} for _ in range(lib.SEG_MEMBERS)]
     )

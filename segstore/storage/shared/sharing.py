@@ -113,7 +113,7 @@ class Sharing:
             size = self.file.size
             share = new_share(self.members, self.file, slot, key, lib.SEG_OF_APPENDS, grow=True)
             self._shares[slot] = share
-            if share.log.key != key:  # the values are another partition's
+            if share.log.key != key:  # the slot's values are those of the partition that had it before
                 share.log.synced = share.log.failed = share.log.synced_offset = share.log.synced_position = 0
                 share.log.sync_from = -1
             if self.file.size != size:
@@ -129,7 +129,8 @@ class Sharing:
         return log is not None and log.key == key and bool(log.current)
 
     def take_over(self, slot: int, key: int) -> AbandonedLog | None:
-        """Close a log of an earlier host, and return its end; None without one. Bytes may follow the end."""
+        """Refuse further appends to a log of an earlier host, and return its state; None if there is no such
+        log. The files may have bytes after its end."""
         if self.file.log_if_there(slot) is None:
             return None
         end, share = ffi.new("seg_shared_end *"), self.of(slot, key)

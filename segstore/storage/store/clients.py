@@ -38,7 +38,8 @@ def log_error(what: str, error: BaseException) -> None:
 
 
 class Turn(IntEnum):
-    """The order in which clients are closed: readers first, because their listeners may still send records.
+    """The order in which clients are closed: readers first, because their listeners may still send
+    records.
     """
 
     READER = 0

@@ -342,7 +342,8 @@ class Sweeper:
                 yield done
 
     def _gives_up(self, step: SweepStep, key: TopicPartitionKey) -> bool:
-        """Return whether background sweeps skip this partition: a compaction failed, but not on a full disk.
+        """Return whether background sweeps skip this partition: a compaction failed, but not because of a
+        full disk.
         """
         return step is self._compaction and step in self._failed[key] and key not in self._compaction.no_room
 
