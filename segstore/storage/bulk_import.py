@@ -2,7 +2,7 @@
 the store.
 
 On disk the records are staged and adopted whole; after a failure a topic or store that was made for them is
-removed. A process that is killed leaves at most the topic, empty. Threads: one. Processes: this one is the
+removed. If the process is killed, at most an empty topic stays. Threads: one. Processes: this one is the
 store's writer during the import.
 """
 

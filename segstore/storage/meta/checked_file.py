@@ -39,7 +39,7 @@ class CheckedFile(Generic[T]):
 
     `make` returns the value of a JSON value that `to_json` made; it raises ValueError, TypeError or KeyError
     for a JSON value that was never written. Without `to_json` the file holds a version and the attributes of
-    an object. `advice` ends the text of an error.
+    an object. `advice` is the last sentence of an error's text.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class CheckedFile(Generic[T]):
             raise CorruptCheckpointError(where, 0, f"no {self._what}: {error}{advice}") from error
 
     def read(self, files: Files, root: str) -> T | None:
-        """Return the value, None without a file. Raises CorruptCheckpointError, OSError; StorageError if both
-        of two copies are damaged.
+        """Return the value; None if there is no file. Raises CorruptCheckpointError, OSError; StorageError if
+        both of two copies are damaged.
         """
         if self._copy:
             return self.copies(files, root).read()
@@ -98,7 +98,9 @@ class CheckedFile(Generic[T]):
             return None
 
     def hint(self, files: Files, root: str) -> T | None:
-        """Return the value; None if the file is missing or damaged. Raises an OSError that may pass."""
+        """Return the value; None if the file is missing or damaged. Raises a transient OSError
+        (EMFILE, EIO).
+        """
         try:
             return self.read(files, root)
         except (CorruptCheckpointError, OSError) as error:
@@ -106,8 +108,8 @@ class CheckedFile(Generic[T]):
             return None
 
     def damage(self, files: Files, root: str) -> str:
-        """Return the reason why the file is damaged, "" if it is sound or missing. Raises an OSError that may
-        pass.
+        """Return the reason why the file is damaged, "" if it is sound or missing. Raises a transient OSError
+        (EMFILE, EIO).
         """
         try:
             self.read(files, root)

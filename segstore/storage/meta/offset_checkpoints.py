@@ -118,7 +118,7 @@ def read_offsets(files: Files, path: Path) -> dict[tuple[str, int], int]:
 
 def try_offsets(files: Files, path: Path) -> tuple[dict[tuple[str, int], int] | None, str]:
     """Return the offsets by (topic, partition), or None if the file is missing or can't be used, and the
-    reason why it can't be used. Raises an OSError that may pass.
+    reason why it can't be used. Raises a transient OSError (EMFILE, EIO).
     """
     try:
         data = files.read_file(path)
@@ -151,7 +151,7 @@ class LeaderEpochs(LeaderEpochCache):
 
     The file may be written without a sync (Kafka: KAFKA-15046). After a power cut it may be an older one;
     then the missing epochs are found in their record batches. Before a flush reports such batches as durable,
-    `sync` makes the file durable too: compaction may remove the batches later.
+    `sync` makes the file durable too, because compaction may remove the batches later.
     """
 
     def __init__(self, files: Files, path: Path, entries: Iterable[tuple[int, int]] = ()) -> None:

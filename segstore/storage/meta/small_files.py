@@ -1,9 +1,8 @@
 """Small files that are segstore's own: two copies of one file, errors in the place of a file, and quarantine.
 
-Both copies are written together: a power cut may leave either one as it was before, and the first is
-believed if both are sound and differ. Files are replaced in one step and synced; an object of another kind
-that lies in a small file's place is moved into `.segstore/quarantine`. Threads: any; one writer for each
-file.
+Both copies are written together. A power cut may leave either of them as it was before; if both are sound and
+differ, the first is believed. Files are replaced in one step and synced; an object of another kind that lies
+in a small file's place is moved into `.segstore/quarantine`. Threads: any; one writer for each file.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from segstore.files import Files
 
 T = TypeVar("T")
 
-# Errors for a FIFO, link, directory or overlong file in a small file's place, which do not pass by
-# themselves. Any other error may pass (EMFILE, EIO, ENOMEM, EACCES): no file is taken for damaged because
-# of it.
+# Errors for a FIFO, link, directory or overlong file in a small file's place, which are permanent. Any other
+# error may be transient (EMFILE, EIO, ENOMEM, EACCES), so no file counts as damaged because of it.
 NOT_A_FILE = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EFBIG})
 
 
@@ -126,7 +124,7 @@ class Copies(Generic[T]):
 
 
 def unreadable(error: CorruptCheckpointError | OSError, path: str) -> CorruptCheckpointError | StorageError:
-    """Return the error to raise for a damaged small file. Raises an OSError that may pass."""
+    """Return the error to raise for a damaged small file. Raises a transient OSError (EMFILE, EIO)."""
     if not isinstance(error, OSError):
         return error
     if error.errno not in NOT_A_FILE:

@@ -1,7 +1,7 @@
 """Notes of sweeps, `.segstore/sweeps.json`: the time of each partition's last sweep, and its error.
 
-Other processes read them (`segstore topics`, `segstore stats`). The file is a note, never evidence: it is
-written whole, not synced, and a file that can't be read, or whose checksum does not match, counts as missing.
+Other processes read them (`segstore topics`, `segstore stats`). No decision depends on the file. It is
+replaced whole and not synced; if it can't be read, or its checksum does not match, it counts as missing.
 Threads: any; one lock.
 """
 
@@ -103,5 +103,5 @@ SWEEPS = CheckedFile(
 
 
 def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
-    """Return the notes; none if the file is damaged or missing. Raises an OSError that may pass."""
+    """Return the notes; none if the file is damaged or missing. Raises a transient OSError (EMFILE, EIO)."""
     return SWEEPS.hint(files, root) or {}

@@ -43,12 +43,14 @@ class BelievedEnds:
         self._belief = _NO_BELIEF
 
     def are_fresh(self) -> bool:
-        """Return whether the ends were found to count less than `_BELIEF_NS` ago."""
+        """Return whether the ends were found to be the last writer's less than `_BELIEF_NS` ago."""
         belief = self._belief
         return belief.holds and monotonic_ns() - belief.at < _BELIEF_NS
 
     def known(self) -> EndsReader | None:
-        """Return the ends if they count, without a look at the marker while they are fresh."""
+        """Return the ends if they are the last writer's, else None. The marker is not read while the ends are
+        fresh.
+        """
         ends, belief = self._ends, self._belief
         if ends is not None and belief.holds and monotonic_ns() - belief.at < _BELIEF_NS:
             return ends
@@ -71,7 +73,7 @@ class BelievedEnds:
         for _ in range(_PATIENCE):
             now, nonce = monotonic_ns(), ends.nonce
             marker = read_marker(self._files, self._root)
-            # In a closed store, ends that have no checksum are ignored: its logs give the same ends.
+            # In a closed store, ends that have no checksum are ignored, because its logs give the same ends.
             holds = marker != 0 and nonce == (marker or 0) and (ends.checked or marker is None)
             self._belief = belief = _Belief(now, nonce, holds)
             if belief.holds or not self.have_writer():
@@ -111,7 +113,7 @@ class BelievedEnds:
             if self._files.inode(self.path) == ends.inode:
                 return ends
         except FileNotFoundError:
-            return ends  # the file was only removed: a writer may still use it
+            return ends  # the file has no name any more, but a writer may still use it
         self._ends, self._belief = None, _NO_BELIEF
         ends.wake()  # threads that wait on the old file, which belongs to an earlier store, look again
         return self.found()

@@ -1,8 +1,8 @@
 """`Clients`: the producers and consumers of an open store, which `Store.close` closes first.
 
-Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol: they attach
-themselves, by weak references, so that a dropped client is freed. Threads: any. One thread closes the store;
-a second closing thread waits for it, unless the first thread waits for the second.
+Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol. The references to them
+are weak, so that a dropped client is freed. Threads: any. One thread closes the store; a second closing
+thread waits for it, unless the first thread waits for the second.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Clients:
                 f"close() of {self._path} in a producer's callback would wait for itself"
             )
         if others_are_gone() and not self._is_free():
-            return None  # the interpreter stopped a thread in `close`: the next open recovers
+            return None  # the interpreter stopped a thread in `close`, so the next open recovers
         # The closing thread waits for this reader, whose listener made this call.
         if any(client.entered() for client in self._live(Turn.READER)) and not self._is_free():
             return None

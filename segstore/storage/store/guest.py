@@ -151,7 +151,9 @@ class StoreGuest(StoreReader):
         return info.settings
 
     def share_of(self, key: int) -> tuple[int, Any] | None:
-        """Return the slot of a partition, and a new share of its log; None if the host has not opened it."""
+        """Return the slot of a partition, and a new `seg_share *` of its log; None if the host has not opened
+        it.
+        """
         slot = self._slot(key)
         if slot is None or self.shared.log_if_there(slot) is None:
             return None

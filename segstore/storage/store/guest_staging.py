@@ -1,5 +1,5 @@
-"""Long appends of a guest, which its host adopts from the inbox: written directly, they would delay all other
-appends, and might need several segments.
+"""Long appends of a guest, which its host adopts from the inbox. If they were written directly, they would
+delay all other appends, and might need several segments.
 
 On disk the records lie in the store's inbox until they are in the log; see `inbox`. A failed append is
 removed from there. Threads: any; one for each append.

@@ -110,7 +110,7 @@ class Host:
             return answer_of(error)
         except OSError as error:
             return answer_of(StorageError(error.errno, error.strerror, error.filename))
-        except Exception as error:  # the thread goes on, as all guests wait for it
+        except Exception as error:  # the thread goes on, because all guests wait for it
             log.exception("%s: a guest's request could not be resolved", self._context.root)
             return answer_of(error)
         return AGAIN, 0, b""

@@ -56,7 +56,9 @@ class HostWriter(StoreWriter):
 
     @property
     def is_lost(self) -> bool:
-        """Return whether nothing refers to the store any more: its guest, if this host was a guest before."""
+        """Return whether nothing refers to the store any more; if this host was a guest before, to its
+        `StoreGuest`.
+        """
         return super().is_lost if self._guest is None else self._guest() is None
 
     # --- opening --------------------------------------------------------------------------
@@ -110,7 +112,7 @@ class HostWriter(StoreWriter):
                 self._member_sharing.members.lead(leads=False)  # this member may go on as a guest
             super().let_go()
             if hasattr(self, "socket"):
-                # after the lock is free: members try to take it as soon as their connection is closed
+                # after the lock is released, because members try to take it when their connection is closed
                 self.socket.close()
         finally:
             if self.sharing is not None and self._member_sharing is None:

@@ -112,9 +112,10 @@ class KeptFiles:
             raise
 
     def skip_producer_ids(self) -> None:
-        """Skip the producer ids that another copy of this store may hand out: two producers with the same id
-        would take each other's batches for duplicates. If the file is damaged, nothing is skipped, and ids
-        continue above those in the logs. Nothing is done if the disk is full. Raises OSError.
+        """Skip the producer ids that another copy of this store may hand out. Else two producers with the
+        same id might meet, and their batches would be taken for duplicates. If the file is damaged, nothing
+        is skipped, and ids continue above those in the logs. Nothing is done if the disk is full. Raises
+        OSError.
         """
         first = self.producer_id()
         if first is None and PRODUCER_ID.damage(self._files, self._root):

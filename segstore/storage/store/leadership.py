@@ -1,9 +1,9 @@
 """`Leadership`: a primary leads while it holds a lease, and takes no appends while it does not.
 
 The leader epoch is the fencing token. If the lease returns the same token, it is renewed, even if it had
-expired: no other process has held it in between. If it returns a new token, another process may have led:
-then a primary with a registered standby leads only after the standby has shown that it still follows. On disk
-are the epochs only.
+expired, because no other process has held it in between. If it returns a new token, another process may have
+led. Then a primary with a registered standby leads only after the standby has shown that it still follows. On
+disk are the epochs only.
 
 Threads: that of the lease, and the store's scheduler; any thread may call `begin` and `close`.
 """

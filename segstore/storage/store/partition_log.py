@@ -693,7 +693,7 @@ class PartitionLog(PublicNames):
 
     def _check_not_shown(self, view: LogView, offset: int) -> None:
         """Raise OffsetOutOfRangeError, unless `offset` lies between the high watermark and the log end offset
-        of a replica: its readers wait there (R39).
+        of a replica, because its readers wait there (R39).
         """
         # A reader may have been given this offset before: a killed writer's high watermark may go back.
         source = self.source
@@ -716,10 +716,10 @@ class PartitionLog(PublicNames):
 
         The stretch is empty at the log's end, which for `read_committed` is the last stable offset. Its file
         stays readable until `release`, also if retention or compaction removes it. No byte of the records is
-        read, and no CRC checked: a client does that. If the stretch has batches of transactions,
-        `read_committed` needs the control batches of the whole log: the unread ones are read now, unless they
-        lie among more than `max_searched` offsets. Then `aborted` is None, for threads that must not wait.
-        `whole`: the reader is a replica, which reads up to the log end offset (R14).
+        read, and no CRC is checked, because the client does that. If the stretch has batches of transactions,
+        `read_committed` needs the control batches of the whole log, and those that were not read yet are read
+        now. If more than `max_searched` offsets were not read yet, `aborted` is None instead, for threads
+        that must not wait. `whole`: the reader is a replica, which reads up to the log end offset (R14).
 
         Raises OffsetOutOfRangeError, CorruptRecordError if a batch header at `offset` is damaged,
         StorageError, StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError.
@@ -746,7 +746,8 @@ class PartitionLog(PublicNames):
 
     def exchange_fetch(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Receive a Fetch request from a non-blocking socket, and answer it if C copies its batches from the
-        open file of one segment. Returns as `exchange_produce` does. Raises nothing.
+        open file of one segment. Return True if it was answered, False if `exchange` holds the received
+        bytes, None if nothing was received. Raises nothing.
         """
         context = self.context
         if context.closed or not context.here[0]:
@@ -830,11 +831,11 @@ class PartitionLog(PublicNames):
         return self.with_view(send)
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later; None without
-        such a record.
+        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later; None if there
+        is none.
         """
         self.context.check_open()
-        # -1 stands for no timestamp, and no record has a smaller one.
+        # The timestamp -1 means none, and no record has a smaller one.
         timestamp = max(arguments.whole("timestamp_ms", timestamp_ms, None), -1)
         return self.with_view(lambda view: read.offset_for_time(view, timestamp))
 

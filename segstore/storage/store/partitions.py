@@ -81,8 +81,8 @@ class PartitionLoader:
         self.sharing: Sharing | None = None
         """The shared file's log ends, for logs that an earlier host has left open."""
         self.adopted: set[TopicPartitionKey] = set()
-        """Partitions with a staged append that an earlier host adopted and did not yet publish: their files
-        may end after the end in the shared file.
+        """Partitions with a staged append that an earlier host adopted and did not publish yet. Their files
+        may have records above the end in the shared file.
         """
         self._made: set[TopicPartitionKey] = set()
         self.recovered: list[Recovered] = []
@@ -114,7 +114,7 @@ class PartitionLoader:
         epochs = os.path.join(directory, names.LEADER_EPOCHS)
         if not files.exists(epochs) or not files.size(epochs):
             self._context.make_way(epochs)
-            # A replica never begins an epoch by itself (R7): a leader's epoch is the first one.
+            # A replica never begins an epoch by itself (R7); its first epoch comes from a leader.
             contents.append((epochs, format_leader_epochs([] if self._replicated else [(0, 0)])))
         if not any(names.parse_segment_file(n) for n in files.listdir(directory)):
             create_segment(self._context.pool, directory, 0, info.settings)
@@ -295,7 +295,7 @@ class PartitionLoader:
 
     def _doubt(self, key: int, published: Ends | None) -> None:
         """Note that a sync in recovery failed, for the next recovery in this or another process."""
-        # The bytes that this recovery has read may not be on disk: the next one writes them again.
+        # The bytes that this recovery has read may not be on disk, so the next recovery writes them again.
         if published is None:
             self._ends.doubt()
         elif published.recovery_point >= 0:
@@ -303,8 +303,8 @@ class PartitionLoader:
             self._ends.publish([self._ends.claim(key)], [doubted])
 
     def _put_aside(self, directory: str) -> None:
-        """Move away each name of a segment's index, snapshot or temporary file that is no regular file: these
-        files can be made anew from the log. Raises OSError.
+        """Move away each name of a segment's index, snapshot or temporary file that is no regular file; these
+        files are made anew from the log. Raises OSError.
         """
         for name in sorted(self._context.files.irregular(directory)):
             parsed, path = names.parse_segment_file(name), os.path.join(directory, name)
@@ -326,7 +326,7 @@ class PartitionLoader:
         latest, changed = epochs.latest, False
         if self._replicated:
             changed = epochs.truncate_from_start(opened.start_offset) or bool(wrong)
-            # after the cut at the start: an empty log has no epoch
+            # after the cut at the start, so that an empty log is left with no epoch
             epochs.truncate_from_end(opened.end_offset)
             changed |= epochs.latest != latest
         elif latest is None or wrong or step or not clean or opened.recovered is not None:
@@ -444,14 +444,14 @@ class Partitions:
             high_watermark,
             quarantine,
             lambda offset: self._cut((info.name, partition), offset),
-            # The caller holds `naming`, and the partition exists: a deletion waits for `naming`, and then
-            # removes the line.
+            # The caller holds `naming`, so the partition exists. A deletion waits for `naming`, and removes
+            # the line then.
             lambda offset: self._checkpoints.log_starts.update({(info.name, partition): offset}),
         )
 
     def _cut(self, key: TopicPartitionKey, end: int) -> None:
         """Lower the recovery point and the cleaner's offset to `end`, durably, before a replica's log is cut
-        there: the next records there are neither synced nor compacted (Kafka:
+        there, because the next records there are neither synced nor compacted (Kafka:
         LogCleaner.maybeTruncateCheckpoint).
         """
         changes: dict[str, dict[TopicPartitionKey, int | None]] = {names.RECOVERY_POINTS: {key: end}}

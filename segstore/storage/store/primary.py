@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from segstore.storage.store.partitions import Partitions
 
 log = Logger("segstore")
-_STEP_BITS = 36  # bits of a broker epoch below the random part
+_STEP_BITS = 36  # bits of a step between broker epochs; an int64 has room for 2^26 steps
 STANDBY_ID = 2
 """The standby's node id on the wire; the primary's is 1."""
 _Key = tuple[str, int]
@@ -353,8 +353,8 @@ class Primary:
         return f"{self._context.root} takes no appends: {why}"
 
     def let_go(self, why: str) -> None:
-        """Refuse all changes with the reason `why`, and fail the appends that wait for acks=all: the lease
-        term is over.
+        """Refuse all changes with the reason `why`, and fail the appends that wait for acks=all, because the
+        lease term is over.
         """
         with self._changing:
             self._close_by(why)
@@ -367,7 +367,7 @@ class Primary:
                 partition.acks.demote()
 
     def go_on(self) -> None:
-        """Take changes again: the lease term has begun, or is renewed."""
+        """Take changes again, because the lease term has begun, or is renewed."""
         with self._changing:
             if self.fence is not None:
                 return
@@ -385,7 +385,7 @@ class Primary:
 
     @property
     def is_followed(self) -> bool:
-        """Return whether the standby has fetched since `ask_standby`, or there is none."""
+        """Return whether the standby has fetched since `ask_standby`; True if there is no standby."""
         return self._reregister_above is None or not self.registration.is_there
 
     def begin_epochs(self, epoch: int) -> None:

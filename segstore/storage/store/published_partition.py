@@ -44,7 +44,7 @@ class PublishedPartition:
         self._own_mark: tuple[str, int] | None = None
 
     def ends(self) -> Ends | None:
-        """Return the published ends; None if they don't count, or lack the partition."""
+        """Return the published ends; None if they are not the last writer's, or lack the partition."""
         ends, last = self._ends.known(), self._known
         if ends is None:
             return None
@@ -73,7 +73,9 @@ class PublishedPartition:
         return self._unpublished[seen]
 
     def ends_count(self) -> bool:
-        """Return whether the published ends count, or will once a writer that has the store has opened it."""
+        """Return whether the published ends are the last writer's, or will be when the present writer has
+        opened the store.
+        """
         return self._ends.believed() is not None or self._ends.have_writer()
 
     def exists(self) -> bool:
@@ -87,9 +89,9 @@ class PublishedPartition:
         )
 
     def has_directory(self) -> bool:
-        """Return whether the directory still belongs to this topic. The id in the directory is compared, and
-        if that differs, the id in the topic's settings. Topics of old brokers, without ids, can't be
-        distinguished.
+        """Return whether the directory still belongs to this topic. The directory belongs to this topic if
+        its topic id is the same; if it differs, if the id in the topic's settings is the same. Topics of old
+        brokers, without ids, can't be distinguished.
         """
         found_id = self._topic_files.told_id(self._info.name, self._number)
         if found_id == self._info.topic_id:

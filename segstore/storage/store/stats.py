@@ -52,7 +52,7 @@ class PartitionStats(NamedTuple):
     that was not compacted yet, None if the topic is not compacted (Kafka: LogToClean.cleanableRatio);
     `swept_ms` is in ms since the epoch, -1 for never; `deleted_bytes` and `compacted_bytes` are the bytes
     that retention and compaction have freed. `error` is the first of these that applies: the error of reading
-    the partition, the full disk with its time, the error of the last sweep; None without one.
+    the partition, the full disk with its time, the error of the last sweep; None if none applies.
     """
 
     topic: str
@@ -142,12 +142,12 @@ def _of_view(
 
 
 def dirty_ratio(view: LogView, cleaned: int) -> float:
-    """Return the part of the sealed segments' bytes at and after offset `cleaned`; 0 without
-    sealed segments.
+    """Return the part of the sealed segments' bytes at and after offset `cleaned`; 0 if there is no sealed
+    segment.
     """
     sealed = range(len(view.segments) - 1)
     total = sum(map(view.end_of, sealed))
-    # An offset outside of the log belongs to another log: then all is dirty, as for the cleaner.
+    # An offset outside of the log belongs to another log; then, as for the cleaner, the whole log is dirty.
     first = view.slot(cleaned) if view.start_offset <= cleaned <= view.end_offset else 0
     return sum(view.end_of(slot) for slot in sealed if slot >= first) / total if total else 0.0
 
@@ -321,7 +321,8 @@ def prometheus_family(family: Family) -> Any:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     metric, labels, samples = family
-    # Not Counter: it would report the time of this call as the time when the counter began at 0.
+    # prometheus-client's Counter is not used, because it would report that the counter began at 0 in this
+    # call.
     kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
     made: Any = kinds[metric.kind](metric.prometheus, metric.doc, labels=labels)
     for sample in samples:

@@ -40,8 +40,8 @@ class Succession:
         self._done, self._ended = Latch(), Latch()
         self._thread = Background(self._run, "segstore-succession")
         self._closing = Mutex()
-        """Held while the event is closed, or written to: after the close its number may belong to another
-        file.
+        """Held while the event is closed or written to, because after the close its number may belong to
+        another file.
         """
         self._patience = _SOON
 

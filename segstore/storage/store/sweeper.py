@@ -370,7 +370,7 @@ class Sweeper:
         self.states.note(key, after)
 
     def stop(self) -> None:
-        """Stop the running sweep soon, and wait for its end."""
+        """Stop the running sweep soon, and wait until it has stopped."""
         self._closing.open()
         self._scheduler.close()
 

@@ -125,7 +125,8 @@ class TopicAdmin:
         if stays != before.partition_ids and stays:
             before = self._remove_partitions(before, stays)
         if info.partition_ids != before.partition_ids:
-            # A topic has at least one partition: if none of the old ones stays, they are removed last.
+            # A topic has at least one partition, so if none of the old partitions stays, they are removed
+            # last.
             both = tuple(sorted({*before.partition_ids, *info.partition_ids}))
             self._bury_but(before)
             self._topic_files.remove_buried()
@@ -199,7 +200,7 @@ class TopicAdmin:
     def _alter(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         if forgets(before, info):
             self._partitions.load_all(before)
-        # The settings first: then no compaction starts above the offsets below which gaps are allowed.
+        # Use the settings first, so that no compaction starts above the offsets below which gaps are allowed.
         self._partitions.configure(info)
         try:
             info = remembering(before, info, self._partitions.ends_of(before))
@@ -215,7 +216,8 @@ class TopicAdmin:
 
     def remember_gaps(self, name: str, ends: Mapping[int, int]) -> TopicInfo:
         """Note, durably, that partitions may have offset gaps below these end offsets, whatever the settings
-        say: their records were copied from another log. Raises UnknownTopicOrPartitionError, StorageError.
+        say, because their records were copied from another log. Raises UnknownTopicOrPartitionError,
+        StorageError.
         """
         with self._lock:
             self._context.check_leads()
@@ -267,7 +269,7 @@ class TopicAdmin:
             try:
                 self._topic_files.write(info, deleting=True)
             except OSError:
-                # The failed write may have left `deleting` in the file, but the topic stays: the next open
+                # The failed write may have left `deleting` in the file, but the topic stays, so the next open
                 # must not delete it.
                 with suppress(OSError):
                     self._topic_files.write(info)

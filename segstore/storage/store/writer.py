@@ -59,12 +59,12 @@ _LINES = 16
 
 
 class StoreWriter:
-    """Opens a store for writing, and finishes after a crash: topic changes, swaps, torn tails.
+    """Opens a store for writing. After a crash it finishes topic changes and swaps, and cuts torn tails.
 
     `replicated`: the directory is one of a replicated store, and each of its partitions is a replica, which
     readers see up to its high watermark. `clean_epoch` is the broker epoch of the last clean close of such a
     directory, else -1 (Kafka: PreviousBrokerEpoch, R26). `role` is the kind of role that the directory must
-    have (see `meta.role`), None for none.
+    have (see `meta.role`); None if it must have none.
     """
 
     shares = False
@@ -145,7 +145,7 @@ class StoreWriter:
         if left.clean and left.ends_hold:
             self.clean_epoch = broker_epoch_of(marker)
         if not left.ends_hold:
-            # The ends are cleared before their nonce: after a second crash they must not be believed.
+            # Clear the ends before their nonce, so that they are not believed after a second crash.
             self._ends.clear()
         if self._ends.lost and not left.clean:
             self._ends.doubt()
@@ -352,8 +352,8 @@ class StoreWriter:
             self.context.full.met(error)
 
     def _reserve_size(self) -> int:
-        """Return the bytes that the small files need at most while a topic is deleted: the files of the root
-        have a line for each partition.
+        """Return the largest number of bytes that the small files need while a topic is deleted. The files of
+        the root have a line for each partition.
         """
         partitions = sum(len(info.partition_ids) for info in self.topic_admin.topics.values())
         return SIZE + partitions // _LINES * PIECE
@@ -375,7 +375,7 @@ class StoreWriter:
         return self.context.pid
 
     def members(self) -> list[StoreMember]:
-        """Return an empty list: the store is not shared."""
+        """Return an empty list, because the store is not shared."""
         return []
 
     @property
@@ -422,7 +422,7 @@ class StoreWriter:
 
     def leader_epochs(self, topic: str, numbers: Sequence[int]) -> list[int]:
         """Return the leader epochs of a topic's partitions, -1 for unknown. A closed partition counts with
-        the epoch that it will have when it is opened: the published one, plus a step that it owes. No
+        the epoch that it will have when it is opened: the published epoch, plus the step in `OwedEpochs`. No
         partition is opened for this.
         """
         epochs = self.partitions.epochs(topic, numbers)
@@ -438,13 +438,13 @@ class StoreWriter:
         return -1 if ends is None else ends.epoch + self._loader.owed.of(key)
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
-        """Return the offset in cleaner-offset-checkpoint up to which a partition was cleaned, None without
-        one.
+        """Return the offset in cleaner-offset-checkpoint up to which a partition was cleaned; None if there
+        is none.
         """
         return self._checkpoints.cleaner_offsets.get((topic, partition))
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
-        """Remove a partition's line from cleaner-offset-checkpoint: its whole log counts as dirty then.
+        """Remove a partition's line from cleaner-offset-checkpoint, so that its whole log counts as dirty.
         Raises OSError.
         """
         self._checkpoints.cleaner_offsets.update({(topic, partition): None})
@@ -477,7 +477,7 @@ class StoreWriter:
         except LookupError:
             return None
 
-    @calls_out  # as `Store.wait_for`
+    @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
         """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
         passed.
@@ -593,9 +593,9 @@ def let_go_of_lost(files: Files, root: str) -> None:
 
 
 def check_plain(files: Files, root: str) -> None:
-    """Raise InvalidArgumentError if the directory belongs to a replicated store: a single writer would begin
-    leader epochs that the other replicas don't know (R7). A broker's directory has no settings files of
-    segstore, and passes. Raises CorruptCheckpointError, OSError.
+    """Raise InvalidArgumentError if the directory belongs to a replicated store, because a single writer
+    would begin leader epochs that the other replicas don't know (R7). A broker's directory, which has no
+    settings files of segstore, is accepted. Raises CorruptCheckpointError, OSError.
     """
     if TopicFiles(files, root).is_replicated():
         raise InvalidArgumentError(
