@@ -94,7 +94,7 @@ class PartitionCopy:
         self.segments = self.size = 0
 
     def run(self) -> bool:
-        """Copy the partition. Return False if files were removed or changed: then the caller must remove the
+        """Copy the partition. Return False if files were removed or changed; the caller must then remove the
         target, and copy again. Raises OSError.
         """
         self._files.mkdir(self._target)
@@ -158,7 +158,7 @@ class PartitionCopy:
 # --- copy ------------------------------------------------------------
 
 Progress = Callable[[int], None]
-_TRIES = 5  # the number of tries, as a compaction may remove copied segments
+_TRIES = 5  # the number of tries, because a compaction may remove segments that are being copied
 _LOOKS = 1000
 _NOT_COPIED = frozenset(
     (
@@ -225,7 +225,7 @@ def _lies_in(files: Files, path: str, root: str) -> bool:
 
 
 def _check_opens(files: Files, path: str) -> None:
-    """Open and close the copy: this builds its indexes, and raises an error if the copy is not sound."""
+    """Open and close the copy, which builds its indexes, and raises an error if the copy is not sound."""
     with store_module.open(path, files=files) as store:
         build_indexes(store)
 
@@ -242,8 +242,8 @@ class _Copying:
         self._checkpoints = NewCheckpoints()
 
     def run(self, progress: Progress) -> Copied | None:
-        """Copy the store. Return None if compaction removed records of the copied moment: then the caller
-        must remove the target, and copy again.
+        """Copy the store. Return None if compaction removed records of the copied moment; the caller must
+        then remove the target, and copy again.
         """
         topics = self._topics()
         keys = {
@@ -280,8 +280,8 @@ class _Copying:
         return {name: info for name, info in self._store.topics().items() if name != CLUSTER_METADATA}
 
     def _altered(self, topics: Mapping[str, TopicInfo]) -> bool:
-        """Return whether settings were altered since they were read: then the copy's settings may not allow
-        all of its offset gaps.
+        """Return whether settings were altered since they were read. If so, the copy's logs may have offset
+        gaps that its settings do not allow.
         """
         now = self._topics()
         same = [(info, now[name]) for name, info in topics.items() if name in now]

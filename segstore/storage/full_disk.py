@@ -26,10 +26,9 @@ from segstore.storage.scheduler import Scheduler
 log = Logger("segstore")
 
 LOOK = 2.0
-"""Seconds between two checks for room: more than most clients wait between two tries."""
+"""Seconds between two checks for room. Most clients try again sooner, so their failure is seen."""
 FORGET_MS = 600_000
-"""Milliseconds after which the size of a failed append is ignored: an append may need more than
-the disk has.
+"""Milliseconds after which the size of a failed append is ignored, because it may be larger than the disk.
 """
 
 

@@ -34,7 +34,7 @@ def step_back() -> None:
     Background work wakes thousands of times a second, from the disk and for the GIL. Each time the appending
     thread would lose its processor, for milliseconds on a busy machine.
     """
-    with suppress(OSError):  # a sandbox may refuse this: then the threads compete
+    with suppress(OSError):  # if a sandbox refuses this, the threads have equal shares
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         nice = os.getpriority(os.PRIO_PROCESS, 0)  # 0 means this thread, on Linux
         os.setpriority(os.PRIO_PROCESS, 0, min(nice + NICER, MOST_NICE))
@@ -120,7 +120,7 @@ class Scheduler:
         return None
 
     def _pause(self) -> float | None:
-        """Return the seconds until a task is due; None without tasks."""
+        """Return the seconds until a task is due; None if there is no task."""
         if not self._tasks:
             return None
         return min(max(self._tasks[0][0] - time.monotonic(), 0.0), LONGEST_WAIT)

@@ -111,7 +111,7 @@ class PartitionCheck:
             self.end_offset, cut_short = max(self.end_offset, one.next_offset), one.ends_in_damage
             progress(end)
         if cut_short:
-            # The damage, which was reported, may hide the log's last batches: go by the published end.
+            # The damage, which was reported, may hide the log's last batches, so the published end is used.
             self.end_offset = max(self.end_offset, view.end_offset)
         if transactions.known:
             unstable = transactions.state.first_unstable_offset

@@ -191,7 +191,7 @@ class SegmentCheck:
         if index.damaged and (self.at_rest or not self.active):
             at = index.entries * index.ENTRY.size
             yield Finding(path, at, None, "an entry is out of order or points outside")
-        # If batches are lost, entries can't be checked against them, and the log's own finding is enough.
+        # Entries of lost batches can't be checked; the finding on the log is enough.
         if not self.damaged:
             yield from check(index, path)
 
@@ -235,7 +235,7 @@ class SegmentCheck:
                     path, slot * 12, last, f"timestamp {stamp} is not the largest up to that offset"
                 )
         whole = not self.active and len(largest) and of_records[-1] >= 0
-        # The entry of a first batch with timestamp 0 is all zeros, like unused room in the file: readers
+        # The entry of a first batch with timestamp 0 is all zeros, like unused room in the file, so readers
         # ignore this entry and all later ones.
         unseen = not index.entries and whole and self._stamps[0] == 0
         end = index.entry(-1)[0] if index.entries else 0

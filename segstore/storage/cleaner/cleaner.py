@@ -178,8 +178,8 @@ def clean(
 
     `advanced` is called with the cleaned offset after each pass, for the cleaner's checkpoint; `swapped` with
     the counts of each replaced group of segments; `flushed` before each pass, to make the recovery point
-    durable: only below it recovery accepts gaps as compaction's. Raises CorruptRecordError, StorageError,
-    OSError: nothing is lost then, and finished groups stay.
+    durable, because recovery accepts gaps of compaction only below it. Raises CorruptRecordError,
+    StorageError, OSError: nothing is lost then, and finished groups stay.
     """
     check_settled(partition)
     done = CleanResult(checkpoint_offset or 0)
@@ -232,7 +232,7 @@ class _Pass:
         self.offsets = OffsetMap(
             config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_buffer_load_factor, keys
         )
-        # Segments are dropped from this list when they are replaced: else their files would stay open, and
+        # Segments are dropped from this list when they are replaced, because their files would stay open, and
         # their space on disk would not be freed.
         self._left = [s for s in partition.view.segments[:-1] if s.base_offset < dirty.until]
 

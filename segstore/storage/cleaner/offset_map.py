@@ -34,7 +34,7 @@ class OffsetMap:
         self, memory: int, load_factor: float, keys: int, seed: tuple[int, int] | None = None
     ) -> None:
         slots = max(min(memory // SLOT, 2 * keys), _LEAST)
-        # Not np.zeros: only np.empty gets huge pages, which make the map three times as fast.
+        # np.empty, because np.zeros gets no huge pages, which make the map three times as fast.
         self._slots: NDArray[np.uint64] = np.empty(slots * SLOT // 8, np.uint64)
         self._slots.fill(0)
         self.c = ffi.new("seg_offset_map *")

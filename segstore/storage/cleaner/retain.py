@@ -1,7 +1,7 @@
-"""The rules by which compaction keeps batches without regard to their keys (Kafka: Cleaner.cleanInto).
+"""The rules by which compaction keeps or drops batches whatever their keys (Kafka: Cleaner.cleanInto).
 
-By their keys, records are judged in `_native/compact.c` (Kafka: Cleaner.shouldRetainRecord): `seg_map_keep`
-looks whether a record's offset is the latest of its key, and `judge` whether a tombstone's time is over.
+The rules that depend on keys are in `_native/compact.c` (Kafka: Cleaner.shouldRetainRecord): `seg_map_keep`
+checks whether a record's offset is the latest of its key, and `judge` whether a tombstone may be removed.
 
 On disk files are only read. Threads: the cleaning thread.
 """
@@ -54,7 +54,7 @@ class Aborted:
         """
         view = self._view()
         first = view.segments[0]
-        # A transaction may have begun in deleted segments: the snapshot keeps its first offset.
+        # A transaction may have begun in a deleted segment; the snapshot has its first offset.
         state, found = state_at(first.pool.files, first.directory, first.base_offset), []
         for slot, segment in enumerate(view.segments):
             found += replay(state, segment, view.end_of(slot))

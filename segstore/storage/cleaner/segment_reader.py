@@ -1,7 +1,8 @@
 """The cleaner's reads of a segment: some batches at a time, decoded, or long runs of plain batches in C.
 
-On disk files are only read. Threads: the cleaning thread. Memory: a chunk as stored, and one decompressed;
-for runs at most 30 times `chunk`, but pages are used only for records and batches that are there.
+On disk files are only read. Threads: the cleaning thread. Memory: one chunk as stored, and one decompressed.
+For runs of plain batches buffers of 30 times `chunk` are allocated, of which the kernel provides only the
+pages that are written.
 """
 
 from __future__ import annotations
@@ -105,9 +106,9 @@ def _run(path: str, step: ScanStep, run: NDArray[np.void], least: int) -> Iterat
 # --- stretch -----------------------------------------------------------------------------------
 
 # C goes over long runs of plain batches without Python, and so without the GIL. Each return to Python takes
-# the GIL from an appending thread, which must be woken again: a cleaner that returns after every buffer
-# delays one append in twenty. `pieces` reads all other batches: compressed ones, damaged ones, and those of
-# transactions.
+# the GIL from an appending thread, which must be woken again. A cleaner that returned after every buffer
+# would delay one append in twenty. `pieces` reads all other batches: compressed ones, damaged ones, and those
+# of transactions.
 
 COLUMNS = 7
 _WINDOWS = 8

@@ -4,10 +4,10 @@ A reader in another process finds a whole log at every moment. On disk, in this 
 directory:
 
   1. The `.cleaned` names are synced, then they become `.swap`, the last segment's first, and that is synced.
-     A crash before the last rename is undone, as a `.cleaned` file is left; after a later crash the swap is
-     finished (`storage.segment.segment_files`).
-  2. Readers of this process see the new segments, through open files: the names do not matter.
-  3. The new logs get their plain names, the last one first. Each rename replaces a file in one step, and
+     After a crash before the last rename a `.cleaned` file is left, and the open undoes the swap; after a
+     later crash the open finishes the swap (`storage.segment.segment_files`).
+  2. Readers of this process see the new segments through open files, so the names do not matter to them. 3.
+  The new logs get their plain names, the last one first. Each rename replaces a file in one step, and
      until all are renamed the old segments hold the missing records. Their indexes stay `.swap`, by which an
      open recognizes the swap.
   4. The remaining old segments become `.deleted`, the oldest first, so that after a crash they have no record
@@ -112,7 +112,7 @@ def undone_on_error(partition: Partition, new: Callable[[], Sequence[Segment]]) 
 
 
 def check_settled(partition: Partition) -> None:
-    """Raise StorageError if a swap was left half done: no swap may begin before the store is reopened."""
+    """Raise StorageError if a swap was left half done. No swap may begin before the store is reopened."""
     if partition.unsettled is not None:
         raise StorageError(
             f"{partition.directory}: a swap can only be finished by reopening: {partition.unsettled}"

@@ -1,8 +1,8 @@
 """The cleaner's throttle: it limits the rate, makes pauses, and lets the cleaner be stopped. Nothing is on
 disk.
 
-The cleaner pauses in proportion to its processor time: background work is not urgent, and each of its turns
-delays an append. Threads: `stop` may be called from any; only the cleaning thread uses the other methods.
+The cleaner pauses in proportion to its processor time, because it is not urgent, and delays an append
+whenever it runs. Threads: `stop` may be called from any; only the cleaning thread uses the other methods.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Throttler:
 
     @property
     def at_once(self) -> int:
-        """Return the number of bytes that may be read between two calls."""
+        """Return the number of bytes that the cleaner may read before it calls this object again."""
         return max(1, int(min(MOST_AT_ONCE, self._rate * INTERVAL)))
 
     def stop(self) -> None:
@@ -82,7 +82,7 @@ class Throttler:
 
 # --- giving way --------------------------------------------------------------------------------
 
-# A compaction may take hours: retention runs in the cleaning thread during its waits.
+# A compaction may take hours, so the cleaning thread runs retention while the throttle makes it wait.
 
 
 class GivingWay(Throttler):

@@ -1,19 +1,17 @@
 """Adoption of one sealed manifest in a store without replicas: all of its records, once, or none, in these
 steps.
 
-1. The id is looked up: an adopted id is not adopted again, and other records under it are refused. Topics,
-partitions and every staged file are checked. Small files are gathered; large ones get the offsets that the
-partition would assign now. These files, and the bytes that the partitions hold already, are synced. Appends
-go on during this step.
-2. The append tokens of the partitions are taken, in order of their directories. The intent is written and
-synced: the end of each log. So is a note (`joined`) of the segments that are joined from small files.
-3. The batches are appended.
-4. They are synced, except joined segments: the files that the note names are on disk.
-5. The id is recorded with its offsets, synced. Until here a failure undoes everything; from here on the
-adoption is finished, by this process or by recovery at the next open.
-6. The ends of all partitions are published at once. The tokens are released.
-7. Intent, staged files and manifest are removed (`Inbox`); files that a note names, once the segments joined
-from them are synced.
+1. The id is looked up. If it was adopted, it is not adopted again, and other records under it are refused.
+Topics, partitions and every staged file are checked. Small files are gathered; large ones get the offsets
+that the partition would assign now. The gathered and the large files are synced, and so are the records that
+the partitions have already. Appends go on during this step. 2. The append tokens of the partitions are taken,
+in order of their directories. The intent, which has the end of each log, is written and synced, and so is a
+note (`joined`) of the segments that are joined from small files. 3. The batches are appended. 4. They are
+synced, except for joined segments, because the files that the note names are on disk. 5. The id is recorded
+with its offsets, synced. Until here a failure undoes everything; from here on the adoption is finished, by
+this process or by recovery at the next open. 6. The ends of all partitions are published at once. The tokens
+are released. 7. Intent, staged files and manifest are removed (`Inbox`); files that a note names, once the
+segments joined from them are synced.
 
 If a step fails, the id is forgotten, the logs are cut to their old ends, durably, and the intent is removed.
 If the disk refuses that, the partitions are fenced and the intent stays for the next open.
@@ -186,8 +184,8 @@ def check_staged(folder: Folder, topics: Mapping[str, TopicInfo], file: StagedFi
 
 
 def _each(do: Callable[[PartitionAdoption], None], work: Sequence[PartitionAdoption]) -> None:
-    """Call `do` for each partition, in several threads; after all have ended, raise the error of the first
-    failed partition.
+    """Call `do` for each partition, in several threads. When all calls have returned, raise the error of the
+    first failed partition.
     """
     # Several syncs at once take less time than one after the other.
     turns, failed = iter(enumerate(work)), {}
@@ -208,7 +206,8 @@ def _each(do: Callable[[PartitionAdoption], None], work: Sequence[PartitionAdopt
 
 def _together(run: Callable[[], None], threads: int) -> None:
     """Call `run`, which raises nothing, in this thread and `threads - 1` others, and wait for all of them."""
-    # Not concurrent.futures: once the main thread has ended, its import fails, and executors refuse work.
+    # concurrent.futures is not used: after the main thread has exited, its import fails, and executors refuse
+    # work.
     workers: list[Worker] = []
     try:
         for _ in range(1, threads):

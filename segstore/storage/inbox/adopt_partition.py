@@ -92,10 +92,10 @@ class PartitionAdoption:
         return len(run) > 1 or (self._is_gathered(run[0]) and run[0].file.size >= self._segment_bytes)
 
     def _may_sync_later(self, runs: Sequence[Sequence[VerifiedFile]]) -> bool:
-        """Return whether the new segments may be synced after the adoption is acknowledged: all files are
-        joined, and their parts are on disk.
+        """Return whether the new segments may be synced after the adoption is acknowledged. They may if all
+        files are joined, and their parts are on disk.
         """
-        # With flush.messages they may not: the next append would wait for the sync of these segments.
+        # With flush.messages they may not, because the next append would wait for the sync of these segments.
         return self.partition.config.flush_messages == NEVER and all(
             self._is_joined(run)
             and all(one.durable for one in run)
@@ -189,7 +189,7 @@ class PartitionAdoption:
 
     @property
     def joined(self) -> list[JoinedSegment]:
-        """Return the appended segments that are not synced yet: all of them, or none."""
+        """Return the appended segments if they are not synced yet, else an empty list."""
         topic, segments, base = self.topic, [], self.offsets[0]
         for one in self._work:
             if one.indexes is None or one.path not in self._joined:
@@ -320,7 +320,7 @@ class PartitionAdoption:
         segments.activate(active)
         active.recall(restore.mark)
 
-        # Only names are removed: the bytes are those of a staged file, too.
+        # Only names are removed, because the bytes are those of a staged file, too.
         def put_back() -> None:
             for segment in removed[1:]:
                 self.partition.producers.forget_snapshot(segment.base_offset)

@@ -37,7 +37,7 @@ class AdoptedIds:
         self._size = self._lines = 0
         self._there = files.exists(path)
         self._copy = os.path.join(os.path.dirname(path), names.ADOPTED_COPY)
-        self._copied = False  # whether the second copy equals the file
+        self._copied = False  # whether the second copy has the same lines as the file
         self._inode = -1
         self.wrong: list[tuple[str, str, str]] = []
         """Damage that was repaired: the path, the damage, the repair."""
@@ -57,7 +57,7 @@ class AdoptedIds:
             self._known.keep(adoption)
         self._size, self._lines = data.size, len(data.adoptions)
         self._note_damage(damaged, damaged_copy, len(lost))
-        # A file with hard links is not written in place: the other names would show the change.
+        # A file with several names is not written in place, because the other names would show the change.
         shared = self._there and self._files.links(self.path) > 1
         if damaged or lost or shared:
             self._rewrite()
@@ -227,8 +227,8 @@ def _last_line(files: Files, path: str, begin: bytes) -> Adoption | None:
 
 
 def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
-    """Return the lines of the ids whose records all lie below these ends: the adopted ids of a copy of the
-    store that ends there.
+    """Return the lines of the ids whose records all lie below these ends. A copy of the store with these ends
+    has these adopted ids.
     """
     lines = []
     for line in data.splitlines(keepends=True):

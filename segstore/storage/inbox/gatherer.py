@@ -117,7 +117,7 @@ class Gatherer:
 
     def __enter__(self) -> Gatherer:
         """Remove the files of an earlier adoption. Raises OSError."""
-        # Unlinked, never cut: the files may have second names as segments.
+        # The files are unlinked, never cut, because they may have second names as segments.
         self._folder.remove_gathered()
         return self
 

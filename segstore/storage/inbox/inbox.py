@@ -2,9 +2,9 @@
 
 On disk files are adopted and removed; manifests that can't be adopted are moved to
 `.segstore/quarantine/<stem>/`. Threads: `undo_unfinished` at open. From `begin` on one thread sleeps until a
-manifest is sealed, and each `adopt` has a thread of its own: no adoption runs in a thread that runs signal
-handlers. One lock is held while manifests are adopted, so that they are adopted one after the other, in
-order.
+manifest is sealed, and each `adopt` has a thread of its own, so that no adoption runs in a thread that runs
+signal handlers. One lock is held while manifests are adopted, so that they are adopted one after the other,
+in order.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class Inbox:
         for stem in self.folder.of_kind(names.INTENT):
             if not self._context.files.exists(self.folder.manifest(stem)):
                 self.folder.unlink(self.folder.intent(stem))
-        if others_are_gone():  # the interpreter exits: manifests that are sealed later wait for the next open
+        if others_are_gone():  # the interpreter exits: the next open adopts manifests that are sealed later
             self._look()
             return
         self._thread = Background(self._run, "segstore-inbox")
@@ -328,7 +328,7 @@ class Inbox:
         return [stem for stem, _ in self.folder.stems()]
 
     def adopt(self, id_: str, files: Sequence[StagedFile]) -> Adoption:
-        """Adopt unsealed staged files now, or never: after an error the files are removed. Raises
+        """Adopt unsealed staged files now; after an error the files are removed. Raises
         UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
         IdempotencyConflictError, StorageError, OSError.
         """

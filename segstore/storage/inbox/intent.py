@@ -108,7 +108,8 @@ def _cut(files: Files, directory: str, place: LogOffsetMetadata) -> None:
     elif size >= 0:
         if size > place.position:
             files.take_own(path)
-        # Sync it even if it is short enough: the failed process may have cut it without a successful sync.
+        # Sync the log even if it is short enough, because the failed process may have cut it without syncing
+        # it.
         with files.open(path, write=True) as handle:
             if size > place.position:
                 files.truncate(handle, place.position)

@@ -108,7 +108,7 @@ class SealedManifest:
 
     def wait(self, seconds: float) -> None:
         """Sleep until the writer announces an adoption, at most `seconds`. Publications of other appends
-        don't end the sleep: each would cost the appender a thread switch.
+        don't wake the thread, because that would cost each append a thread switch.
         """
         if self._ends is None:
             self._ends = open_reader(self._files, os.path.join(self.folder.ours, names.ENDS))

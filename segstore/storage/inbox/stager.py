@@ -46,7 +46,7 @@ from segstore.storage.meta.topics import TopicInfo
 # Before Linux 6.13 the kernel's clock of file times moves in ticks, and two changes of a file may get the
 # same time.
 
-_TICK = 0.001  # seconds: the shortest tick of a kernel; the longest is 10 ms
+_TICK = 0.001  # seconds, the shortest tick of a kernel; the longest is 10 ms
 _LOOKS = 16
 
 
@@ -192,7 +192,7 @@ class Stager(Closing):
         return self.append_batch(topic, partition, *table_columns(table), compression, batch_bytes)
 
     def append_encoded(self, info: TopicInfo, partition: int, chunks: Iterable[Encoded]) -> None:
-        """Stage encoded records for a partition of a known topic; errors as `append_batch`."""
+        """Stage encoded records for a partition of a known topic. Raises the errors of `append_batch`."""
         self._check_open()
         with os_errors():
             self._write_all(info, partition, chunks)
@@ -316,7 +316,7 @@ class Stager(Closing):
         """
         if os.getpid() != self._pid:
             return
-        self._pipe.end()  # before the files are closed: a write may be under way
+        self._pipe.end()  # before the files are closed, because a write may be under way
         owner, self._owner = self._owner, None
         for output in (*self._done, *self._open.values()):
             output.handle.close()

@@ -84,7 +84,7 @@ class UnsyncedJoins:
     ) -> None:
         """Make the segments of all notes durable after a crash. Raises OSError."""
         for path in self._folder.temporaries():
-            # A note that was not renamed before the crash: nothing depends on it.
+            # Nothing depends on a note that was not renamed before the crash.
             if path.endswith(names.JOINED + names.TEMPORARY):
                 self._folder.unlink(path)
         for joined in all_joined(self._folder, self._give_up):

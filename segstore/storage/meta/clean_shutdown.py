@@ -2,7 +2,7 @@
 
 Together with the published ends it shows how the store was left. The content is Kafka's
 (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler). Its broker epoch is a random number
-that the published ends hold too: so a broker's clean shutdown is distinguished from segstore's. A directory
+that the published ends hold too, which distinguishes segstore's clean shutdown from a broker's. A directory
 of a replicated store has a real broker epoch in the marker, with the two keys in another order than a broker
 writes them. Its number here is `epoch | REPLICATED`; no other number has that bit. Threads: one, at open and
 at close; `read_marker` any.
@@ -60,8 +60,8 @@ def broker_epoch_of(marker: int | None) -> int:
 
 
 def read_marker(files: Files, root: str) -> int | None:
-    """Return the marker's number; 0 if it holds none or is no regular file, None without a marker. Raises
-    OSError.
+    """Return the marker's number; 0 if it holds none or is no regular file, None if there is no marker.
+    Raises OSError.
     """
     try:
         data = files.read_file(os.path.join(root, names.CLEAN_SHUTDOWN), 4096)

@@ -1,8 +1,8 @@
 """The note of a close, `.segstore/closed`: it identifies its own file and the clean shutdown marker's file.
 
 If an open finds another file than the noted one, the store was copied: it was restored, or moved to another
-file system. In a cleanly closed store the marker's file is compared; in a store that was killed, or copied
-while it was open, the note's own file.
+file system. If the store was closed cleanly, the marker's file is compared with the noted one; if the store's
+process was killed, or the store was copied while it was open, the note's own file is compared.
 
 A restored store may be older than the original, and append other records at the same offsets. So each of its
 partitions begins a leader epoch when it is next opened (KIP-101 distinguishes logs by epochs). The new epoch
@@ -32,8 +32,8 @@ from segstore.storage.meta.checked_file import CheckedFile
 
 STEPS = 512
 """The largest step from a latest epoch to the one that a restored store begins; the smallest is 2, since the
-original begins the next one after a crash. The step is random: two copies that are restored one after the
-other, or a copy and the original after several crashes, seldom begin the same epoch.
+original begins the next one after a crash. The step is random, so that two copies that are restored one after
+the other, or a copy and the original after several crashes, seldom begin the same epoch.
 """
 
 
@@ -131,9 +131,9 @@ def owed_by(keys: Collection[int]) -> OwedEpochs:
 
 
 def write_note(files: Files, root: str, number: int, owed: OwedEpochs, keys: Collection[int]) -> None:
-    """Write the note: the file of the marker with this number (0 without a marker), and the epochs that the
-    partitions with these keys have still to begin. If the disk is full, no note is written, and the next open
-    begins epochs. Raises OSError.
+    """Write the note, with the number and the file of the marker (`number` is 0 if there is no marker), and
+    the keys of the partitions that have still to begin an epoch. If the disk is full, no note is written, and
+    the next open begins epochs. Raises OSError.
     """
     marker = files.which(names.below(root, names.CLEAN_SHUTDOWN)) if number else ()
 

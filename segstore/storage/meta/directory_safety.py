@@ -32,7 +32,7 @@ PLACES = (
 """Paths of directories below the root."""
 NEITHER = "neither a store nor a broker's log directory: is the path right?"
 _OF_A_STORE = frozenset({names.OURS, names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFSET_CHECKPOINTS})
-"""Names in the root that prove a store or a broker's directory, empty or not."""
+"""Names in the root that only a store or a broker's directory has, even if it has no topics."""
 
 
 def is_store(files: Files, root: str, held: set[str]) -> bool:
@@ -118,7 +118,7 @@ def remove_begun(files: Files, root: str, *, made: bool) -> None:
     """
     remove_logs_begun(files, root)
     for name in [*sorted(_OF_A_STORE.intersection(files.listdir(root))), names.LOCK]:
-        # The names in `_OF_A_STORE` go first: without them the directory is no store.
+        # The names in `_OF_A_STORE` are removed first, because without them the directory is no store.
         files.unlink(names.below(root, name))
     if made and not files.listdir(root):
         files.rmdir(root)

@@ -4,9 +4,9 @@ The file has a header of 64 bytes (`ends_header`), then a slot of 64 bytes for e
 offset, log end offset, high watermark, last stable offset, recovery point, layout (counts changes of the list
 of segments) and leader epoch, and a check of them all (_native/ends.c). The key is a hash of topic id and
 partition, so that a slot itself identifies its partition. A slot with a wrong check is damaged, and ignored.
-A file from before slots had checks is not `checked` until the next writer has opened it: its numbers are
-claims, which another source must confirm. Numbers are in host byte order, since only this machine uses the
-file. The ends of an open store are valid only until the machine is booted anew, since a power cut leaves any
+A file from before slots had checks is not `checked` until the next writer has opened it: its numbers count
+only if another source confirms them. Numbers are in host byte order, since only this machine uses the file.
+The ends of an open store are valid only until the machine is booted anew, since a power cut leaves any
 mixture of old and new.
 
 Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file only
@@ -562,9 +562,9 @@ class EndsReader(_Mapped):
         self._last: dict[int, Ends] = {}
 
     def get(self, key: int) -> Ends | None:
-        """Return the published ends of `key`; None without any.
+        """Return the published ends of `key`; None if there are none.
 
-        If a writer was killed within a publication, the sequence stays odd: then the last consistent values
+        If a writer was killed within a publication, the sequence stays odd, and the last consistent values
         that this reader saw are returned.
         """
         return self.get_all([key]).get(key)

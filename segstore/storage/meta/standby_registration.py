@@ -1,8 +1,8 @@
 """`StandbyRegistration`: the standby that follows this store (Kafka: BrokerRegistration; KIP-903). On disk:
 `.segstore/standby`, a `CheckedFile`.
 
-The file stays after the standby was taken away, because it keeps the broker epoch: no epoch is used twice.
-Threads: any; immutable.
+The file stays after the standby was taken away, because it keeps the broker epoch, so that no epoch is used
+twice. Threads: any; immutable.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class TopicFiles:
         return self._base + names.partition_dir(topic, partition)
 
     def keeps(self, topic: str) -> bool | None:
-        """Return whether a topic has settings and is not being deleted; None without settings. Raises
+        """Return whether a topic has settings and is not being deleted; None if it has no settings. Raises
         CorruptCheckpointError, OSError.
         """
         held = self.settings(topic).believed().content
@@ -177,7 +177,7 @@ class TopicFiles:
         return None if error is None else TopicInfo(topic, tuple(ids), "", ours=False, error=error)
 
     def read_id(self, topic: str, partition: int) -> str:
-        """Return the topic id in a partition's metadata, "" without one. Raises CorruptCheckpointError,
+        """Return the topic id in a partition's metadata, "" if it has none. Raises CorruptCheckpointError,
         StorageError if the path is no regular file; OSError.
         """
         directory = self.partition_path(topic, partition)
@@ -193,7 +193,7 @@ class TopicFiles:
             raise unreadable(error, path) from error
 
     def told_id(self, topic: str, partition: int) -> str:
-        """Return the topic id in a partition's metadata, "" without one, or if the metadata can't be read."""
+        """Return the topic id in a partition's metadata, "" if it has none or can't be read."""
         try:
             return self.read_id(topic, partition)
         except (CorruptCheckpointError, StorageError):
@@ -262,8 +262,8 @@ class TopicFiles:
 
     def check_free(self, topic: str) -> None:
         """Raise InvalidTopicError if a directory has the name of one of the topic's partitions, but holds
-        other files: they would become part of the new topic, and its deletion would remove them. Raises
-        OSError.
+        other files, because they would become part of the new topic, and its deletion would remove them.
+        Raises OSError.
         """
         for number in self.no_topics.get(topic, ()):
             path = self.partition_path(topic, number)
@@ -344,8 +344,8 @@ def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicInf
 
 
 def check_collision(name: str, topics: Iterable[str]) -> None:
-    """Raise InvalidTopicError if a topic's name differs from another one's in dots and underscores only:
-    names of metrics have underscores for dots (Kafka: Topic.hasCollision).
+    """Raise InvalidTopicError if a topic's name differs from another topic's only in dots and underscores,
+    because metrics' names have an underscore in place of each dot (Kafka: Topic.hasCollision).
     """
     if "." not in name and "_" not in name:
         return

@@ -5,8 +5,8 @@ swapped in as the cleaner does it (`storage.cleaner.swap`). A repair that is kil
 repeated by the next repair; after that an open finishes the swap. Threads: one; appends and reads may go on.
 
 An empty batch, like those that compaction leaves, takes the place of the lost offsets, so that later offsets
-stay the same and readers pass it. It has no producer: by this `check` knows that the log no longer shows all
-of its producers and transactions.
+stay the same and readers pass it. It has no producer, by which `check` recognizes that the log no longer
+shows all of its producers and transactions.
 """
 
 from __future__ import annotations

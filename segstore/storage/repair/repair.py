@@ -137,8 +137,8 @@ def repair(
 
 
 def _check_plain(files: Files, root: str) -> None:
-    """Raise InvalidArgumentError for a directory of a replicated store: the other replicas would not get the
-    repair (R2).
+    """Raise InvalidArgumentError for a directory of a replicated store, because the other replicas would not
+    get the repair (R2).
     """
     if TopicFiles(files, root).is_replicated():
         raise InvalidArgumentError(

@@ -108,7 +108,7 @@ def _accept(listener: socket.socket, lines: dict[int, socket.socket], poll: sele
     except BlockingIOError:
         return  # the guest has hung up already
     except OSError:
-        time.sleep(_LONGEST)  # no descriptor is left: the guest waits, and this thread does not spin
+        time.sleep(_LONGEST)  # no descriptor is left; the sleep keeps this thread from spinning
         return
     lines[line.fileno()] = line
     poll.register(line, select.POLLIN)
@@ -143,7 +143,9 @@ class HostLine:
             raise
 
     def _connect(self, path: str, seconds: float) -> socket.socket:
-        """Connect, and wait for a host that is about to listen: a host takes its slot before it listens."""
+        """Connect. Wait for a host that does not listen yet, because a host takes its slot before
+        it listens.
+        """
         end, pause = time.monotonic() + seconds, _SHORTEST
         first = self._members.host()
         while True:

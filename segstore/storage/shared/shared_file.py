@@ -11,8 +11,8 @@ unlinked while a member lives. Each mapping of it is kept until the object that 
 it mapped. The magic is written last.
 
 A valid file is in use only while it is `live`. A joining guest first takes its byte (`member_locks`), then
-looks at `live`. A writer that does not share looks for members, clears `live`, and looks for members again:
-so one of the two notices the other.
+looks at `live`. A writer that does not share looks for members, clears `live`, and looks for members again,
+so that one of the two notices the other.
 
 Threads: any; only the host lets the file grow.
 """
@@ -260,7 +260,9 @@ def _is_kept(files: Files, root: str) -> bool:
 
 
 def _is_of_one_store(files: Files, root: str) -> bool:
-    """Return whether the file has one name: a copy of the store by hard links shares it."""
+    """Return whether the file has only one name. If the store was copied by hard links, the copy
+    has it, too.
+    """
     return files.links(path_of(root)) == 1
 
 

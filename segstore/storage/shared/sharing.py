@@ -1,4 +1,4 @@
-"""The shared logs of a host: their ends, shown to other processes that append to its store.
+"""The shared logs of a host, whose ends it publishes to the other processes that append to its store.
 
 In memory are the shares of partitions (`seg_share`, `_native/share.c`); on disk is `.segstore/shared`.
 Threads: `of`, `show` and `end` by the holder of the lock of the published ends; `take_over` before a
@@ -44,7 +44,7 @@ def new_share(members: Members, file: SharedFile, slot: int, key: int, who: int,
 
 class AbandonedLog(NamedTuple):
     """A log of an earlier host: its `end` (`seg_shared_end *`), the position up to which it is durable, and
-    the errno of a failed sync, 0 for none.
+    the errno of a failed sync, 0 if none failed.
     """
 
     end: Any
@@ -85,7 +85,7 @@ class Sharing:
         lib.seg_share_finish_together(self.members.c, logs, ends)
 
     def left(self) -> dict[int, list[int]]:
-        """Return the logs of an earlier host that have an end: their values (`Ends`) by slot."""
+        """Return the published values (`Ends`), by slot, of the logs that an earlier host has left."""
         logs, values = {}, ffi.new("int64_t[8]")
         for slot in range((self.file.size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG):
             values[0] = self.file.log(slot).key
