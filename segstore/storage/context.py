@@ -50,8 +50,8 @@ def _ignored(error: Exception) -> None:
 class OsErrors:
     """A block in which an OSError becomes a StorageError with its errno.
 
-    It is a class, because an OSError that passes a generator of `contextmanager` gets into a reference cycle
-    from Python 3.12 on, because its traceback leads to a frame of contextlib that refers to the OSError.
+    It is a class, because since Python 3.12 an OSError that passes a generator of `contextmanager` gets into
+    a reference cycle: its traceback leads to a frame of contextlib that refers to the OSError.
     """
 
     __slots__ = ()

@@ -37,7 +37,7 @@ class Graveyard:
         self._waiting: list[_WaitingFiles] = []
 
     def put(self, paths: Sequence[str], delay_ms: int) -> None:
-        """Unlink the files after `delay_ms`; without a delay at once, which may raise OSError."""
+        """Unlink the files after `delay_ms`. If it is 0, unlink them at once, which may raise OSError."""
         if delay_ms <= 0:
             self._unlink(paths)
         elif paths:

@@ -54,7 +54,7 @@ FULL_NOTE = CheckedFile(names.FULL, "note of a full disk", _made, 1 << 16)
 
 
 def read_note(files: Files, root: str) -> FullNote | None:
-    """Return the note of a full disk; None without one, or if it can't be read."""
+    """Return the note of a full disk; None if there is none, or it can't be read."""
     try:
         return FULL_NOTE.read(files, root)
     except (CorruptCheckpointError, OSError):

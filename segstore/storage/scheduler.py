@@ -31,8 +31,8 @@ def step_back() -> None:
     """Lower the priority of this thread: it preempts no other thread when it wakes, and gets a third of their
     share if there are too few processors.
 
-    Background work wakes thousands of times a second, from the disk and for the GIL. Each time the appending
-    thread would lose its processor, for milliseconds on a busy machine.
+    Background threads wake thousands of times a second, after the disk or to take the GIL. Without this, the
+    appending thread would lose its processor each time, for milliseconds on a busy machine.
     """
     with suppress(OSError):  # if a sandbox refuses this, the threads have equal shares
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

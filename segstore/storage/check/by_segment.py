@@ -2,7 +2,7 @@
 
 On disk files are only read. Threads: any; values and functions without state. `parts` lists the segments,
 `check_part` checks one segment, and `check_rest` does the checks between segments, which need none of their
-records. A segment that has changed since `parts` is checked again there.
+records. `check_rest` checks a segment again if it has changed since `parts`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def check_rest(
     checked: Mapping[SegmentToCheck, Checked],
     progress: Callable[[int], None] | None = None,
 ) -> list[Finding]:
-    """Return the findings of `check`, with the results of the segments in `checked`."""
+    """Return the findings that `check` would return; the results in `checked` are used for their segments."""
 
     def look(one: SegmentCheck) -> Iterator[Finding]:
         known = checked.get(SegmentToCheck.of(one))

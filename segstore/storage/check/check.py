@@ -113,8 +113,8 @@ def _check_copy(
     ends: EndsReader | None,
     reported: set[tuple[str, tuple[str, int]]],
 ) -> Iterator[Finding]:
-    """Yield the findings on the checkpoints by their copy with a checksum, except for the lines in
-    `reported`, which have findings already.
+    """Compare the checkpoints with their copy, which has a checksum, and yield the findings, except for the
+    lines in `reported`, which have findings already.
     """
     path, nonce = CHECKED_COPY.path(root), None if ends is None else ends.nonce
     copy, damage = read_copy(files, root)

@@ -140,8 +140,8 @@ class CleanResult(NamedTuple):
     """The result of a cleaning. `end_offset` is the offset for cleaner-offset-checkpoint.
 
     Bytes and segments are counted for the replaced segments (before) and the new ones (after). `keyless`
-    records were dropped because they had no key. `stopped`: the store closes, the topic is deleted or
-    retention removed segments first; finished groups stay.
+    records were dropped because they had no key. `stopped`: the cleaning stopped early, because the store is
+    closed, the topic was deleted, or retention removed segments; finished groups stay.
     """
 
     end_offset: int

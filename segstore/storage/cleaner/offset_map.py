@@ -71,7 +71,9 @@ class OffsetMap:
 
 
 def columns(records: Records) -> Any:
-    """Return the rows of decoded records as a `seg_columns *`, valid while the records live."""
+    """Return the rows of decoded records as a `seg_columns *`, valid as long as the records are
+    referenced.
+    """
     c, matrix = ffi.new("seg_columns *"), records._matrix
     c.n = n = matrix.shape[1]
     if n:

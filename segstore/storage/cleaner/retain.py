@@ -40,8 +40,8 @@ _OF_TRANSACTION = TRANSACTIONAL_FLAG | CONTROL_FLAG
 
 
 class Aborted:
-    """The aborted transactions of a log, by the markers in `view()`. `view` is called at most once, and the
-    view is not kept, because it would keep the files of replaced segments open.
+    """The aborted transactions of a log, found by the markers in `view()`. `view` is called at most once, and
+    the view is not kept, because it would keep the files of replaced segments open.
     """
 
     def __init__(self, view: Callable[[], LogView]) -> None:

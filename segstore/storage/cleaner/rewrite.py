@@ -1,4 +1,4 @@
-"""Rewrites the batches of some segments without superseded records (Kafka: Cleaner.cleanInto).
+"""Rewrites the batches of segments, and leaves out superseded records (Kafka: Cleaner.cleanInto).
 
 On disk are the `.cleaned` files of a group of segments: log, both indexes, .txnindex. Threads: the cleaning
 thread; no other thread uses these files before the swap.

@@ -10,8 +10,8 @@ note (`joined`) of the segments that are joined from small files. 3. The batches
 synced, except for joined segments, because the files that the note names are on disk. 5. The id is recorded
 with its offsets, synced. Until here a failure undoes everything; from here on the adoption is finished, by
 this process or by recovery at the next open. 6. The ends of all partitions are published at once. The tokens
-are released. 7. Intent, staged files and manifest are removed (`Inbox`); files that a note names, once the
-segments joined from them are synced.
+are released. 7. Intent, staged files and manifest are removed (`Inbox`); files that a note names are removed
+only after the segments joined from them are synced.
 
 If a step fails, the id is forgotten, the logs are cut to their old ends, durably, and the intent is removed.
 If the disk refuses that, the partitions are fenced and the intent stays for the next open.

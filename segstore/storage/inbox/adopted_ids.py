@@ -4,7 +4,7 @@ Each line is framed: {"id", "ms", "offsets": [[topic, partition, first, end], ..
 is 0, and "source" unless that is empty; lines are appended and synced. The file is rewritten without expired
 ids when it has twice the necessary lines. A damaged or incomplete line holds no id; the second copy, which is
 written after the file and not synced, still has the id. An id in either file was adopted. Threads: one at a
-time, under the inbox's lock. Other processes read: `read_adoption`, `read_newest`.
+time, under the inbox's lock. Other processes read the file by `read_adoption` and `read_newest`.
 """
 
 from __future__ import annotations

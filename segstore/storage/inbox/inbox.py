@@ -319,7 +319,9 @@ class Inbox:
                     self._wake_sealers()
 
     def settle(self) -> None:
-        """Sync the segments that adoptions have joined. Failures are logged; the next open repeats them."""
+        """Sync the segments that adoptions have joined. A failed sync is logged, and left to the
+        next open.
+        """
         with self._lock:
             self._unsynced.settle()
 

@@ -1,4 +1,4 @@
-"""The intent of an adoption, `.segstore/inbox/<stem>.intent`: the ends of the logs before it.
+"""The intent of an adoption, `.segstore/inbox/<stem>.intent`: the ends of the logs before the adoption.
 
 It is one framed line: {"id", "places": [[topic, topic id, partition, segment, position, offset], ...]}: the
 base offset and the bytes of the last segment, and the log end offset. While an intent exists whose id is not

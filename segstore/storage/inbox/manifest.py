@@ -129,8 +129,8 @@ def named(folder: Folder) -> set[tuple[str, str]]:
 # --- results -----------------------------------------------------------------------------------
 
 # A result, `.segstore/inbox/<stem>.result`, says why a sealed manifest was refused, for the sealer that
-# waits. It is one framed line: {"error", "arguments"}, by the name of an exception of `segstore.errors`.
-# The store's writer writes it, the sealer reads and removes it.
+# waits. It is one framed line: {"error", "arguments"}; "error" is the name of an exception of
+# `segstore.errors`. The store's writer writes it, the sealer reads and removes it.
 
 NEVER = (
     IdempotencyConflictError,

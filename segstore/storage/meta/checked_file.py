@@ -37,9 +37,9 @@ class CheckedFile(Generic[T]):
     """One such file of a store, of `most_bytes` at most. `what` names its content in errors' texts; `copy` is
     the name of the second copy, if the file has one.
 
-    `make` returns the value of a JSON value that `to_json` made; it raises ValueError, TypeError or KeyError
-    for a JSON value that was never written. Without `to_json` the file holds a version and the attributes of
-    an object. `advice` is the last sentence of an error's text.
+    `make` converts a JSON value from `to_json` back to the file's value; it raises ValueError, TypeError or
+    KeyError for a JSON value that was never written. Without `to_json` the file holds a version and the
+    attributes of an object. `advice` is the last sentence of an error's text.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class CheckedFile(Generic[T]):
         return ""
 
     def write(self, files: Files, root: str, value: T, *, durably: bool = True) -> None:
-        """Replace the file, and its copy, which are durable when this returns; `.segstore` is there. Raises
+        """Replace the file, and its copy, which are durable when this returns; `.segstore` must exist. Raises
         OSError; then one of two copies may be the new one already.
         """
         if self._copy:

@@ -39,7 +39,7 @@ class Left(NamedTuple):
 
     @classmethod
     def of(cls, marker: int | None, nonce: int, *, ours: bool = False) -> Left:
-        """Return the state in which a store was left, by the marker's number and that of the published ends.
+        """Return the state in which a store was left, by the numbers in the marker and in the published ends.
         `ours`: the last writer was segstore's, whose markers all have a number.
         """
         clean = marker is not None and not (marker == 0 and ours)

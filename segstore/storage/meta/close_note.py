@@ -6,12 +6,12 @@ process was killed, or the store was copied while it was open, the note's own fi
 
 A restored store may be older than the original, and append other records at the same offsets. So each of its
 partitions begins a leader epoch when it is next opened (KIP-101 distinguishes logs by epochs). The new epoch
-is more than one above the latest, because after a crash the original begins the next one. The note lists the
-partitions that have still to begin such an epoch.
+is more than one above the latest, because the original may begin the epoch one above after a crash. The note
+lists the partitions that have still to begin such an epoch.
 
-The note is a new file at each close and after each recovery, the marker at each close, so a copy over the
-files of the same store is recognized, too. A snapshot of a whole file system or machine has the same files,
-and is not recognized.
+The note is a new file at each close and after each recovery, and the marker is a new file at each close, so a
+copy over the files of the same store is recognized, too. A snapshot of a whole file system or machine has the
+same files, and is not recognized.
 
 On disk: one `CheckedFile`, which is never synced: a power cut may remove it, and then the store counts as
 restored. Threads: one, at open and at close, except for `OwedEpochs`.
@@ -31,9 +31,9 @@ from segstore.files.reserve import NO_ROOM
 from segstore.storage.meta.checked_file import CheckedFile
 
 STEPS = 512
-"""The largest step from a latest epoch to the one that a restored store begins; the smallest is 2, since the
-original begins the next one after a crash. The step is random, so that two copies that are restored one after
-the other, or a copy and the original after several crashes, seldom begin the same epoch.
+"""The largest step from a latest epoch to the one that a restored store begins; the smallest is 2, because
+the original may begin the epoch one above after a crash. The step is random, so that two copies that are
+restored one after the other, or a copy and the original after several crashes, seldom begin the same epoch.
 """
 
 
@@ -126,7 +126,9 @@ class FoundNote:
 
 
 def owed_by(keys: Collection[int]) -> OwedEpochs:
-    """Return the epochs that the partitions of a restored store have to begin, all by one random step."""
+    """Return the epochs that the partitions of a restored store have to begin, all with the same
+    random step.
+    """
     return OwedEpochs() if not keys else OwedEpochs(2 + secrets.randbelow(STEPS - 1), keys)
 
 

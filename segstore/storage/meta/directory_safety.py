@@ -37,7 +37,7 @@ _OF_A_STORE = frozenset({names.OURS, names.META_PROPERTIES, names.CLEAN_SHUTDOWN
 
 def is_store(files: Files, root: str, held: set[str]) -> bool:
     """Return whether a directory, which holds these names, is a store or a broker's log directory. A
-    subdirectory with a partition's name proves that only if it has a log or metadata. Raises OSError.
+    subdirectory with a partition's name counts only if it has a log or metadata. Raises OSError.
     """
     return bool(held & _OF_A_STORE) or any(
         names.parse_partition_dir(name) is not None and _is_partition(files, names.below(root, name))
@@ -113,7 +113,7 @@ def empty_tree(files: Files, directory: str, but: str = "") -> None:
 
 def remove_begun(files: Files, root: str, *, made: bool) -> None:
     """Remove the files of a failed open in a directory without a store; other files stay. The lock file,
-    which the caller holds, is removed last, and a directory that the open has `made` after it. After an
+    which the caller holds, is removed last, and after it the directory, if the open has `made` it. After an
     OSError a part is left.
     """
     remove_logs_begun(files, root)

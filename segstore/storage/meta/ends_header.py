@@ -1,6 +1,6 @@
 """The header of the published ends: the first 64 bytes of `.segstore/ends`.
 
-Behind it are the slots (`published_ends`).
+After it come the slots (`published_ends`).
 
 | at | field | |
 |---|---|---|
@@ -10,7 +10,7 @@ Behind it are the slots (`published_ends`).
 | 16 | nonce | int64: the number in the clean shutdown marker; 0 while the store is open |
 | 24 | generation | int64: counts changes of which partition has which slot |
 | 32 | boot | int64: the start of the machine in which an open store publishes |
-| 40 | doubt | int64: 1 after a recovery that failed and of which no slot says so |
+| 40 | doubt | int64: 1 if a recovery failed, and no slot shows that |
 | 48 | check | CRC-32C of format, nonce, boot, doubt and spare (low 32 bits), and its complement |
 | 56 | spare | zero |
 

@@ -149,8 +149,8 @@ class LeaderEpochs(LeaderEpochCache):
     """The leader epochs of a partition and their file (Kafka: LeaderEpochFileCache with its
     LeaderEpochCheckpointFile). Changes are in memory until `save`.
 
-    The file may be written without a sync (Kafka: KAFKA-15046). After a power cut it may be an older one;
-    then the missing epochs are found in their record batches. Before a flush reports such batches as durable,
+    The file may be written without a sync (Kafka: KAFKA-15046). After a power cut an older file may be there;
+    the missing epochs are then found in their record batches. Before a flush reports such batches as durable,
     `sync` makes the file durable too, because compaction may remove the batches later.
     """
 

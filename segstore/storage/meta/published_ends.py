@@ -215,7 +215,7 @@ class _Mapped:
             raise OSError(-code, os.strerror(-code), self._path)
 
     def wake(self) -> None:
-        """Have all threads in `wait`, in other processes too, return early, and the threads of this process
+        """Have all threads in `wait` return early, in all processes, and also the threads of this process
         that wait for followed ends. Raises OSError.
         """
         code = lib.seg_rouse(self._bytes, self._size)
@@ -527,7 +527,7 @@ class EndsWriter(_Mapped):
         return self._doubt
 
     def doubt(self) -> None:
-        """Note that the recovery of a partition failed that has no published ends."""
+        """Note that recovery has failed for a partition that has no published ends."""
         self._doubt = True
         self._write_header(self.nonce)
 
@@ -599,7 +599,9 @@ class EndsReader(_Mapped):
         return EndsGlance(ffi.new("seg_seen *", seen | {"shared": _of_c(shared)}), (memory, shared))
 
     def sealed(self, key: int) -> dict[int, int]:
-        """Return the ends of sealed segments of a shared log whose files may be longer, by base offset."""
+        """Return the ends of those sealed segments of a shared log whose files may be longer, by
+        base offset.
+        """
         slot, shared = self._slots.get(key), self.shared
         return {} if slot is None or shared is None else shared.sealed(slot, key)
 

@@ -1,6 +1,6 @@
-"""Files in `.segstore` that hold one word: the store's cluster id (Kafka: cluster.id in meta.properties,
-which a replicated store has), which is made when the store is first served and moves with the directory; and
-the first producer id that was not handed out. Threads: any; objects without state.
+"""Files in `.segstore` that hold one word. One has the store's cluster id, which is made when the store is
+first served, and moves with the directory (Kafka: cluster.id in meta.properties, which a replicated store
+has). The other has the first producer id that was not handed out. Threads: any; objects without state.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 On disk: `.segstore/format`, a line with a checksum (see `framed`) that has the number of the format and the
 oldest version of segstore that reads it. The form of this file is the same in all versions. A store without
-the file has format 1, because segstore 0.1 wrote none. The number changes with each begin and end of sharing,
-by the rules in docs/shared.md. Threads: any; functions without state.
+the file has format 1, because segstore 0.1 wrote none. The number changes when sharing begins and when it
+stops, by the rules in docs/shared.md. Threads: any; functions without state.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def _state(held: Mapping[str, Any]) -> SweepState:
 
 
 def _states(held: Any) -> dict[TopicPartitionKey, SweepState]:
-    """Return the notes; an older segstore wrote the list alone."""
+    """Return the notes in the content of a file; a file of an older segstore has only their list."""
     rows = held["sweeps"] if isinstance(held, dict) else held
     return {(str(t), int(p)): _state(state) for t, p, state in rows}
 

@@ -35,9 +35,9 @@ class FollowedEnds(Follower):
     the store.
 
     `came` is the record that the wait has read, None if it has read none: ({key: [record]}, offset, leader
-    epoch, log start offset, bytes of the batch, and its arrival in monotonic seconds). The key is that of
-    `keys` with the partition's number, (topic, partition). The record is a `kind`: a NamedTuple with the
-    fields of the consumer's record. If `kind` is None, no record is read.
+    epoch, log start offset, bytes of the batch, and its arrival in monotonic seconds). The key, (topic,
+    partition), is the element of `keys` at the partition's number. The record is a `kind`: a NamedTuple with
+    the fields of the consumer's record. If `kind` is None, no record is read.
 
     If the store is shared, the ends of its shared logs come from `shared`, which is only read, too.
 

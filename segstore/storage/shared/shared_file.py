@@ -173,7 +173,7 @@ class SharedFile:
         return ffi.gc(ffi.cast(kind, memory + at), partial(_let_go, memory))
 
     def log(self, number: int, *, grow: bool = False) -> Any:
-        """Return the part of a log, a `seg_shared_log *`, valid as long as this object.
+        """Return the part of a log, a `seg_shared_log *`, valid until this object is freed.
 
         If the file lacks the part, `grow` (host only) makes the file larger; without it LookupError is
         raised. Raises StorageError.

@@ -49,7 +49,7 @@ def seal(
     files: Files | None = None,
     opener: Opener | None = None,
 ) -> Adoption:
-    """Append all files that these messages name to the store at `path`: once, and all or nothing. In a
+    """Append all files that these messages name to the store at `path`: all of them, once, or none. In a
     replicated store `path` is the directory in which they were staged.
 
     Returns when the records are durable and visible, with the offsets of each partition. If `id` was sealed
@@ -175,8 +175,8 @@ class _Sealing:
 
 
 def adopt(store: Store, id_: str, messages: Iterable[Staged]) -> Adoption:
-    """Append all files that these messages name at once, in the process that has the store open for writing,
-    as `seal` does.
+    """Append all files that these messages name, as `seal` does, but directly, in the process that has the
+    store open for writing.
 
     No manifest is sealed, so an adoption that fails is not tried again, and its staged files are removed.
     Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,

@@ -34,7 +34,7 @@ _NO_BELIEF = _Belief(-_BELIEF_NS, -1, False)
 
 
 class BelievedEnds:
-    """Finds the file of published ends, at `path`, and decides whether they count."""
+    """Finds the file of published ends, at `path`, and decides whether they are the last writer's."""
 
     def __init__(self, context: StoreContext) -> None:
         self._files, self._root = context.files, context.root
@@ -43,7 +43,7 @@ class BelievedEnds:
         self._belief = _NO_BELIEF
 
     def are_fresh(self) -> bool:
-        """Return whether the ends were found to be the last writer's less than `_BELIEF_NS` ago."""
+        """Return whether a look less than `_BELIEF_NS` ago has shown that the ends are the last writer's."""
         belief = self._belief
         return belief.holds and monotonic_ns() - belief.at < _BELIEF_NS
 
@@ -84,8 +84,8 @@ class BelievedEnds:
         return ends if belief.holds else None
 
     def have_writer(self) -> bool:
-        """Return whether a segstore writer has the store open. A broker's lock is told apart, because it
-        belongs to a process, and segstore's lock belongs to an open file.
+        """Return whether a segstore writer has the store open. A broker's lock is distinguished from
+        segstore's: a broker's belongs to a process, segstore's to an open file.
         """
         path = os.path.join(self._root, names.LOCK)
         try:

@@ -56,8 +56,8 @@ class HostWriter(StoreWriter):
 
     @property
     def is_lost(self) -> bool:
-        """Return whether nothing refers to the store any more; if this host was a guest before, to its
-        `StoreGuest`.
+        """Return whether nothing refers to the store any more. If this host was a guest before, return
+        whether its `StoreGuest` was garbage collected.
         """
         return super().is_lost if self._guest is None else self._guest() is None
 
@@ -93,7 +93,7 @@ class HostWriter(StoreWriter):
     # --- closing --------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """End the host's threads and the store's, because nothing refers to the store. The next open
+        """Stop the host's threads and the store's, because nothing refers to the store. The next open
         recovers.
         """
         if hasattr(self, "host"):

@@ -21,9 +21,9 @@ from segstore.storage.meta.scram_credentials import SCRAM, Credentials
 from segstore.storage.meta.sealed_file import PRODUCER_ID
 
 _IDS, _APART = 1000 << 22, 16
-"""A copied store skips `_IDS` producer ids as often as a random number of `_APART` bits says, so that no
-other copy hands out the same ids. `_IDS` is a multiple of 1,000, because blocks of ids begin at such
-multiples.
+"""A copied store raises its first free producer id by `_IDS` times a random number of `_APART` bits (plus 1),
+so that no other copy hands out the same ids. `_IDS` is a multiple of 1,000, because blocks of ids begin at
+such multiples.
 """
 
 

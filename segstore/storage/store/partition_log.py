@@ -101,7 +101,7 @@ class PartitionLog(PublicNames):
     aborted_transactions: AbortedTransactions
     context: StoreContext
     source: Partition | ReadOnlyPartition
-    """The log of this process or another writer's; in a replicated store that of the leader."""
+    """The log, which this process or another one writes; in a replicated store the leader's log."""
     store: object
 
     has_replicas = False
@@ -178,8 +178,8 @@ class PartitionLog(PublicNames):
         return -1 if found is None else found
 
     def nearest(self, rack: str, offset: int) -> PartitionLog:
-        """Return the log from which a consumer in `rack` reads `offset`: this one, as there are
-        no replicas.
+        """Return the log from which a consumer in `rack` reads `offset`: this one, because there are no
+        replicas.
         """
         return self
 

@@ -231,7 +231,9 @@ class PartitionLoader:
             self.recovered.append(done)
 
     def _report_lost_producers(self, directory: str, base: int) -> None:
-        """Report that producer ids without batches in the log are lost, as there is no sound snapshot."""
+        """Report that producer ids without batches in the log are lost, because there is no sound
+        snapshot.
+        """
         path = os.path.join(directory, names.segment_file(base, names.SNAPSHOT))
         done = "producers are known by the batches that are left: one that has none is taken for a new one"
         self._context.tell(path, "there is no sound snapshot, and the log does not begin at offset 0", done)
@@ -317,9 +319,9 @@ class PartitionLoader:
         self, directory: str, opened: Opened, clean: bool, published: Ends | None, step: int
     ) -> LeaderEpochs:
         """Return the leader epochs of a partition, durable before any append. A new latest epoch begins after
-        an unclean shutdown, if the file was damaged, and in a restored store, by a `step` above 0. Epochs
-        below the log start offset, which a crash may leave, are removed. A replica begins no epoch: its
-        epochs are only cut to its log (R7; Kafka: LogLoader).
+        an unclean shutdown, if the file was damaged, or if `step` is above 0, as it is in a restored store.
+        Epochs below the log start offset, which a crash may leave, are removed. A replica begins no epoch:
+        its epochs are only cut to its log (R7; Kafka: LogLoader).
         """
         path = f"{directory}/{names.LEADER_EPOCHS}"
         epochs, wrong = load_epochs(self._context.files, path, opened, replicated=self._replicated)

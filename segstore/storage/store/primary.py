@@ -321,7 +321,7 @@ class Primary:
                 keeper.note(held.directory_id, away, self.lags())
 
     def _log_loss(self, away: str, sync: bool) -> None:
-        """Log the loss of the standby, unless the store was demoted, and its return."""
+        """Log that the standby is lost, unless the store was demoted, or that the standby has returned."""
         last = self._opened_ms if self._fetched_ms is None else self._fetched_ms
         is_lost = bool(away) and self.fence is None and _now_ms() - last > self._lag_time_max_ms
         was_lost, self._is_lost = self._is_lost, is_lost

@@ -197,7 +197,7 @@ class StoreReader:
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
         """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
         passed. Return the result of `FollowedEnds.wait`, or LOOK. The sleep is longer while a live writer has
-        the store, as only the writer changes the ends.
+        the store, because only the writer changes the ends.
         """
         if not self._ends.are_fresh() and not self._follows(followed):
             return LOOK
@@ -227,7 +227,7 @@ class StoreReader:
         self._ends.wake()
 
     def abandon(self) -> None:
-        """End the store's threads, because nothing refers to the store."""
+        """Stop the store's threads, because nothing refers to the store."""
         self.context.scheduler.close()
 
     @property

@@ -728,8 +728,8 @@ class Store(PublicNames):
         at least 0, by default 30) that all clients together may take; if it is 0, no client is waited for.
 
         Raises UnwrittenRecordsError, with their number, if records that producers had accepted could not be
-        written. This is logged too, also if an interrupt, or the exception that leaves a `with` block, is
-        raised instead. Raises StorageError: the next open recovers then, as it does after Ctrl-C in this
+        written. The error is logged too, even if an interrupt, or the exception that leaves a `with` block,
+        is raised instead. Raises StorageError: the next open recovers then, as it does after Ctrl-C in this
         call; the directory is released all the same. Raises InvalidArgumentError in a producer's callback;
         nothing was closed then.
         """

@@ -199,7 +199,7 @@ class Sweeper:
     """Sweeps one store. `topics()` gives the current topics; `partition(topic, n)` opens a partition;
     `cleaned` is the cleaner's checkpoint; `checkpoint` writes the checkpoints of the store.
 
-    After a failed compaction the background leaves the partition alone until the store is opened anew (Kafka:
+    After a failed compaction background sweeps skip the partition until the store is opened anew (Kafka:
     LogCleanerManager.markPartitionUncleanable), unless the disk had no room; `sweep` tries it again.
     """
 
