@@ -273,7 +273,7 @@ class _Copying:
                 made = Copied(made.partitions + 1, made.segments + one.segments, made.bytes + one.size)
         if self._altered(topics):
             return None
-        self._rest()
+        self._copy_small_files()
         return made
 
     def _topics(self) -> Mapping[str, TopicInfo]:
@@ -346,7 +346,7 @@ class _Copying:
         if info.ours and info.topic_id and info.topic_id.encode() not in said:
             raise _deleted(StoreClosedError(f"{names.partition_dir(info.name, number)} is another one's now"))
 
-    def _rest(self) -> None:
+    def _copy_small_files(self) -> None:
         """Copy the small files, last, because they must agree with all copied logs."""
         for path in small_files(self._files, self._store.path):
             data, name = self._files.read_file(path), os.path.basename(path)

@@ -80,7 +80,7 @@ def undo(partition: Partition, new: Sequence[Segment]) -> None:
     files, first = partition.context.files, new[0]
     try:
         if files.exists(first.file(names.LOG + names.SWAP)):
-            # This rename comes first: after a crash later on, the next open also undoes the swap.
+            # Rename this file first, so that after a crash in `undo` the next open undoes the swap, too.
             _rename(first, (names.LOG,), names.SWAP, names.CLEANED)
             files.sync_dir(partition.directory)
     except OSError as error:

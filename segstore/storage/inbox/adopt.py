@@ -113,7 +113,7 @@ class Adopter:
                 write_joined(self._folder, joined)
             for one in work:
                 one.append()
-            joined = self._note_what_is_joined(joined, _joined(manifest, work))
+            joined = self._rewrite_note(joined, _joined(manifest, work))
             _each(lambda one: one.sync(), work)
             offsets = {(one.topic.topic, one.topic.partition): one.offsets for one in work}
             adoption = Adoption(manifest.id, self._clock(), offsets, source=manifest.source)
@@ -135,7 +135,7 @@ class Adopter:
         if manifest.is_sealed and not self._files.exists(self._folder.manifest(manifest.stem)):
             raise StagedFilesError(f"{manifest.id!r} was taken back")
 
-    def _note_what_is_joined(self, noted: JoinNote, joined: JoinNote) -> JoinNote:
+    def _rewrite_note(self, noted: JoinNote, joined: JoinNote) -> JoinNote:
         """Return `joined`, after rewriting the note if some noted files could not become segments."""
         if joined != noted:
             forget_joined(self._folder, noted.stem)

@@ -127,8 +127,8 @@ def remove_joined(folder: Folder, joined: JoinNote) -> None:
 
 
 def kept(folder: Folder) -> set[tuple[str, str]]:
-    """Return (stager, name) of the staged files that notes name. A damaged note counts as empty, because no
-    segment can be joined by it. Raises OSError.
+    """Return (stager, name) of the staged files that the notes list. A damaged note counts as empty, because
+    no segment can be joined by it. Raises OSError.
     """
     files: set[tuple[str, str]] = set()
     for stem in folder.of_kind(names.JOINED):

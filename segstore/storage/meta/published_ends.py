@@ -1,4 +1,5 @@
-"""The published ends, `.segstore/ends`: the visible end of every partition, mapped, under one sequence lock.
+"""The published ends, `.segstore/ends`: a mapped file with the visible end of every partition, under one
+sequence lock.
 
 The file has a header of 64 bytes (`ends_header`), then a slot of 64 bytes for each partition: key, log start
 offset, log end offset, high watermark, last stable offset, recovery point, layout (counts changes of the list

@@ -141,13 +141,13 @@ class Clients:
         further errors are logged.
         """
         self._refused = True
-        ends = _Ends(time.monotonic() + timeout, orderly)
-        ends.of(self._live(Turn.READER))
+        closer = _Closer(time.monotonic() + timeout, orderly)
+        closer.close(self._live(Turn.READER))
         self._writers = self._live(Turn.WRITER)
         for client in self._writers:
-            ends.tried(client.begin_to_close)
-        ends.of(self._writers)
-        ends.raise_first()
+            closer.attempt(client.begin_to_close)
+        closer.close(self._writers)
+        closer.raise_first()
 
     def unwritten(self) -> UnwrittenRecordsError | None:
         """Return the error for producers' records that are not in the log, and log it; None if all are.
@@ -168,20 +168,20 @@ class Clients:
         return error
 
 
-class _Ends:
+class _Closer:
     """Closes clients one after the other, and keeps their errors."""
 
     def __init__(self, deadline: float, orderly: bool) -> None:
         self._deadline, self._orderly = deadline, orderly
         self._errors: list[BaseException] = []
 
-    def of(self, clients: list[StoreClient]) -> None:
+    def close(self, clients: list[StoreClient]) -> None:
         for client in clients:
-            self.tried(partial(client.close_with_store, self._deadline, self._orderly))
+            self.attempt(partial(client.close_with_store, self._deadline, self._orderly))
 
-    def tried(self, end: Callable[[], None]) -> None:
+    def attempt(self, step: Callable[[], None]) -> None:
         try:
-            end()
+            step()
         except BaseException as error:  # raised later, by `raise_first`
             if not isinstance(error, Exception):
                 self._deadline = 0.0

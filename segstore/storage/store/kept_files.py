@@ -20,10 +20,10 @@ from segstore.storage.meta.group_configs import GROUP_CONFIGS, GroupConfigs
 from segstore.storage.meta.scram_credentials import SCRAM, Credentials
 from segstore.storage.meta.sealed_file import PRODUCER_ID
 
-_IDS, _APART = 1000 << 22, 16
-"""A copied store raises its first free producer id by `_IDS` times a random number of `_APART` bits (plus 1),
-so that no other copy hands out the same ids. `_IDS` is a multiple of 1,000, because blocks of ids begin at
-such multiples.
+_IDS, _STEP_BITS = 1000 << 22, 16
+"""A copied store raises its first free producer id by a random multiple of `_IDS`, from 1 to 2^`_STEP_BITS`
+times, so that no other copy hands out the same ids. `_IDS` is a multiple of 1,000, because blocks of ids
+begin at such multiples.
 """
 
 
@@ -120,7 +120,7 @@ class KeptFiles:
         first = self.producer_id()
         if first is None and PRODUCER_ID.damage(self._files, self._root):
             return
-        first = (first or 0) + (1 + secrets.randbits(_APART)) * _IDS
+        first = (first or 0) + (1 + secrets.randbits(_STEP_BITS)) * _IDS
         if first > INT64_MAX >> 1:  # so many copies were made that a further jump may run past the largest id
             return
         try:

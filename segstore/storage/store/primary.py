@@ -201,7 +201,8 @@ class Primary:
             self.registration = made
             for partition in partitions.all_open():
                 with partition.token:
-                    # Set the acks before the high watermark: appends above the high watermark wait for acks.
+                    # Set the acks before the high watermark, because appends above the high watermark wait
+                    # for acks.
                     self._wait_for_standby(partition)
                     partition.visible.begin_replica(partition.segments.next_offset)
 

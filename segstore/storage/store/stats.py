@@ -169,7 +169,7 @@ def _count(view: LogView, files: Files) -> int:
     for slot, segment in enumerate(view.segments):
         end, sparse = view.end_of(slot), not segment.may_be_old
         for step in walk_past_damage(files, segment.handle, end, check_crcs=False, sparse=sparse):
-            batches = step.batches if sparse else _looked_into(step, segment.path)
+            batches = step.batches if sparse else _with_inner_counts(step, segment.path)
             seen = (batches["attributes"] & CONTROL_FLAG) == 0
             seen &= (batches["last_offset"] >= start) & (batches["last_offset"] < view.end_offset)
             # In the batch that holds the log start offset, no offset below that one is counted.
@@ -178,7 +178,7 @@ def _count(view: LogView, files: Files) -> int:
     return count
 
 
-def _looked_into(step: ScanStep, path: str) -> NDArray[np.void]:
+def _with_inner_counts(step: ScanStep, path: str) -> NDArray[np.void]:
     """Return the batch headers of a step, each wrapper message with its number of inner records."""
     batches = step.batches.copy()
     wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)

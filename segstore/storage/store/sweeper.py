@@ -219,7 +219,7 @@ class Sweeper:
         self._failed: dict[TopicPartitionKey, dict[SweepStep, str]] = {}
         self._ids = {name: info.topic_id for name, info in topics().items()}
         rate = config.log_cleaner_io_max_bytes_per_second
-        throttle = GivingWay(rate, self._meanwhile, stopping=self._closing)
+        throttle = GivingWay(rate, self._run_due_retention, stopping=self._closing)
         self._retained = time.monotonic()  # the monotonic time of the last retention, seconds
         self._unsaved: str | None = None  # the error of the last save of the notes
         self._compacted: TopicPartitionKey | None = None  # the partition that is being compacted
@@ -275,7 +275,7 @@ class Sweeper:
             self._save()
         return tuple(found[key] for key in sorted(found))
 
-    def _meanwhile(self) -> float:
+    def _run_due_retention(self) -> float:
         """Run retention if it is due; return the seconds until it is due next. A compaction calls this,
         because a low rate limit may make it last hours.
         """
@@ -321,7 +321,7 @@ class Sweeper:
             if self._closing.is_open:
                 return
             failed = self._failed.setdefault(key, {})
-            if key == self._compacted or (self._gives_up(step, key) and not by_hand):
+            if key == self._compacted or (self._skips(step, key) and not by_hand):
                 continue
             try:
                 done = self._swept(step, key, now)
@@ -341,7 +341,7 @@ class Sweeper:
             if done is not None:
                 yield done
 
-    def _gives_up(self, step: SweepStep, key: TopicPartitionKey) -> bool:
+    def _skips(self, step: SweepStep, key: TopicPartitionKey) -> bool:
         """Return whether background sweeps skip this partition: a compaction failed, but not because of a
         full disk.
         """

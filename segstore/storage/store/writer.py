@@ -604,7 +604,7 @@ def check_plain(files: Files, root: str) -> None:
         )
 
 
-_ENDS = {MIRROR: "end-mirror", STANDBY: "promote"}
+_COMMANDS = {MIRROR: "end-mirror", STANDBY: "promote"}
 """The command that makes a directory of each role a plain store."""
 
 
@@ -616,7 +616,7 @@ def check_role(files: Files, root: str, kind: str | None) -> None:
     if held is not None and held.kind != kind:
         raise InvalidArgumentError(
             f"{root} is a {held.kind} of cluster {held.cluster_id} ({held.source}): nothing else is written"
-            f' there, mode="r" reads it, and `segstore {_ENDS[held.kind]}` makes an ordinary store of it'
+            f' there, mode="r" reads it, and `segstore {_COMMANDS[held.kind]}` makes an ordinary store of it'
         )
     if held is None and kind is not None:
         raise InvalidArgumentError(f"{root} is no {kind}, but a store of its own")
@@ -636,7 +636,7 @@ def locked(files: Files, root: str) -> StoreLockedError:
     )
 
 
-def _leave_nothing(context: StoreContext) -> None:
+def _remove_lock_file(context: StoreContext) -> None:
     """Remove the lock file that could not be written, and the directory if this open made it, unless there is
     a store.
     """
@@ -653,7 +653,7 @@ def _take_lock(context: StoreContext) -> Handle:
     except BlockingIOError:
         raise locked(context.files, context.root) from None
     except OSError as error:
-        _leave_nothing(context)
+        _remove_lock_file(context)
         if error.errno != errno.EISDIR:
             raise
         hint = (
