@@ -4,8 +4,8 @@ Together with the published ends it shows how the store was left. The content is
 (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler). Its broker epoch is a random number
 that the published ends hold too, which distinguishes segstore's clean shutdown from a broker's. A directory
 of a replicated store has a real broker epoch in the marker, with the two keys in another order than a broker
-writes them. Its number here is `epoch | REPLICATED`; no other number has that bit. Threads: one, at open and
-at close; `read_marker` any.
+writes them. This module returns such an epoch as the number `epoch | REPLICATED`; no other number has that
+bit. Threads: one, at open and at close; `read_marker` any.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ grows, in place, and is never truncated, so that a mapping of it is always safe;
 made anew in place, so that readers that have the file mapped go on.
 
 If several processes append to the store, the ends of its logs are in `.segstore/shared` (`shared_header`),
-and only the key of a slot here is valid. The generation changes when sharing begins or ends, and when the
-shared file has grown, so that all readers map the files anew.
+and only the key of a slot here is valid. The generation changes when sharing begins, when it stops, and when
+the shared file has grown, so that all readers map the files anew.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 On disk a header, the members, and a part for each log, as `_native/contract/shared.h` has them. The file is
 believed if magic, format, size and the boot of the machine are right (F3), and valid as long as it is `live`.
-It is never cut and never unlinked while a member lives, and so a mapping of it is always safe. Threads: any,
-without locks; a `SharedMap` never changes.
+While a member lives, the file is never cut and never unlinked, so a mapping of it is always safe. Threads:
+any, without locks; a `SharedMap` never changes.
 """
 
 from __future__ import annotations

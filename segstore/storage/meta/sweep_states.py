@@ -1,7 +1,7 @@
 """Notes of sweeps, `.segstore/sweeps.json`: the time of each partition's last sweep, and its error.
 
-Other processes read them (`segstore topics`, `segstore stats`). No decision depends on the file. It is
-replaced whole and not synced; if it can't be read, or its checksum does not match, it counts as missing.
+Other processes read them (`segstore topics`, `segstore stats`). No decision depends on the file. The file is
+replaced whole, and not synced; if it can't be read, or its checksum does not match, it counts as missing.
 Threads: any; one lock.
 """
 

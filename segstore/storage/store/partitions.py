@@ -51,7 +51,8 @@ Content = tuple[str, bytes]
 
 
 class PartitionLoader:
-    """Makes partitions' directories, and opens partitions for writing by the checkpoints and published ends.
+    """Makes partitions' directories, and opens partitions for writing, with the offsets of the checkpoints
+    and the published ends.
 
     Threads: one at a time, under the store's lock. `clean` is true if no partition needs recovery; `left` is
     the state in which the store was found; `expiration_ms` is the time after which unused producer ids are

@@ -64,8 +64,8 @@ class PublishedPartition:
         return shown
 
     def log_start(self) -> int:
-        """Return the log start offset if no end is published. The files that have it are read again when one
-        of them was replaced.
+        """Return the log start offset if no end is published. The files that have this offset are read again
+        if one of them was replaced.
         """
         seen = tuple(self._identity(os.path.join(self._root, place)) for place in LOG_START_FILES)
         if seen not in self._unpublished:

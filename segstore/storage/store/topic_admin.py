@@ -144,8 +144,8 @@ class TopicAdmin:
     def _removed(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         stays = info.partition_ids
         try:
-            # Write the settings first: after a crash the next open neither makes a removed partition anew,
-            # nor lets a later partition of that number take over its files.
+            # Write the settings first, so that after a crash the next open does not make a removed partition
+            # anew, and a later partition of that number does not take over its files.
             self._topic_files.write(info)
         except OSError:
             with suppress(OSError):

@@ -471,7 +471,9 @@ class StoreWriter:
         self._ends.wait(seen, seconds)
 
     def follow(self, keys: list[int]) -> FollowedEnds | None:
-        """Return the published ends of these slot keys for `wait_for`; None if one has no slot."""
+        """Return the published ends of these slot keys for `wait_for`; None if one of the keys has
+        no slot.
+        """
         try:
             return self._ends.follow(keys)
         except LookupError:
