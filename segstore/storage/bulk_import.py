@@ -2,7 +2,7 @@
 the store.
 
 On disk the records are staged and adopted whole; after a failure a topic or store that was made for them is
-removed. A process that is killed leaves at most the topic, empty. Threads: one. Processes: this one is the
+removed. If the process is killed, at most an empty topic stays. Threads: one. Processes: this one is the
 store's writer during the import.
 """
 
@@ -49,10 +49,10 @@ def importing(
     """Open a block that stages records for `topic`: they are durable and visible, all at once, when it has
     ended. If the block raises, or the records can't be appended, the store is left as it was before.
 
-    With `partitions` the topic is created, with `config`, and also a missing store; else the topic must
-    exist. Raises TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidTopicError, ConfigError, the
-    errors of `segstore.open` and of `Stager`. A StorageError of closing the store is raised after the records
-    are in the log.
+    If `partitions` is given, the topic is created with `config`, and so is the store if it is missing; else
+    the topic must exist. Raises TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidTopicError,
+    ConfigError, the errors of `segstore.open` and of `Stager`. A StorageError of closing the store is raised
+    after the records are in the log.
     """
     check_not_internal(topic, "nothing is imported into it")
     path, files = arguments.path("path", path), files or Files()
@@ -72,8 +72,8 @@ def importing(
 def importing_into(
     store: Store, topic: str, partitions: int | None = None, config: Mapping[str, Any] | None = None
 ) -> Iterator[Importing]:
-    """Import as `importing` does, into a store that this process has open for writing, also a replicated one.
-    Raises the errors of `importing`, and those of an append with acks="all".
+    """Import as `importing` does, into a store that this process has open for writing. The store may be
+    replicated. Raises the errors of `importing`, and those of an append with acks="all".
     """
     check_not_internal(topic, "nothing is imported into it")
     with ExitStack() as stack:

@@ -50,8 +50,8 @@ def _ignored(error: Exception) -> None:
 class OsErrors:
     """A block in which an OSError becomes a StorageError with its errno.
 
-    It is a class, because an OSError that passes a generator of `contextmanager` gets into a reference cycle
-    from Python 3.12 on: its traceback leads to a frame of contextlib that refers to the OSError.
+    It is a class, because since Python 3.12 an OSError that passes a generator of `contextmanager` gets into
+    a reference cycle: its traceback leads to a frame of contextlib that refers to the OSError.
     """
 
     __slots__ = ()
@@ -99,7 +99,9 @@ class StoreContext:
         """
         self.graveyard = Graveyard(self.files, self.clock, self.scheduler)
         self.reserve = Reserve(self.files, names.below(self.root, f"{names.OURS}/{names.RESERVE}"))
-        """Bytes for the small files of changes that free space, and of an open and a close."""
+        """Disk space that is kept for small files: those of changes that free space, and of an open and a
+        close.
+        """
         self.full = FullDisk(
             self.files,
             self.root,
@@ -116,8 +118,9 @@ class StoreContext:
         log.warning("%s", self.mended[-1])
 
     def remake(self, path: str, data: bytes, message: str, source: str) -> None:
-        """Replace a small file whose damage is `message`, and report that. A directory or the like in its
-        place is moved to the quarantine. If the disk is full, the next open does this. Raises OSError.
+        """Replace a damaged small file, and report the damage, `message`. A directory or special file in its
+        place is moved to the quarantine. If the disk is full, the file is left to the next open. Raises
+        OSError.
         """
         try:
             aside = self.make_way(path)
@@ -130,8 +133,9 @@ class StoreContext:
             self.tell(path, message, f"made anew from {source}{aside}")
 
     def make_way(self, path: str) -> str:
-        """Move a directory or the like from the path of a file, and of its temporary file, to the quarantine;
-        return the new paths as the end of a sentence, or "". Raises OSError.
+        """Move a directory or special file from the path of a file, and of its temporary file, to the
+        quarantine. Return a clause for an error's text that names the new paths, "" if none was moved. Raises
+        OSError.
         """
         places = [place for place in (path, path + names.TEMPORARY) if self.files.exists(place)]
         moved = [put_aside(self.files, self.root, place) for place in places if not self.files.is_file(place)]

@@ -49,9 +49,9 @@ class FrozenLog(NamedTuple):
 
 
 def hold(files: Files, view: LogView, most: int) -> FrozenLog:
-    """Keep the first `most` files of a view open. Whether the other files have changed is checked when they
-    are copied. Raises FileNotFoundError if a file was removed, or compaction is swapping segments: during a
-    swap, merged records exist twice.
+    """Keep the first `most` files of a view open. The further files are opened when they are copied, and it
+    is checked then whether they have changed. Raises FileNotFoundError if a file was removed, or compaction
+    is swapping segments: during a swap, merged records exist twice.
     """
     aborts = {}
     for number, segment in enumerate(view.segments):
@@ -94,7 +94,7 @@ class PartitionCopy:
         self.segments = self.size = 0
 
     def run(self) -> bool:
-        """Copy the partition. Return False if files were removed or changed: then the caller must remove the
+        """Copy the partition. Return False if files were removed or changed; the caller must then remove the
         target, and copy again. Raises OSError.
         """
         self._files.mkdir(self._target)
@@ -158,7 +158,7 @@ class PartitionCopy:
 # --- copy ------------------------------------------------------------
 
 Progress = Callable[[int], None]
-_TRIES = 5  # the number of tries, as a compaction may remove copied segments
+_TRIES = 5  # the number of tries, because a compaction may remove segments that are being copied
 _LOOKS = 1000
 _NOT_COPIED = frozenset(
     (
@@ -225,7 +225,7 @@ def _lies_in(files: Files, path: str, root: str) -> bool:
 
 
 def _check_opens(files: Files, path: str) -> None:
-    """Open and close the copy: this builds its indexes, and raises an error if the copy is not sound."""
+    """Open and close the copy, which builds its indexes, and raises an error if the copy is not sound."""
     with store_module.open(path, files=files) as store:
         build_indexes(store)
 
@@ -242,14 +242,14 @@ class _Copying:
         self._checkpoints = NewCheckpoints()
 
     def run(self, progress: Progress) -> Copied | None:
-        """Copy the store. Return None if compaction removed records of the copied moment: then the caller
-        must remove the target, and copy again.
+        """Copy the store. Return None if compaction removed records of the copied moment; the caller must
+        then remove the target, and copy again.
         """
         topics = self._topics()
         keys = {
             (t.name, p): slot_key(t.topic_id, t.name, p) for t in topics.values() for p in t.partition_ids
         }
-        # Read before the published ends: offsets that are cleaned by then are cleaned in the copy.
+        # Read the cleaner's offsets before the published ends, so that the copy is clean up to these offsets.
         path = os.path.join(self._store.path, names.CLEANER_OFFSETS)
         self._cleaned = try_offsets(self._files, path)[0] or {}
         moment = self._moment(topics, keys)
@@ -273,15 +273,15 @@ class _Copying:
                 made = Copied(made.partitions + 1, made.segments + one.segments, made.bytes + one.size)
         if self._altered(topics):
             return None
-        self._rest()
+        self._copy_small_files()
         return made
 
     def _topics(self) -> Mapping[str, TopicInfo]:
         return {name: info for name, info in self._store.topics().items() if name != CLUSTER_METADATA}
 
     def _altered(self, topics: Mapping[str, TopicInfo]) -> bool:
-        """Return whether settings were altered since they were read: then the copy's settings may not allow
-        all of its offset gaps.
+        """Return whether settings were altered since they were read. If so, the copy's logs may have offset
+        gaps that its settings do not allow.
         """
         now = self._topics()
         same = [(info, now[name]) for name, info in topics.items() if name in now]
@@ -293,7 +293,8 @@ class _Copying:
         """Return the ends of one moment, and the open files of compacted logs at that moment; None if the
         files keep changing.
         """
-        # A later compaction removes records that a later record supersedes, and the copy would have neither.
+        # Keep the files of compacted logs open: a compaction after this moment may remove a record because of
+        # one that is appended after this moment, and the copy would have neither.
         compacted = [
             k for k in keys if topics[k[0]].ours and "compact" in topics[k[0]].settings.cleanup_policy
         ]
@@ -345,7 +346,7 @@ class _Copying:
         if info.ours and info.topic_id and info.topic_id.encode() not in said:
             raise _deleted(StoreClosedError(f"{names.partition_dir(info.name, number)} is another one's now"))
 
-    def _rest(self) -> None:
+    def _copy_small_files(self) -> None:
         """Copy the small files, last, because they must agree with all copied logs."""
         for path in small_files(self._files, self._store.path):
             data, name = self._files.read_file(path), os.path.basename(path)

@@ -1,8 +1,8 @@
 """Delayed deletion: `.deleted` files stay for file.delete.delay.ms, then they are unlinked.
 
 A clean close unlinks the files that retention and compaction renamed in this process. Files that an open has
-found or put aside stay for all of their delay, over closes and crashes: the modification time is the time of
-the renaming. Threads: any; one lock, and no file is touched with it held.
+found or put aside stay until their delay is over, also across closes and crashes, because their modification
+time is the time at which they were renamed. Threads: any; one lock, and no file is touched with it held.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Graveyard:
         self._waiting: list[_WaitingFiles] = []
 
     def put(self, paths: Sequence[str], delay_ms: int) -> None:
-        """Unlink the files after `delay_ms`; without a delay at once, which may raise OSError."""
+        """Unlink the files after `delay_ms`. If it is 0, unlink them at once, which may raise OSError."""
         if delay_ms <= 0:
             self._unlink(paths)
         elif paths:
@@ -93,7 +93,7 @@ class Graveyard:
         """Return the files to unlink now, oldest first."""
         with self._lock:
             now = self._clock()
-            # After the clock was set back, no file waits longer than its delay from now.
+            # If the clock was set back, the files wait at most their delay from now on.
             waiting = [one._replace(due=min(one.due, now + one.delay_ms)) for one in self._waiting]
             taken = [one for one in waiting if one.due <= now or (closing and not one.found)]
             self._waiting = [one for one in waiting if one.due > now and not (closing and not one.found)]

@@ -26,10 +26,9 @@ from segstore.storage.scheduler import Scheduler
 log = Logger("segstore")
 
 LOOK = 2.0
-"""Seconds between two checks for room: more than most clients wait between two tries."""
+"""Seconds between two checks for room. Most clients try again sooner, so their failure is seen."""
 FORGET_MS = 600_000
-"""Milliseconds after which the size of a failed append is ignored: an append may need more than
-the disk has.
+"""Milliseconds after which the size of a failed append is ignored, because it may be larger than the disk.
 """
 
 
@@ -55,7 +54,7 @@ FULL_NOTE = CheckedFile(names.FULL, "note of a full disk", _made, 1 << 16)
 
 
 def read_note(files: Files, root: str) -> FullNote | None:
-    """Return the note of a full disk; None without one, or if it can't be read."""
+    """Return the note of a full disk; None if there is none, or it can't be read."""
     try:
         return FULL_NOTE.read(files, root)
     except (CorruptCheckpointError, OSError):
@@ -81,7 +80,7 @@ class FullDisk:
         self.note: FullNote | None = None
         """The note while the disk is full; None while there is room."""
         self._met = 0  # number of appends that found no room
-        self._need, self._last_ms = 0, 0  # bytes of the largest one, and the time of the last one
+        self._need, self._last_ms = 0, 0  # bytes of the largest such append, time of the last
         self._noted = False
         self._begun = False  # used by the scheduler's thread only
 
@@ -125,7 +124,7 @@ class FullDisk:
             self._scheduler.after(LOOK, partial(self._look, self._met))
             return
         self._begun = False
-        # before the log line: an append that fails from now on makes a new note
+        # cleared before the log line, so that an append that fails from now on makes a new note
         note, self.note = self.note, None
         self.forget()
         seconds = (self._clock() - (note.since_ms if note else 0)) / 1000

@@ -17,7 +17,7 @@ from segstore.mutex import nesting
 
 
 def default_limit() -> int:
-    """Return half of RLIMIT_NOFILE's soft limit: the application needs descriptors too."""
+    """Return half of RLIMIT_NOFILE's soft limit, because the application needs descriptors too."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 512 if soft == resource.RLIM_INFINITY else max(8, soft // 2)
 
@@ -34,7 +34,7 @@ class HandlePool:
         self._open: OrderedDict[tuple[str, bool], Handle] = OrderedDict()
         self.opened = self._open.get
         """Return the open file with the key (path, write), None if it is not open."""
-        # Replaced when a name is forgotten: then a file whose opening began before is not kept.
+        # Replaced when a name is forgotten, so that `get` does not keep a file that it began to open before.
         self._forgotten = object()
         idle_files.register(self)
 
@@ -64,9 +64,9 @@ class HandlePool:
         was dropped.
         """
         with self.lock:
-            kept = limit(len(self._open))  # under the lock, as another thread may drop files too
+            kept = limit(len(self._open))  # under the lock, because another thread may drop files too
             dropped = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - kept)]
-        for each in dropped:  # without the lock: `let_go` waits for an append of C on a slow disk
+        for each in dropped:  # without the lock, because `let_go` may wait for an append in C on a slow disk
             each.let_go()
         return bool(dropped)
 

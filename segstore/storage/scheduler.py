@@ -31,10 +31,10 @@ def step_back() -> None:
     """Lower the priority of this thread: it preempts no other thread when it wakes, and gets a third of their
     share if there are too few processors.
 
-    Background work wakes thousands of times a second, from the disk and for the GIL. Each time the appending
-    thread would lose its processor, for milliseconds on a busy machine.
+    Background threads wake thousands of times a second, after the disk or to take the GIL. Without this, the
+    appending thread would lose its processor each time, for milliseconds on a busy machine.
     """
-    with suppress(OSError):  # a sandbox may refuse this: then the threads compete
+    with suppress(OSError):  # if a sandbox refuses this, the threads have equal shares
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         nice = os.getpriority(os.PRIO_PROCESS, 0)  # 0 means this thread, on Linux
         os.setpriority(os.PRIO_PROCESS, 0, min(nice + NICER, MOST_NICE))
@@ -60,19 +60,19 @@ class Scheduler:
         self.after(0.0, task)
 
     def after(self, seconds: float, task: Task) -> None:
-        """Run `task` once, after `seconds`. It is dropped if the store closes, or the interpreter ends,
-        before.
+        """Run `task` once, after `seconds`. It is dropped if the store is closed or the interpreter
+        exits before that.
         """
         if self._closed or others_are_gone():
             return
         self._queue.put((time.monotonic() + seconds, next(self._count), task))
         if not self._started:
             Background(self._run, self._name).start()
-            self._started = True  # last: after an interrupt it is not known whether the thread has started
+            self._started = True  # set last: after an interrupt the next call starts a thread
 
     def every(self, seconds: float, task: Task) -> None:
-        """Run `task` repeatedly, `seconds` after its last end. A failure is logged once, until its cause
-        changes or the task succeeds.
+        """Run `task` repeatedly, `seconds` after its last run has returned. A failure is logged once, until
+        its cause changes or the task succeeds.
         """
         told = ReportedFailures()
 
@@ -120,7 +120,7 @@ class Scheduler:
         return None
 
     def _pause(self) -> float | None:
-        """Return the seconds until a task is due; None without tasks."""
+        """Return the seconds until a task is due; None if there is no task."""
         if not self._tasks:
             return None
         return min(max(self._tasks[0][0] - time.monotonic(), 0.0), LONGEST_WAIT)

@@ -113,8 +113,8 @@ def _check_copy(
     ends: EndsReader | None,
     reported: set[tuple[str, tuple[str, int]]],
 ) -> Iterator[Finding]:
-    """Yield the findings on the checkpoints by their copy with a checksum, except for the lines in
-    `reported`, which have findings already.
+    """Compare the checkpoints with their copy, which has a checksum, and yield the findings, except for the
+    lines in `reported`, which have findings already.
     """
     path, nonce = CHECKED_COPY.path(root), None if ends is None else ends.nonce
     copy, damage = read_copy(files, root)
@@ -146,7 +146,7 @@ def _check_ends(path: str, one: PartitionCheck, ends: Ends | None, said: Checkpo
         yield Finding(path, None, None, f"{one.name}: its ends are not published")
         return
     latest = None if one.epochs is None else one.epochs.latest
-    # Only in a replica the high watermark may be below the end; then it bounds the last stable offset.
+    # In a replica the high watermark may be below the log end, and then limits the last stable offset.
     hidden = ends.high_watermark < ends.end
     stable = ends.stable if hidden or one.stable_offset is None else one.stable_offset
     expected = {
@@ -237,7 +237,8 @@ def _check_one(
     progress: Progress,
     look: Look,
 ) -> tuple[PartitionCheck | None, list[Finding]]:
-    """Check one partition. If a writer removes segments during the check, it is repeated."""
+    """Check one partition; if a writer removes segments during the check, check it again. The result is
+    None, with the findings, if it can't be read or does not exist any more."""
     key = info.name, partition
     cleaned, log_start = said[names.CLEANER_OFFSETS].get(key), said[names.LOG_STARTS].get(key, 0)
     for left in reversed(range(1 if at_rest else _TRIES)):

@@ -71,7 +71,8 @@ class SegmentCheck:
         yield from self._check_indexes()
 
     def _seen_end(self, step: ScanStep) -> int:
-        # A step ends at a fixed byte, and a batch that is cut by its end is read again in the next step.
+        # If a step stops before the end, its last batch may be incomplete, and is read again by the next
+        # step.
         return self.end if step.position + len(step.data) < self.end else -1
 
     def _damage(self, position: int, status: int) -> Iterator[Finding]:
@@ -116,7 +117,7 @@ class SegmentCheck:
         missing = bases > before
         wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)
         missing &= ~wrappers  # the first offset of a wrapper is not known before it is decompressed
-        # Compaction, or a repair, has removed records of these batches.
+        # These batches have fewer records than offsets: compaction or a repair has removed some.
         thinned = (batches["count"] <= batches["last_offset"] - bases) & ~wrappers
         self.gapped |= bool(missing.any() or thinned.any())
         if self.ends_in_damage:
@@ -190,7 +191,7 @@ class SegmentCheck:
         if index.damaged and (self.at_rest or not self.active):
             at = index.entries * index.ENTRY.size
             yield Finding(path, at, None, "an entry is out of order or points outside")
-        # If batches are lost, entries can't be checked against them, and the log's own finding is enough.
+        # Entries of lost batches can't be checked; the finding on the log is enough.
         if not self.damaged:
             yield from check(index, path)
 
@@ -207,8 +208,8 @@ class SegmentCheck:
                 )
 
     def _ends_at(self, i: int, last: int) -> bool:
-        """Return whether an index entry for batch `i` may have that last offset: for messages of magic 0 and
-        1, one entry stands for a whole append.
+        """Return whether an index entry for batch `i` may have the offset `last`: that of its last record;
+        for messages of magic 0 and 1, that of a later message of the same append.
         """
         if self._magics[i] == MAGIC:
             return self._lasts[i] == last
@@ -234,7 +235,7 @@ class SegmentCheck:
                     path, slot * 12, last, f"timestamp {stamp} is not the largest up to that offset"
                 )
         whole = not self.active and len(largest) and of_records[-1] >= 0
-        # The entry of a first batch with timestamp 0 is all zeros, like unused room in the file: readers
+        # The entry of a first batch with timestamp 0 is all zeros, like unused room in the file, so readers
         # ignore this entry and all later ones.
         unseen = not index.entries and whole and self._stamps[0] == 0
         end = index.entry(-1)[0] if index.entries else 0

@@ -29,8 +29,8 @@ from segstore.storage.meta.topics import TopicFiles, TopicInfo
 
 
 def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_rest: bool) -> Iterator[Finding]:
-    """Yield the findings on the small files. In a store in use, copies that its writer may be about to write
-    have none. Raises OSError.
+    """Yield the findings on the small files. In a store in use, a copy that its writer may be about to write
+    gets no finding. Raises OSError.
     """
     for info in topics.values():
         if info.ours or info.lost is not None:

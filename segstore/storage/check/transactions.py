@@ -3,9 +3,9 @@
 On disk files are only read. Threads: one.
 
 The log is replayed from its first segment, from the producer state in the snapshot there. If that snapshot is
-missing, or compaction removed batches, the log alone does not show the begin of every transaction: then an
-index may have more entries than the log shows, but never fewer. A transaction with only its marker in the log
-needs no entry: compaction drops it.
+missing, or compaction removed batches, the log alone does not show where every transaction began. Then an
+index may have more entries than the log shows, but never fewer. A transaction of which the log has only the
+marker needs no entry, because compaction drops such entries.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class TransactionCheck:
 
         self._begun_before = set(self.state.ongoing)
         self._unseen: set[int] = set()
-        """Last offsets of transactions without a batch in the log: compaction drops their entries."""
+        """Last offsets of transactions of which the log has only the marker. Compaction drops their
+        entries.
+        """
 
     @property
     def known(self) -> bool:
@@ -116,9 +118,7 @@ class TransactionCheck:
         return [txn for txn in found if txn.last_offset < one.next_offset]
 
     def _look_for_unseen(self, one: SegmentCheck) -> None:
-        """Note transactions that were open at the log's beginning, and end without a batch of theirs in the
-        log.
-        """
+        """Note transactions that began before the log, and of which the log has only the marker."""
         files, handle = one.segment.pool.files, one.segment.handle
         if not self._begun_before:
             return

@@ -34,17 +34,17 @@ class Dirty(NamedTuple):
 
 
 def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) -> Dirty:
-    """Return how dirty a log is, whatever its settings; `bytes` is 0 if no segment can be compacted. Raises
-    OSError.
+    """Return the dirty part of a log, whatever its settings; `bytes` is 0 if no segment can be compacted.
+    Raises OSError.
     """
-    # The view comes first: a segment that is sealed between the two reads is the view's active one, and is
-    # not compacted. In the other order it would be a sealed one that the list lacks.
+    # Read the view first: a segment that is sealed after this read is the active one of the view, and is not
+    # compacted. In the other order it would be sealed in the view, and missing in `written_still`.
     view, config = partition.view, partition.config
     written_still = partition.written_still()
     first = _first_dirty(view, checkpoint_offset)
     last = _first_uncleanable(view, config, first, now_ms)
-    # A process that was stopped within a write to such a segment will cut the file by its name, which must
-    # not belong to another file then [A5].
+    # Do not compact a segment that a stopped process may still write to: when the process continues, it cuts
+    # the file by its name, and compaction would have put another file there [A5].
     last = min([last, *(view.slot(base) for base in written_still if base >= view.bases[0])])
     sizes = [s.size for s in view.segments[: last + 1]]
     begin = min(view.slot(first), last)
@@ -58,7 +58,7 @@ def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
 def cleanable(partition: Partition, checkpoint_offset: int | None, now_ms: int) -> Dirty | None:
     """Return the part to compact; None if the settings do not ask for it now. Raises OSError.
 
-    `checkpoint_offset` is the line of cleaner-offset-checkpoint, None without one.
+    `checkpoint_offset` is the offset in cleaner-offset-checkpoint, None if it has no line.
     """
     config = partition.config
     if "compact" not in config.cleanup_policy:
@@ -70,15 +70,16 @@ def cleanable(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
 
 def _first_dirty(view: LogView, checkpoint_offset: int | None) -> int:
     """Return the first dirty offset."""
-    # A checkpoint outside of the log belongs to another log, or the log lost its end: then all is dirty.
+    # An offset outside of the log is another log's, or this log has lost its end: then the whole log is
+    # dirty.
     if checkpoint_offset is None or not view.start_offset <= checkpoint_offset <= view.end_offset:
         return view.start_offset
     return checkpoint_offset
 
 
 def _first_uncleanable(view: LogView, config: TopicConfig, first: int, now_ms: int) -> int:
-    """Return the slot of the first segment that may not be compacted: the active one, that of the last stable
-    offset, or the first with a record that is younger than min.compaction.lag.ms.
+    """Return the slot of the first segment that may not be compacted: the active segment, the segment of the
+    last stable offset, or the first segment with a record that is younger than min.compaction.lag.ms.
     """
     stable = view.stable_offset if view.stable_offset >= 0 else view.end_offset
     last = min(view.slot(stable), len(view.segments) - 1)
@@ -100,7 +101,7 @@ def _is_late(view: LogView, config: TopicConfig, begin: int, now_ms: int) -> boo
 
 
 def _first_timestamp(segment: Segment) -> int:
-    """Return the largest timestamp of a segment's first batch, in ms; -1 without one."""
+    """Return the largest timestamp of a segment's first batch, in ms; -1 if it can't be read."""
     header = ffi.new("seg_batch *")
     try:
         return -1 if segment.header_at(0, segment.size, header) is None else int(header.max_timestamp)

@@ -78,8 +78,8 @@ def fill(
     chunk: int,
     throttle: Throttler,
 ) -> None:
-    """Put the keys of `segments` from offset `first` up to their end `until` into the map, or until it is
-    full. Then `offsets.latest` is the last offset in the map.
+    """Put the keys of `segments` from offset `first` up to `until`, their end, into the map, or as many as it
+    has room for. `offsets.latest` becomes the offset up to which the map has all keys.
 
     Raises CorruptRecordError, OSError, CleaningStopped.
     """
@@ -140,8 +140,8 @@ class CleanResult(NamedTuple):
     """The result of a cleaning. `end_offset` is the offset for cleaner-offset-checkpoint.
 
     Bytes and segments are counted for the replaced segments (before) and the new ones (after). `keyless`
-    records were dropped because they had no key. `stopped`: the store closes, the topic is deleted or
-    retention removed segments first; finished groups stay.
+    records were dropped because they had no key. `stopped`: the cleaning stopped early, because the store is
+    closed, the topic was deleted, or retention removed segments; finished groups stay.
     """
 
     end_offset: int
@@ -178,8 +178,8 @@ def clean(
 
     `advanced` is called with the cleaned offset after each pass, for the cleaner's checkpoint; `swapped` with
     the counts of each replaced group of segments; `flushed` before each pass, to make the recovery point
-    durable: only below it recovery accepts gaps as compaction's. Raises CorruptRecordError, StorageError,
-    OSError: nothing is lost then, and finished groups stay.
+    durable, because recovery accepts gaps of compaction only below it. Raises CorruptRecordError,
+    StorageError, OSError: nothing is lost then, and finished groups stay.
     """
     check_settled(partition)
     done = CleanResult(checkpoint_offset or 0)
@@ -193,12 +193,12 @@ def clean(
         dirty = dirtiness(partition, checkpoint_offset, now_ms)
         done = CleanResult(dirty.first_dirty)
         while dirty.bytes and dirty.first_dirty < dirty.until:
-            # Before older records are removed, the records that supersede them must be durable, and the
-            # markers that decide on transactions below `dirty.until`, which may lie after it.
+            # Before records are removed, the later records of their keys must be durable, and so must the
+            # markers of transactions below `dirty.until`; the markers may lie above it.
             partition.flusher.flush(partition.view.end_offset)
             flushed()
-            # The change of settings has noted that gaps end at the recovery point: no gaps may be made after
-            # it.
+            # If compaction was switched off, that change has noted the recovery point as the end of all gaps,
+            # so no gap may be made above it.
             if "compact" not in partition.config.cleanup_policy:
                 raise CleaningStopped
             end = _Pass(partition, config, now_ms, throttle, dirty, counted).run()
@@ -232,8 +232,8 @@ class _Pass:
         self.offsets = OffsetMap(
             config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_buffer_load_factor, keys
         )
-        # Replaced segments are dropped from this list, so that their files are closed and their space is
-        # free.
+        # Segments are dropped from this list when they are replaced, because their files would stay open, and
+        # their space on disk would not be freed.
         self._left = [s for s in partition.view.segments[:-1] if s.base_offset < dirty.until]
 
     def run(self) -> int:
@@ -243,8 +243,8 @@ class _Pass:
         try:
             return self._run()
         except (CorruptRecordError, OSError) as error:
-            # Segments were removed during the pass: their names are free, or belong to a new topic of the
-            # same name.
+            # If segments were removed during the pass, their names are free, or belong to a new topic of the
+            # same name, and the error does not matter.
             if not set(self._left) <= set(self.partition.view.segments):
                 raise CleaningStopped from error
             raise

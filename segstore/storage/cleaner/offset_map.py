@@ -1,8 +1,8 @@
 """The offset map: the latest offset of every key in a part of a log, in bounded memory. Nothing is on disk.
 
-As Kafka's SkimpyOffsetMap: 24 bytes a key, 16 of them a hash in place of the key. Each map draws a new seed
-for the hash, so that nobody can make keys with equal hashes. Threads: one at a time; C works on whole columns
-without the GIL.
+As in Kafka's SkimpyOffsetMap, a key takes 24 bytes: 16 of a hash in its place, and 8 of the offset. Each map
+draws a new seed for the hash, so that nobody can make keys with equal hashes. Threads: one at a time; C works
+on whole columns without the GIL.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OffsetMap:
         self, memory: int, load_factor: float, keys: int, seed: tuple[int, int] | None = None
     ) -> None:
         slots = max(min(memory // SLOT, 2 * keys), _LEAST)
-        # Not np.zeros: only np.empty gets huge pages, which make the map three times as fast.
+        # np.empty, because np.zeros gets no huge pages, which make the map three times as fast.
         self._slots: NDArray[np.uint64] = np.empty(slots * SLOT // 8, np.uint64)
         self._slots.fill(0)
         self.c = ffi.new("seg_offset_map *")
@@ -71,7 +71,9 @@ class OffsetMap:
 
 
 def columns(records: Records) -> Any:
-    """Return the rows of decoded records as a `seg_columns *`, valid while the records live."""
+    """Return the rows of decoded records as a `seg_columns *`, valid as long as the records are
+    referenced.
+    """
     c, matrix = ffi.new("seg_columns *"), records._matrix
     c.n = n = matrix.shape[1]
     if n:

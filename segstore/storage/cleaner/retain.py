@@ -1,7 +1,7 @@
-"""The rules by which compaction keeps batches without regard to their keys (Kafka: Cleaner.cleanInto).
+"""The rules by which compaction keeps or drops batches whatever their keys (Kafka: Cleaner.cleanInto).
 
-By their keys, records are judged in `_native/compact.c` (Kafka: Cleaner.shouldRetainRecord): `seg_map_keep`
-looks whether a record's offset is the latest of its key, and `judge` whether a tombstone's time is over.
+The rules that depend on keys are in `_native/compact.c` (Kafka: Cleaner.shouldRetainRecord): `seg_map_keep`
+checks whether a record's offset is the latest of its key, and `judge` whether a tombstone may be removed.
 
 On disk files are only read. Threads: the cleaning thread.
 """
@@ -40,8 +40,8 @@ _OF_TRANSACTION = TRANSACTIONAL_FLAG | CONTROL_FLAG
 
 
 class Aborted:
-    """The aborted transactions of a log, by the markers in `view()`. The function is called once at most,
-    because a view that is kept keeps the files of replaced segments open.
+    """The aborted transactions of a log, found by the markers in `view()`. `view` is called at most once, and
+    the view is not kept, because it would keep the files of replaced segments open.
     """
 
     def __init__(self, view: Callable[[], LogView]) -> None:
@@ -49,12 +49,12 @@ class Aborted:
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
-        """Return the fields of AbortedTxn, a row each, by last offset. Raises CorruptRecordError at a damaged
-        marker.
+        """Return one row for each aborted transaction, with the fields of AbortedTxn, ordered by last offset.
+        Raises CorruptRecordError at a damaged marker.
         """
         view = self._view()
         first = view.segments[0]
-        # A transaction may have begun in deleted segments: the snapshot keeps its first offset.
+        # A transaction may have begun in a deleted segment; the snapshot has its first offset.
         state, found = state_at(first.pool.files, first.directory, first.base_offset), []
         for slot, segment in enumerate(view.segments):
             found += replay(state, segment, view.end_of(slot))
@@ -71,20 +71,20 @@ class Aborted:
         return mask
 
     def of(self, batch: np.void) -> AbortedTxn | None:
-        """Return the aborted transaction of a batch or marker, None without one."""
+        """Return the aborted transaction to which a batch or marker belongs; None if it belongs to none."""
         rows, base = self.rows, batch["base_offset"]
         hit = (rows[:, 0] == batch["producer_id"]) & (rows[:, 1] <= base) & (rows[:, 2] >= base)
         return AbortedTxn(*rows[int(hit.argmax())].tolist()) if hit.any() else None
 
 
 class Decided:
-    """Decides about batches of transactions. All batches from the beginning of the cleaned part pass through
-    it, in order.
+    """Decides about the batches and markers of transactions. It must be given all batches of the cleaned
+    part, in order.
     """
 
     def __init__(self, aborted: Aborted, now_ms: int) -> None:
         self._aborted, self._now = aborted, now_ms
-        # Producers with an open transaction whose batches were met: their next marker ends that transaction.
+        # The ids of producers with an open transaction of which a batch was met.
         self._met: set[int] = set()
         self.kept: list[AbortedTxn] = []
         """Aborted transactions that still have batches, in order of their markers: the entries of a new
@@ -112,8 +112,8 @@ class Decided:
         return int(lib.SEG_NO_RECORDS if horizon else lib.SEG_ALL_RECORDS | lib.SEG_SPENT_MARKER)
 
     def _is_spent(self, segment: Segment, batch: NDArray[np.void]) -> bool:
-        """Return whether no batch of the marker's transaction was met; true for a marker without records,
-        which an earlier cleaning has emptied.
+        """Return whether no batch of the marker's transaction was met; true for a marker without a
+        record, because an earlier cleaning has removed the record.
         """
         if not batch["count"][0]:
             return True
@@ -132,7 +132,8 @@ class Decided:
 # --- retain ------------------------------------------------------------
 
 LastRecords = Mapping[int, tuple[int, int]]
-"""By producer id: the last offset of the producer's last data batch, -1 for none, and its epoch."""
+"""By producer id: the last offset of the producer's last data batch, -1 if it has none, and the producer's
+epoch."""
 
 
 class Policy:

@@ -1,4 +1,4 @@
-"""Rewrites the batches of some segments without superseded records (Kafka: Cleaner.cleanInto).
+"""Rewrites the batches of segments, and leaves out superseded records (Kafka: Cleaner.cleanInto).
 
 On disk are the `.cleaned` files of a group of segments: log, both indexes, .txnindex. Threads: the cleaning
 thread; no other thread uses these files before the swap.
@@ -83,7 +83,7 @@ class _Growing:
 
 
 class Output:
-    """The new segments of a group: one, or several if one would exceed `most` bytes."""
+    """The new segments of a group: several if a single one would exceed `most` bytes, else one."""
 
     def __init__(self, partition: Partition, base_offset: int, most: int) -> None:
         """Begin the first segment. Raises OSError, StoreClosedError."""
@@ -142,8 +142,8 @@ class CleanerStats:
 
 
 class Rewriter:
-    """Rewrites the segments of one pass: the map decides about records, the policy about batches; horizons
-    are in ms.
+    """Rewrites the segments of one pass. The map decides which records stay, the policy which batches. Delete
+    horizons are in ms since the epoch.
     """
 
     def __init__(self, offsets: OffsetMap, policy: Policy, now_ms: int, new_horizon_ms: int) -> None:

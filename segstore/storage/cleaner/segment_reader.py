@@ -1,7 +1,8 @@
 """The cleaner's reads of a segment: some batches at a time, decoded, or long runs of plain batches in C.
 
-On disk files are only read. Threads: the cleaning thread. Memory: a chunk as stored, and one decompressed;
-for runs at most 30 times `chunk`, but pages are used only for records and batches that are there.
+On disk files are only read. Threads: the cleaning thread. Memory: one chunk as stored, and one decompressed.
+For runs of plain batches buffers of 30 times `chunk` are allocated, of which the kernel provides only the
+pages that are written.
 """
 
 from __future__ import annotations
@@ -105,8 +106,9 @@ def _run(path: str, step: ScanStep, run: NDArray[np.void], least: int) -> Iterat
 # --- stretch -----------------------------------------------------------------------------------
 
 # C goes over long runs of plain batches without Python, and so without the GIL. Each return to Python takes
-# the GIL from an appending thread, which must be woken again: a cleaner that returns after every buffer
-# delays one append in twenty. `pieces` reads compressed and damaged batches and those of transactions.
+# the GIL from an appending thread, which must be woken again. A cleaner that returned after every buffer
+# would delay one append in twenty. `pieces` reads all other batches: compressed ones, damaged ones, and those
+# of transactions.
 
 COLUMNS = 7
 _WINDOWS = 8
@@ -148,16 +150,17 @@ class SegmentReader:
         return self.position >= self._segment.size
 
     def put(self, offsets: OffsetMap, first: int) -> int:
-        """Put the keys of records at or above offset `first` into the map; return the bytes passed, 0 if the
-        next batch is not plain, or does not fit into the map. Raises OSError.
+        """Put the keys of records at or above offset `first` into the map; return the number of bytes that
+        were read; 0 if the next batch is not plain, or does not fit into the map. Raises OSError.
         """
         return self._read(lambda: lib.seg_map_stretch(offsets.c, self._c, first))
 
     def compact(
         self, offsets: OffsetMap, retained: NDArray[np.int64], how: Any
     ) -> tuple[memoryview, NDArray[np.void]]:
-        """Return the retained part of the next batches, valid until the next call; `how` gets the counts.
-        Batches whose last offset is among `retained`, which rise, stay even without records. Raises OSError.
+        """Return the retained part of the next batches, valid until the next call; `how` gets the counts. A
+        batch stays, even without records, if its last offset is in `retained`, which is sorted. Raises
+        OSError.
         """
         if not len(self._out):
             self._out = np.empty(_WINDOWS * len(self._raw), np.uint8)

@@ -4,10 +4,10 @@ A reader in another process finds a whole log at every moment. On disk, in this 
 directory:
 
   1. The `.cleaned` names are synced, then they become `.swap`, the last segment's first, and that is synced.
-     A crash before the last rename is undone, as a `.cleaned` file is left; after a later crash the swap is
-     finished (`storage.segment.segment_files`).
-  2. Readers of this process see the new segments, through open files: the names do not matter.
-  3. The new logs get their plain names, the last one first. Each rename replaces a file in one step, and
+     After a crash before the last rename a `.cleaned` file is left, and the open undoes the swap; after a
+     later crash the open finishes the swap (`storage.segment.segment_files`).
+  2. Readers of this process see the new segments through open files, so the names do not matter to them. 3.
+  The new logs get their plain names, the last one first. Each rename replaces a file in one step, and
      until all are renamed the old segments hold the missing records. Their indexes stay `.swap`, by which an
      open recognizes the swap.
   4. The remaining old segments become `.deleted`, the oldest first, so that after a crash they have no record
@@ -55,8 +55,8 @@ def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -
             partition.replace(old, new)
             buried = _put_in_place(partition, old, new)
         except BaseException as error:
-            # A half done swap can only be finished at the next open (`segment_files.finish_renames`): no
-            # other swap may begin before that.
+            # Only the next open can finish a half-done swap (`segment_files.finish_renames`), and no other
+            # swap may begin before that.
             partition.unsettled = _text_of(error)
             raise
         partition.relist({s.base_offset for s in old} - {s.base_offset for s in new})
@@ -80,7 +80,7 @@ def undo(partition: Partition, new: Sequence[Segment]) -> None:
     files, first = partition.context.files, new[0]
     try:
         if files.exists(first.file(names.LOG + names.SWAP)):
-            # After this rename the next open undoes the swap, if a crash comes.
+            # Rename this file first, so that after a crash in `undo` the next open undoes the swap, too.
             _rename(first, (names.LOG,), names.SWAP, names.CLEANED)
             files.sync_dir(partition.directory)
     except OSError as error:
@@ -104,14 +104,15 @@ def undone_on_error(partition: Partition, new: Callable[[], Sequence[Segment]]) 
         yield
     except BaseException:
         if partition.unsettled is None:
-            # The first error is raised; files that stay are removed before the next swap.
+            # An error of `undo` is dropped, because the block's error is raised; `remove_strays` removes the
+            # files.
             with suppress(OSError):
                 undo(partition, new())
         raise
 
 
 def check_settled(partition: Partition) -> None:
-    """Raise StorageError if a swap was left half done: no swap may begin before the store is reopened."""
+    """Raise StorageError if a swap was left half done. No swap may begin before the store is reopened."""
     if partition.unsettled is not None:
         raise StorageError(
             f"{partition.directory}: a swap can only be finished by reopening: {partition.unsettled}"
@@ -119,8 +120,8 @@ def check_settled(partition: Partition) -> None:
 
 
 def remove_strays(partition: Partition) -> None:
-    """Remove the files of a failed `undo`, whose segments are still in place: the next swap would take them
-    for its own. Raises OSError.
+    """Remove the new files that a failed `undo` has left beside the old segments, because the next swap would
+    take them for its own. Raises OSError.
     """
     files = partition.context.files
     with partition.names_held():
@@ -135,8 +136,8 @@ def remove_strays(partition: Partition) -> None:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return the error's text, to keep that without the traceback, which refers to segments and
-    their files.
+    """Return the error's text, which is kept in place of the error, because a traceback would keep files
+    open.
     """
     return str(error) or type(error).__name__
 
@@ -154,7 +155,7 @@ def _put_in_place(partition: Partition, old: Sequence[Segment], new: Sequence[Se
     """Do steps 3 to 5; return the paths of the `.deleted` files."""
     context, buried = partition.context, []
     for segment in reversed(new):
-        # While the log is a `.swap`, a plain .txnindex belongs to the old segment.
+        # Rename the old .txnindex before the log, because after that it would belong to the new segment.
         _rename(segment, (names.TXN_INDEX,), "", names.DELETED)
         _rename(segment, (names.LOG,), names.SWAP, "")
         context.pool.forget(segment.path)

@@ -1,8 +1,8 @@
 """The cleaner's throttle: it limits the rate, makes pauses, and lets the cleaner be stopped. Nothing is on
 disk.
 
-The cleaner pauses in proportion to its processor time: background work is not urgent, and each of its turns
-delays an append. Threads: `stop` may be called from any; only the cleaning thread uses the other methods.
+The cleaner pauses in proportion to its processor time, because it is not urgent, and delays an append
+whenever it runs. Threads: `stop` may be called from any; only the cleaning thread uses the other methods.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from segstore.threads import Latch
 
 INTERVAL = 0.3  # seconds between two looks at the rate (org.apache.kafka.storage.internals.utils.Throttler)
 LONGEST_WAIT = 3600.0
-MOST_AT_ONCE = 32 << 20  # bytes: 30 ms or so, by which a stop is delayed
+MOST_AT_ONCE = 32 << 20  # bytes, which take about 30 ms: `stop` waits that long
 
 
 REST = 0.5  # seconds of pause for each second of processor time
@@ -51,7 +51,7 @@ class Throttler:
 
     @property
     def at_once(self) -> int:
-        """Return the number of bytes that may be read between two calls."""
+        """Return the number of bytes that the cleaner may read before it calls this object again."""
         return max(1, int(min(MOST_AT_ONCE, self._rate * INTERVAL)))
 
     def stop(self) -> None:
@@ -76,13 +76,13 @@ class Throttler:
         rest = REST * (self._worked() - self._rested)
         if rest >= LEAST_REST and self._wait(min(rest, LONGEST_REST)):
             raise CleaningStopped
-        if not 0 <= rest < LEAST_REST:  # below 0: another thread, with its own clock, cleans now
+        if not 0 <= rest < LEAST_REST:  # below 0: this is another thread, with its own processor time
             self._rested = self._worked()
 
 
 # --- giving way --------------------------------------------------------------------------------
 
-# A compaction may take hours: retention runs in the cleaning thread during its waits.
+# A compaction may take hours, so the cleaning thread runs retention while the throttle makes it wait.
 
 
 class GivingWay(Throttler):

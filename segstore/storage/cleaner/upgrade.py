@@ -73,7 +73,7 @@ def upgrade(
         return
     if found[-1] is partition.segments[-1]:
         partition.roll()
-    # Synced first, so that a crash after the swap loses no record that follows a swapped segment.
+    # Sync the log before a swap, so that a crash after the swap loses no record after the new segment.
     partition.flusher.flush(partition.view.end_offset)
     flushed()
     for segment in found:
@@ -188,8 +188,8 @@ def _joined(column: ByteColumn) -> NDArray[np.uint8]:
 
 
 def _check(new: list[Segment], before: RecordDigest, chunk: int, throttle: Throttler) -> None:
-    """Read the new segments, before they replace the old one. Raises CorruptRecordError, or StorageError if
-    their records differ.
+    """Read the new segments before they replace the old segment. Raises StorageError if their records differ
+    from `before`, the old segment's; CorruptRecordError.
     """
     after, old = RecordDigest(), False
     for segment in new:

@@ -1,26 +1,24 @@
 """Adoption of one sealed manifest in a store without replicas: all of its records, once, or none, in these
 steps.
 
-1. The id is looked up: an adopted id is not adopted again, and other records under it are refused. Topics,
-partitions and every staged file are checked. Small files are gathered; large ones get the offsets that the
-partition would assign now. These files, and the bytes that the partitions hold already, are synced. Appends
-go on during this step.
-2. The append tokens of the partitions are taken, in order of their directories. The intent is written and
-synced: the end of each log. So is a note (`joined`) of the segments that are joined from small files.
-3. The batches are appended.
-4. They are synced, except joined segments: the files that the note names are on disk.
-5. The id is recorded with its offsets, synced. Until here a failure undoes everything; from here on the
-adoption is finished, by this process or by recovery at the next open.
-6. The ends of all partitions are published at once. The tokens are released.
-7. Intent, staged files and manifest are removed (`Inbox`); files that a note names, once the segments joined
-from them are synced.
+1. The id is looked up. If it was adopted, it is not adopted again, and other records under it are refused.
+Topics, partitions and every staged file are checked. Small files are gathered; large ones get the offsets
+that the partition would assign now. The gathered and the large files are synced, and so are the records that
+the partitions have already. Appends go on during this step. 2. The append tokens of the partitions are taken,
+in order of their directories. The intent, which has the end of each log, is written and synced, and so is a
+note (`joined`) of the segments that are joined from small files. 3. The batches are appended. 4. They are
+synced, except for joined segments, because the files that the note names are on disk. 5. The id is recorded
+with its offsets, synced. Until here a failure undoes everything; from here on the adoption is finished, by
+this process or by recovery at the next open. 6. The ends of all partitions are published at once. The tokens
+are released. 7. Intent, staged files and manifest are removed (`Inbox`); files that a note names are removed
+only after the segments joined from them are synced.
 
 If a step fails, the id is forgotten, the logs are cut to their old ends, durably, and the intent is removed.
 If the disk refuses that, the partitions are fenced and the intent stays for the next open.
 
-Only here an fsync is made while append tokens are held: an append after an adoption that may yet be undone
-could not be acknowledged. Threads: one at a time, none of which runs signal handlers: the thread that has
-begun an adoption finishes or undoes it.
+Nowhere else is an fsync made while append tokens are held. Here it is necessary: an append after this one
+could not be acknowledged while the adoption may still be undone. Threads: one at a time, none of which runs
+signal handlers: the thread that has begun an adoption finishes or undoes it.
 """
 
 from __future__ import annotations
@@ -110,12 +108,12 @@ class Adopter:
             if places:
                 write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(places)))
             self._check_sealed(manifest)
-            # Before the segments have names: from then on a sync of them would delay the sync of the note.
+            # Written before the segments have names, so that no background sync of them delays the note's.
             if joined.segments:
                 write_joined(self._folder, joined)
             for one in work:
                 one.append()
-            joined = self._note_what_is_joined(joined, _joined(manifest, work))
+            joined = self._rewrite_note(joined, _joined(manifest, work))
             _each(lambda one: one.sync(), work)
             offsets = {(one.topic.topic, one.topic.partition): one.offsets for one in work}
             adoption = Adoption(manifest.id, self._clock(), offsets, source=manifest.source)
@@ -132,11 +130,12 @@ class Adopter:
 
     def _check_sealed(self, manifest: Manifest) -> None:
         """Raise StagedFilesError if the manifest was taken back (`SealedManifest.take_back`)."""
-        # After the intent is written: `take_back` checks in the opposite order.
+        # Called after the intent was written: `take_back` first removes the manifest, then looks for the
+        # intent, so one of the two notices the other.
         if manifest.is_sealed and not self._files.exists(self._folder.manifest(manifest.stem)):
             raise StagedFilesError(f"{manifest.id!r} was taken back")
 
-    def _note_what_is_joined(self, noted: JoinNote, joined: JoinNote) -> JoinNote:
+    def _rewrite_note(self, noted: JoinNote, joined: JoinNote) -> JoinNote:
         """Return `joined`, after rewriting the note if some noted files could not become segments."""
         if joined != noted:
             forget_joined(self._folder, noted.stem)
@@ -148,12 +147,12 @@ class Adopter:
         self, manifest: Manifest, work: Sequence[PartitionAdoption], places: Sequence[LogOffsetMetadata]
     ) -> None:
         try:
-            # First: while the id is recorded, the logs must not be cut.
+            # Forget the id first: the logs must not be cut while it is recorded.
             if self._ids.find(manifest.id) is not None:
                 self._ids.forget(manifest.id)
             for one in reversed(work):
                 one.put_back()
-            # Before the intent is removed, so that recovery never joins the files again.
+            # Remove the note before the intent, so that recovery never joins the files again.
             forget_joined(self._folder, manifest.stem)
             not_undone = [place for one, place in zip(work, places, strict=True) if not one.undone]
             if not_undone:
@@ -185,8 +184,8 @@ def check_staged(folder: Folder, topics: Mapping[str, TopicInfo], file: StagedFi
 
 
 def _each(do: Callable[[PartitionAdoption], None], work: Sequence[PartitionAdoption]) -> None:
-    """Call `do` for each partition, in several threads; after all have ended, raise the error of the first
-    failed partition.
+    """Call `do` for each partition, in several threads. When all calls have returned, raise the error of the
+    first failed partition.
     """
     # Several syncs at once take less time than one after the other.
     turns, failed = iter(enumerate(work)), {}
@@ -207,7 +206,8 @@ def _each(do: Callable[[PartitionAdoption], None], work: Sequence[PartitionAdopt
 
 def _together(run: Callable[[], None], threads: int) -> None:
     """Call `run`, which raises nothing, in this thread and `threads - 1` others, and wait for all of them."""
-    # Not concurrent.futures: once the main thread has ended, its import fails, and executors refuse work.
+    # concurrent.futures is not used: after the main thread has exited, its import fails, and executors refuse
+    # work.
     workers: list[Worker] = []
     try:
         for _ in range(1, threads):

@@ -32,7 +32,7 @@ from segstore.storage.segment.segment_files import create_segment, remove_segmen
 
 # --- adopt partition ------------------------------------------------------------
 
-_OPEN = 64  # files written before the first sync
+_OPEN = 64  # the most files that are written before the first is synced
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -55,7 +55,7 @@ class PartitionAdoption:
         self._last = 0  # the number of the segment that was active before the append
         self._replaced = False  # a staged file has replaced the active segment, which was empty
         self._temporary = ""  # path of a link before its rename to a segment's name
-        # By a joined file's path, its parts, if all appended files are joined and synced after the adoption.
+        # The parts of each joined file, by its path, if the files are synced only after the adoption.
         self._joined: dict[str, tuple[StagedFile, ...]] = {}
 
     # --- without the token ----------------------------------------------------------------
@@ -92,10 +92,10 @@ class PartitionAdoption:
         return len(run) > 1 or (self._is_gathered(run[0]) and run[0].file.size >= self._segment_bytes)
 
     def _may_sync_later(self, runs: Sequence[Sequence[VerifiedFile]]) -> bool:
-        """Return whether the new segments may be synced after the adoption is acknowledged: all files are
-        joined, and their parts are on disk.
+        """Return whether the new segments may be synced after the adoption is acknowledged. They may if all
+        files are joined, and their parts are on disk.
         """
-        # Not if each append is synced: the next append would wait for the sync of these segments.
+        # With flush.messages they may not, because the next append would wait for the sync of these segments.
         return self.partition.config.flush_messages == NEVER and all(
             self._is_joined(run)
             and all(one.durable for one in run)
@@ -106,7 +106,7 @@ class PartitionAdoption:
     def _joined_of(
         self, run: Sequence[VerifiedFile], gatherer: Gatherer, place: tuple[int, int], *, later: bool
     ) -> VerifiedFile:
-        """Join files into one; `later`: the joined file is synced after the adoption."""
+        """Join files into one. If `later`, the joined file is synced only after the adoption."""
         parts = tuple(one.file for one in run)
         sync = not later and sum(part.size for part in parts) >= self._segment_bytes
         made = self._verified(gatherer.gather(parts, *place, sync=sync))
@@ -144,8 +144,8 @@ class PartitionAdoption:
         yield run
 
     def _is_gathered(self, one: VerifiedFile) -> bool:
-        """Return whether a file may be joined with others: it is small, or was touched."""
-        # LogAppendTime would change the bytes.
+        """Return whether a file may be joined with others: it is small, or was changed after its sync."""
+        # With LogAppendTime the batches get new timestamps, so the file can't become a segment.
         keeps_timestamps = self.partition.config.message_timestamp_type == "CreateTime"
         large = one.file.size >= self._segment_bytes
         return keeps_timestamps and one.indexes is None and not (large and one.durable)
@@ -178,18 +178,18 @@ class PartitionAdoption:
     def append(self) -> None:
         """Append the files. Raises StorageError, OSError; a part may be appended then."""
         if self.joined:
-            self.partition.flush()  # appends since `prepare`: the joined segments come after them
+            self.partition.flush()  # sync the appends since `prepare`, which come before the joined segments
         for is_segment, run in groupby(self._work, lambda one: one.indexes is not None):
             copied = list(run)
             if is_segment:
                 copied = copied[self._take_whole(copied) :]
             for one in copied:
-                self._joined.pop(one.path, None)  # a link was not possible
+                self._joined.pop(one.path, None)  # copied, because it can't have a second name
                 self._copy(one)
 
     @property
     def joined(self) -> list[JoinedSegment]:
-        """Return the appended segments that are not synced yet: all of them, or none."""
+        """Return the appended segments if they are not synced yet, else an empty list."""
         topic, segments, base = self.topic, [], self.offsets[0]
         for one in self._work:
             if one.indexes is None or one.path not in self._joined:
@@ -223,7 +223,9 @@ class PartitionAdoption:
     # --- staged files as segments ------------------------------------------------------------
 
     def _take_whole(self, run: Sequence[VerifiedFile]) -> int:
-        """Take files as segments; return their number. It is smaller if a file can't have a second name."""
+        """Make files the next segments; return the number of files. The first one that can't have a second
+        name,
+        and those after it, are left to the caller."""
         segments, taken = self._segments, 0
         if segments.active.segment.size:
             self._writer.roll()
@@ -238,7 +240,7 @@ class PartitionAdoption:
             following = create_segment(self._pool, segments.directory, end, self.partition.config)
             segments.append(following)
             segments.activate(ActiveSegment(following, self.partition.config, end))
-            # Without a flush in the background: it would hold up the adoption.
+            # No flush in the background is begun, because it would delay the adoption.
             self.partition.sealed(end, taken)
         return taken
 
@@ -318,7 +320,7 @@ class PartitionAdoption:
         segments.activate(active)
         active.recall(restore.mark)
 
-        # Names are removed, never bytes: they are a staged file's too.
+        # Only names are removed, because the bytes are those of a staged file, too.
         def put_back() -> None:
             for segment in removed[1:]:
                 self.partition.producers.forget_snapshot(segment.base_offset)

@@ -4,7 +4,7 @@ Each line is framed: {"id", "ms", "offsets": [[topic, partition, first, end], ..
 is 0, and "source" unless that is empty; lines are appended and synced. The file is rewritten without expired
 ids when it has twice the necessary lines. A damaged or incomplete line holds no id; the second copy, which is
 written after the file and not synced, still has the id. An id in either file was adopted. Threads: one at a
-time, under the inbox's lock. Other processes read: `read_adoption`, `read_newest`.
+time, under the inbox's lock. Other processes read the file by `read_adoption` and `read_newest`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AdoptedIds:
         self._size = self._lines = 0
         self._there = files.exists(path)
         self._copy = os.path.join(os.path.dirname(path), names.ADOPTED_COPY)
-        self._copied = False  # whether the second copy equals the file
+        self._copied = False  # whether the second copy has the same lines as the file
         self._inode = -1
         self.wrong: list[tuple[str, str, str]] = []
         """Damage that was repaired: the path, the damage, the repair."""
@@ -57,7 +57,7 @@ class AdoptedIds:
             self._known.keep(adoption)
         self._size, self._lines = data.size, len(data.adoptions)
         self._note_damage(damaged, damaged_copy, len(lost))
-        # A file with hard links is not written in place: the other names would show the change.
+        # A file with several names is not written in place, because the other names would show the change.
         shared = self._there and self._files.links(self.path) > 1
         if damaged or lost or shared:
             self._rewrite()
@@ -109,12 +109,12 @@ class AdoptedIds:
             self._files.pwrite(handle, line, self._size)
             self._files.sync(handle)
         self._record_copy(line, self._size)
-        # Last: after an error before this, `forget` cuts the file to its old size.
+        # Set last: after an error above, `forget` cuts the file to the old size.
         self._size, self._lines = self._size + len(line), self._lines + 1
 
     def _record_copy(self, line: bytes, at: int) -> None:
         """Add a line to the second copy; if the disk refuses, the next write repairs the copy."""
-        # Errors are logged only: the id is durable already.
+        # An error is only logged, because the id is durable already.
         if not self._copied:
             self._rewrite_copy()
             return
@@ -127,13 +127,13 @@ class AdoptedIds:
     def forget(self, id_: str) -> None:
         """Undo a failed `record`, durably. Raises OSError."""
         self._known.forget(id_)
-        # First: an id that is in either file was adopted.
+        # Remove the copy first: an id that is in either file counts as adopted.
         self._remove_copy()
         self._files.sync_dir(os.path.dirname(self._copy))
         if not self._files.exists(self.path):
             return
         with self._files.open(self.path, write=True) as handle:
-            # Not by a new file, which needs room on disk, unless `record` failed in writing one.
+            # If `record` has not replaced the file, cut it: a new file would need room on disk.
             if self._files.inode(handle) == self._inode:
                 self._files.truncate(handle, self._size)
                 self._files.sync(handle)
@@ -142,12 +142,12 @@ class AdoptedIds:
 
     def _rewrite(self) -> None:
         data = b"".join(map(format_adoption, self._known.all()))
-        # First: an expired id in the copy alone would look like an id that the file has lost.
+        # Remove the copy first: an expired id that only the copy has would seem to be lost in the file.
         self._remove_copy()
         self._files.write_atomic(self.path, data)
         inode = self._files.inode(self.path)
         self._rewrite_copy()
-        # Last: after an error before this, `forget` finds another inode and rewrites the file.
+        # Set last: after an error above, `forget` finds another inode and rewrites the file.
         self._there, self._inode, self._size, self._lines = True, inode, len(data), len(self._known)
 
     def _remove_copy(self) -> None:
@@ -227,8 +227,8 @@ def _last_line(files: Files, path: str, begin: bytes) -> Adoption | None:
 
 
 def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
-    """Return the lines of the ids whose records all lie below these ends: the adopted ids of a copy of the
-    store that ends there.
+    """Return the lines of the ids whose records all lie below these ends. A copy of the store with these ends
+    has these adopted ids.
     """
     lines = []
     for line in data.splitlines(keepends=True):

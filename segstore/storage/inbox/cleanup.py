@@ -17,8 +17,8 @@ from segstore.storage.inbox.manifest import named
 # --- refusals ----------------------------------------------------------------------------------
 
 # Refused manifests are in `.segstore/quarantine/<stem>/`, with their files. They are kept as long as
-# left-overs. Only the last manifest of an id is kept: a job that seals bad records again and again must not
-# fill the disk.
+# left-overs. Only the last manifest of an id is kept, so that a job that seals bad records again and again
+# does not fill the disk.
 
 
 def put_aside(folder: Folder, stem: str, path: str) -> None:

@@ -28,8 +28,8 @@ _AHEAD_BYTES = 4 << 20
 
 
 class Gatherer:
-    """Makes the joined files of one adoption in `.segstore/inbox/gathered/`. A context manager: its end
-    removes files that have not become segments.
+    """Makes the joined files of one adoption in `.segstore/inbox/gathered/`. A context manager:
+    `__exit__` removes files that have not become segments.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -43,16 +43,16 @@ class Gatherer:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """Let only one thread examine files at a time: that is work of the interpreter. Other threads join
-        files during it, which is work of the kernel.
+        """Let only one thread examine files at a time, because it holds the GIL. Other threads may join
+        files, which the kernel does without the GIL.
         """
         with self._looking, self._on_processor():
             yield
 
     @contextlib.contextmanager
     def _on_processor(self) -> Iterator[None]:
-        """Let at most as many threads work as there are processors: more threads would only pass the GIL
-        around.
+        """Let at most as many threads work as there are processors, because more threads would only wait for
+        the GIL.
         """
         self._processors.get()
         try:
@@ -67,7 +67,7 @@ class Gatherer:
         size, records = sum(part.size for part in parts), sum(part.records for part in parts)
         name = names.staged_file(next(self._numbers))
         with self._create(name) as target:
-            # With allocated blocks, ext4 does not write the file at a rename over an empty segment.
+            # With allocated blocks, a rename over an empty segment does not make ext4 write the file first.
             self._files.allocate(target, 0, size)
             with self._on_processor():
                 self._join(parts, target, begin_sync=sync)
@@ -88,8 +88,8 @@ class Gatherer:
         )
 
     def _join(self, parts: Sequence[StagedFile], target: Handle, *, begin_sync: bool) -> None:
-        """Copy the files one after the other; with `begin_sync` the disk begins to write during the
-        copying.
+        """Copy the files one after the other; with `begin_sync` their write-back begins before all
+        are copied.
         """
         at = begun = 0
         for part in parts:
@@ -117,7 +117,7 @@ class Gatherer:
 
     def __enter__(self) -> Gatherer:
         """Remove the files of an earlier adoption. Raises OSError."""
-        # Unlinked, never cut: the files may have second names as segments.
+        # The files are unlinked, never cut, because they may have second names as segments.
         self._folder.remove_gathered()
         return self
 

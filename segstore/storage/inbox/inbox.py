@@ -2,9 +2,9 @@
 
 On disk files are adopted and removed; manifests that can't be adopted are moved to
 `.segstore/quarantine/<stem>/`. Threads: `undo_unfinished` at open. From `begin` on one thread sleeps until a
-manifest is sealed, and each `adopt` has a thread of its own: no adoption runs in a thread that runs signal
-handlers. One lock is held while manifests are adopted, so that they are adopted one after the other, in
-order.
+manifest is sealed, and each `adopt` has a thread of its own, so that no adoption runs in a thread that runs
+signal handlers. One lock is held while manifests are adopted, so that they are adopted one after the other,
+in order.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class Inbox:
         try:
             manifest = read_manifest(self.folder, stem)
         except (StagedFilesError, FileNotFoundError):
-            return  # a damaged manifest is refused when it is read again, a missing one can't be adopted
+            return  # a damaged manifest is refused at the next look; a missing one is never adopted
         if self._ids.find(manifest.id) is None:
             reason = (
                 f"the adoption of {manifest.id!r} was begun, and {path}, which says what was appended, is "
@@ -243,11 +243,12 @@ class Inbox:
     def begin(self) -> None:
         """Adopt the waiting manifests, and from now on each new one. Raises OSError."""
         self.folder.remove_gathered()
-        self._watch = RenameWatch(self.folder.sealed)  # first: a manifest sealed from now on is an event
+        # Begin to watch before the first look: a manifest that is sealed during the look is noticed then.
+        self._watch = RenameWatch(self.folder.sealed)
         for stem in self.folder.of_kind(names.INTENT):
             if not self._context.files.exists(self.folder.manifest(stem)):
                 self.folder.unlink(self.folder.intent(stem))
-        if others_are_gone():  # the interpreter ends: manifests sealed later wait for the next open
+        if others_are_gone():  # the interpreter exits: the next open adopts manifests that are sealed later
             self._look()
             return
         self._thread = Background(self._run, "segstore-inbox")
@@ -289,7 +290,7 @@ class Inbox:
         self.adopt_all()
         self.settle()
         try:
-            # Not by the store's clock: file times come from the system's.
+            # Pass the system's time, not the store's, because file times are compared with it.
             sweep(self.folder, wall_clock(), self._config.inbox_leftovers_retention_ms)
             self._reported.over("left-overs")
         except OSError as error:
@@ -299,8 +300,8 @@ class Inbox:
     def adopt_all(self) -> None:
         """Adopt all sealed manifests, in order.
 
-        A manifest that can't be adopted is reported, and blocks no other. If the disk refuses, the manifest
-        stays for the next look, together with the later ones of the same partitions.
+        A manifest that can't be adopted is reported, and the next ones are adopted. After an error of the
+        disk the manifest stays for the next look, and so do later manifests for the same partitions.
         """
         stuck: set[Key] = set()
         with self._lock:
@@ -318,7 +319,9 @@ class Inbox:
                     self._wake_sealers()
 
     def settle(self) -> None:
-        """Sync the segments that adoptions have joined. Failures are logged; the next open repeats them."""
+        """Sync the segments that adoptions have joined. A failed sync is logged, and left to the
+        next open.
+        """
         with self._lock:
             self._unsynced.settle()
 
@@ -327,7 +330,7 @@ class Inbox:
         return [stem for stem, _ in self.folder.stems()]
 
     def adopt(self, id_: str, files: Sequence[StagedFile]) -> Adoption:
-        """Adopt unsealed staged files now, or never: after an error the files are removed. Raises
+        """Adopt unsealed staged files now; after an error the files are removed. Raises
         UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
         IdempotencyConflictError, StorageError, OSError.
         """
@@ -378,9 +381,9 @@ class Inbox:
 
     def _clear(self, manifest: Manifest) -> None:
         """Remove intent, staged files and manifest of an adopted id (step 7 of `adopt`), except the files
-        that joined segments need. Raises OSError; the next look repeats it.
+        that joined segments need. Raises OSError; the next look tries it again.
         """
-        # First: while the intent exists, sealers wait for the records to become visible.
+        # Remove the intent first: sealers wait until it is gone, and the records are visible already.
         self.folder.unlink(self.folder.intent(manifest.stem))
         self._wake_sealers()
         needed = self._unsynced.files(manifest.stem)
@@ -390,8 +393,8 @@ class Inbox:
     def _refuse(
         self, stem: str, manifest: Manifest | None, error: SegstoreError, *, is_listed: bool = False
     ) -> None:
-        """Move a manifest to the quarantine with its files, and write the result for the sealer. `is_listed`:
-        `Store.mended` lists the damage already.
+        """Move a manifest with its files to the quarantine, and write the result for the sealer. `is_listed`:
+        the damage is in `Store.mended` already.
         """
         if self._reported.is_new((stem,), error):  # a manifest that can't be moved is refused at each look
             if isinstance(error, StagedFilesError) and not is_listed:

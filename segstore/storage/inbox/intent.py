@@ -1,4 +1,4 @@
-"""The intent of an adoption, `.segstore/inbox/<stem>.intent`: the ends of the logs before it.
+"""The intent of an adoption, `.segstore/inbox/<stem>.intent`: the ends of the logs before the adoption.
 
 It is one framed line: {"id", "places": [[topic, topic id, partition, segment, position, offset], ...]}: the
 base offset and the bytes of the last segment, and the log end offset. While an intent exists whose id is not
@@ -95,7 +95,8 @@ def undo(
 
 def _cut(files: Files, directory: str, place: LogOffsetMetadata) -> None:
     """Remove the segments after `place`, and the bytes after its position."""
-    # A removed segment's bytes may be a staged file's too, which is adopted again: only its name is removed.
+    # Only the names of segments are removed, not their bytes: these may be a staged file's, which is adopted
+    # again.
     for base, suffixes in sorted(scan_directory(files, directory).items(), reverse=True):
         removed = suffixes if base > place.segment else {s for s in suffixes if s.endswith(names.TEMPORARY)}
         for suffix in sorted(removed):
@@ -107,7 +108,8 @@ def _cut(files: Files, directory: str, place: LogOffsetMetadata) -> None:
     elif size >= 0:
         if size > place.position:
             files.take_own(path)
-        # Sync it even if it is short enough: the failed process may have cut it without a successful sync.
+        # Sync the log even if it is short enough, because the failed process may have cut it without syncing
+        # it.
         with files.open(path, write=True) as handle:
             if size > place.position:
                 files.truncate(handle, place.position)

@@ -5,8 +5,9 @@ A note is one framed line: {"version", "id", "durable", "segments": [[topic, top
 leader epoch, [rows of StagedFile]], ...]}. It is written before the id of its adoption is recorded. When the
 segments are durable it is rewritten with "durable" true; then the staged files are removed, and the note.
 
-Until then the staged files, which their stagers have synced, are the durable copy of the records: joined
-again after a power cut, they give the same bytes. Threads: the store's writer; `kept` any, in any process.
+Until then the staged files, which their stagers have synced, are the durable copy of the records. After a
+power cut they are joined again, which gives the same bytes. Threads: the store's writer; `kept` any, in any
+process.
 """
 
 from __future__ import annotations
@@ -126,8 +127,8 @@ def remove_joined(folder: Folder, joined: JoinNote) -> None:
 
 
 def kept(folder: Folder) -> set[tuple[str, str]]:
-    """Return (stager, name) of the staged files that notes name. A damaged note counts as naming none: no
-    segment can be joined from it. Raises OSError.
+    """Return (stager, name) of the staged files that the notes list. A damaged note counts as empty, because
+    no segment can be joined by it. Raises OSError.
     """
     files: set[tuple[str, str]] = set()
     for stem in folder.of_kind(names.JOINED):
@@ -149,14 +150,14 @@ def join_again(
 ) -> None:
     """Make a note's segments again, durably, before their partitions are opened; may be repeated.
 
-    A segment below `durable_below(topic, partition)` stays unchanged: it is durable, and may have been
-    compacted or deleted. Raises StagedFilesError if a staged file is missing or damaged, OSError.
+    A segment below `durable_below(topic, partition)` stays unchanged, because it is durable, and may have
+    been compacted or deleted. Raises StagedFilesError if a staged file is missing or damaged, OSError.
     """
     for segment in () if joined.durable else joined.segments:
         info = topics.get(segment.topic)
         if info is None or info.topic_id != segment.topic_id or segment.partition not in info.partition_ids:
             continue
-        # The bytes are written again even if the segment looks whole: a sync of it may have failed.
+        # The bytes are written again even if the segment looks whole, because its sync may have failed.
         if durable_below(info, segment.partition) < segment.end:
             _join(folder, segment)
 

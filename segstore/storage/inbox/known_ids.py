@@ -42,11 +42,12 @@ class Adoption(NamedTuple):
 
 
 def check_again(known: Adoption, records: int, source: str) -> None:
-    """Raise IdempotencyConflictError unless `records` that come under an adopted id are the same work again.
+    """Raise IdempotencyConflictError unless the `records` that come under an adopted id are those that were
+    adopted, sealed once more.
 
     If both have a source, the sources must be equal: a second run of a job may make other rows, in another
     order (random columns, a changed query), but the job's records were written once. Otherwise the numbers of
-    records must agree. No records are no conflict: nothing is dropped.
+    records must agree. With 0 records there is no conflict, because none is dropped.
     """
     by_source = known.source and source
     same = known.source == source if by_source else known.records == records

@@ -57,7 +57,7 @@ class Manifest(NamedTuple):
     files: tuple[StagedFile, ...]
     source: str = ""
     is_sealed: bool = False
-    """Whether the manifest is a file of the inbox: its sealer may take it back until its adoption begins."""
+    """Whether the manifest is a file of the inbox, which its sealer may remove until its adoption begins."""
 
     @property
     def records(self) -> int:
@@ -115,7 +115,7 @@ def read_manifest(folder: Folder, stem: str) -> Manifest:
 
 def named(folder: Folder) -> set[tuple[str, str]]:
     """Return (stager, name) of all needed staged files: those of sealed manifests, and those of unsynced
-    joined segments. A damaged manifest counts as naming none: its files can't be adopted. Raises OSError.
+    joined segments. A damaged manifest counts as empty, because its files can't be adopted. Raises OSError.
     """
     files: set[tuple[str, str]] = set()
     for stem, _ in folder.stems():
@@ -123,14 +123,14 @@ def named(folder: Folder) -> set[tuple[str, str]]:
             files |= {(file.stager, file.name) for file in read_manifest(folder, stem).files}
         except (StagedFilesError, FileNotFoundError):
             continue
-    return files | kept(folder)  # last: a note is written before its manifest is removed
+    return files | kept(folder)  # read last: a note is written before its manifest is removed
 
 
 # --- results -----------------------------------------------------------------------------------
 
 # A result, `.segstore/inbox/<stem>.result`, says why a sealed manifest was refused, for the sealer that
-# waits. It is one framed line: {"error", "arguments"}, by the name of an exception of `segstore.errors`.
-# The store's writer writes it, the sealer reads and removes it.
+# waits. It is one framed line: {"error", "arguments"}; "error" is the name of an exception of
+# `segstore.errors`. The store's writer writes it, the sealer reads and removes it.
 
 NEVER = (
     IdempotencyConflictError,
@@ -149,8 +149,8 @@ _KNOWN: dict[str, type[SegstoreError]] = {
     for kind in (
         *NEVER,
         ConcurrentTransactionsError,
-        InvalidReplicationFactorError,  # of a topic created by an adoption: too few directories work
-        KafkaTimeoutError,  # of a topic created by an adoption: its partitions have no leaders yet
+        InvalidReplicationFactorError,  # a topic is created by an adoption, and too few directories work
+        KafkaTimeoutError,  # a topic is created by an adoption, and has no leaders yet
         NotEnoughReplicasAfterAppendError,
         NotEnoughReplicasError,
         NotLeaderOrFollowerError,
@@ -166,7 +166,7 @@ _KNOWN: dict[str, type[SegstoreError]] = {
 
 
 def write_result(folder: Folder, stem: str, error: Exception) -> None:
-    """Write the error of a refused manifest for its sealer. A failed write is ignored: the sealer then
+    """Write the error of a refused manifest for its sealer. A failed write is ignored, because the sealer
     notices that the manifest is gone, or times out.
     """
     arguments: list[Any] = [str(error)]
@@ -179,7 +179,9 @@ def write_result(folder: Folder, stem: str, error: Exception) -> None:
 
 
 def take_result(folder: Folder, stem: str) -> SegstoreError | None:
-    """Return the error of a refused manifest, and remove the file; None without a result. Raises OSError."""
+    """Return the error of a refused manifest, and remove the file; None if there is no result. Raises
+    OSError.
+    """
     try:
         fields = unframe(folder.files.read_file(folder.result(stem), 1 << 20))
         error = _KNOWN[fields["error"]](*fields["arguments"])

@@ -28,7 +28,7 @@ from segstore.storage.meta.published_ends import EndsReader, open_reader
 
 PATIENCE = 0.05  # seconds between two attempts at the writer's lock, whose holder may have died
 _BLIND = 0.005  # seconds between two looks if no ends are published yet
-_SETTLING = 0.002  # seconds, once the id is recorded: only some unlinks are missing
+_SETTLING = 0.002  # seconds between two looks after the id was recorded: only files are removed then
 
 
 class SealedManifest:
@@ -61,13 +61,14 @@ class SealedManifest:
         return read_adoption(self._files, self.folder.adopted, self._id)
 
     def outcome(self) -> Adoption | None:
-        """Return the adoption; None if it has not ended yet. Raises the errors of `seal`."""
-        # In this order: the id is recorded, and the result written, before the manifest is removed.
+        """Return the adoption; None if it is not finished yet. Raises the errors of `seal`."""
+        # Look for the manifest first: it is removed after the id was recorded or the result written.
         is_gone = self._stem and not self._files.exists(self.folder.manifest(self._stem))
         known = self.recorded()
         if known is not None:
             self.patience = _SETTLING
-            # Read again after `is_begun`: a failed adoption first forgets the id, then removes its intent.
+            # Read the id again after `is_begun`: a failed adoption first forgets the id, then removes its
+            # intent.
             return known if not self.is_begun() and self.recorded() == known else None
         if not self._stem:
             raise StagedFilesError(f"{self._id!r} was adopted, and has been forgotten since")
@@ -84,8 +85,8 @@ class SealedManifest:
         return None
 
     def take_back(self) -> bool:
-        """Remove the manifest, if nobody else seals this id; return whether no record of it is or will be in
-        the log. If False, it was adopted, or its adoption lasts until `is_begun` is False. Raises OSError.
+        """Remove the manifest, if nobody else seals this id; return True if none of its records is in the log
+        or will be, False if it was adopted, or is being adopted until `is_begun` is False. Raises OSError.
         """
         # The adopter writes the intent, then looks for the manifest. This method removes the manifest, then
         # looks for the intent.
@@ -97,8 +98,8 @@ class SealedManifest:
     def is_begun(self) -> bool:
         """Return whether an adoption under the id is under way.
 
-        Its id may be recorded before its records are visible: the writer publishes them, then removes the
-        intent, and may die before.
+        If its id is recorded, its records may not be visible yet: the writer publishes them before it removes
+        the intent.
         """
         return any(map(self._is_mine, self.folder.of_kind(names.INTENT)))
 
@@ -107,7 +108,7 @@ class SealedManifest:
 
     def wait(self, seconds: float) -> None:
         """Sleep until the writer announces an adoption, at most `seconds`. Publications of other appends
-        don't end the sleep: each would cost the appender a thread switch.
+        don't wake the thread, because that would cost each append a thread switch.
         """
         if self._ends is None:
             self._ends = open_reader(self._files, os.path.join(self.folder.ours, names.ENDS))

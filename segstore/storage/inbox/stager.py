@@ -46,7 +46,7 @@ from segstore.storage.meta.topics import TopicInfo
 # Before Linux 6.13 the kernel's clock of file times moves in ticks, and two changes of a file may get the
 # same time.
 
-_TICK = 0.001  # seconds: the shortest tick of a kernel; the longest is 10 ms
+_TICK = 0.001  # seconds, the shortest tick of a kernel; the longest is 10 ms
 _LOOKS = 16
 
 
@@ -57,7 +57,7 @@ def wait_until_past(files: Files, probe: Handle, ns: int) -> bool:
     `probe` is a file to touch; `ns` is a time of the same file system. Raises OSError.
     """
     for look in range(_LOOKS):
-        if look > 1:  # from 6.13 on two looks are enough: the kernel never repeats a ctime that was read
+        if look > 1:  # since 6.13 two looks are enough, because the kernel gives no ctime again that was read
             time.sleep(_TICK)
         if files.has_passed(probe, ns):
             return True
@@ -102,7 +102,7 @@ class _Output:
 
 
 class Stager(Closing):
-    """Stages record batches. A context manager: its end removes the files unless `finish` was called."""
+    """Stages record batches. A context manager: `__exit__` removes the files unless `finish` was called."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, clock: Clock = wall_clock, files: Files | None = None
@@ -192,7 +192,7 @@ class Stager(Closing):
         return self.append_batch(topic, partition, *table_columns(table), compression, batch_bytes)
 
     def append_encoded(self, info: TopicInfo, partition: int, chunks: Iterable[Encoded]) -> None:
-        """Stage encoded records for a partition of a known topic; errors as `append_batch`."""
+        """Stage encoded records for a partition of a known topic. Raises the errors of `append_batch`."""
         self._check_open()
         with os_errors():
             self._write_all(info, partition, chunks)
@@ -203,10 +203,10 @@ class Stager(Closing):
             for chunk in chunks:
                 size += chunk.size
                 self._write(info, number, chunk)
-            if size < _OVERLAPPED_BYTES:  # so few bytes are written faster in this thread
+            if size < _OVERLAPPED_BYTES:  # a hand-over to the other thread would take longer than the write
                 self._pipe.drain()
         except BaseException:
-            self.close()  # the written part is unknown, so none of the stager's records may be sealed
+            self.close()  # it is unknown which part was written, so none of the records may be sealed
             raise
 
     def _check_open(self) -> None:
@@ -271,7 +271,7 @@ class Stager(Closing):
             self._ends = open_reader(self._files, os.path.join(self._folder.ours, names.ENDS))
         key = slot_key(info.topic_id, info.name, partition)
         ends = None if self._ends is None else self._ends.get(key)
-        # The published end may be older than the log's, if a Kafka broker wrote since: a guess may be wrong.
+        # If a Kafka broker has written since, the published end is too low; a wrong guess is allowed.
         return (0, 0) if ends is None else (max(0, min(ends.end, _MOST_GUESSED)), max(ends.epoch, 0))
 
     # --- the end --------------------------------------------------------------
@@ -301,7 +301,9 @@ class Stager(Closing):
         return message
 
     def _date(self, outputs: Sequence[_Output]) -> None:
-        """Set the files' change times to 0 unless any later change would get another time."""
+        """Set the noted change times to 0 (unknown), unless a later change of a file must get a
+        later time.
+        """
         assert self._owner is not None
         latest = max((output.changed for output in outputs), default=0)
         if not wait_until_past(self._files, self._owner, latest):
@@ -314,7 +316,7 @@ class Stager(Closing):
         """
         if os.getpid() != self._pid:
             return
-        self._pipe.end()  # first: a write that is under way needs its file
+        self._pipe.end()  # before the files are closed, because a write may be under way
         owner, self._owner = self._owner, None
         for output in (*self._done, *self._open.values()):
             output.handle.close()

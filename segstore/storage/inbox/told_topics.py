@@ -3,8 +3,8 @@
 
 A directory has the settings of its own partitions only; a stager needs all, since any directory takes staged
 records of any partition. A file has the format of a topic's settings (`meta.topic_info`). It is a copy of the
-metadata log: the writer rewrites it at each open, so it is not synced, and a damaged file is an error for
-stagers only.
+topic in the metadata log, which the writer rewrites at each open. So it is not synced, and a damaged file is
+an error for stagers only.
 
 Threads and processes: the directory's own thread writes; any may read.
 """

@@ -31,8 +31,8 @@ log = Logger("segstore")
 
 
 class UnsyncedJoins:
-    """The joined segments that must still be synced. `partition(topic, number)` is the store's method, `tell`
-    that of `Folder`.
+    """The joined segments that must still be synced. `partition(topic, number)` is the store's method;
+    `tell` reports damage, as in `Folder`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class UnsyncedJoins:
     ) -> None:
         """Make the segments of all notes durable after a crash. Raises OSError."""
         for path in self._folder.temporaries():
-            # The crash came before this note's rename, and nothing depends on it.
+            # Nothing depends on a note that was not renamed before the crash.
             if path.endswith(names.JOINED + names.TEMPORARY):
                 self._folder.unlink(path)
         for joined in all_joined(self._folder, self._give_up):
@@ -101,8 +101,8 @@ class UnsyncedJoins:
                 remove_joined(self._folder, joined)
 
     def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
-        """Move a note to the quarantine and leave the log unchanged: synced files are damaged, which no crash
-        causes.
+        """Move a note to the quarantine, and leave the log unchanged, because the note or its staged files
+        are damaged, which no crash causes.
         """
         path = self._folder.joined(stem)
         put_aside(self._folder, stem, path)

@@ -1,8 +1,8 @@
 """Verifies a staged file before it is adopted: every CRC, every offset, and the numbers in its manifest.
 
 If nobody has touched the file since it was synced, in the same start of the kernel, only the headers are
-read: the stager computed the CRCs of these bytes, and they are on disk. Keys are checked if the topic has
-become compacted since.
+read, because the stager has computed the CRCs of these bytes, and they are on disk. Keys are checked if the
+topic has become compacted since.
 
 On disk files are read; batches get contiguous offsets again if an undone adoption has left others. Threads:
 any; no append token is held.
@@ -43,8 +43,8 @@ class VerifiedFile(NamedTuple):
 
     `place`: its base offset and leader epoch, -1 if it has several. `stamps`: the timestamp of its first
     batch, and the largest, in ms. `indexes`: its index entries as a segment, None if it must be copied.
-    `durable`: its present bytes are on disk. A file touched after its sync is always copied: a later sync may
-    have failed, and the kernel's view of the file proves nothing.
+    `durable`: its present bytes are on disk. A file that was changed after its sync is always copied: a later
+    sync may have failed, and then the bytes in memory are not those on disk.
     """
 
     file: StagedFile
@@ -62,8 +62,8 @@ class _MovedError(Exception):
 def chunks_of(
     files: Files, handle: Handle, size: int, *, check_crcs: bool
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.void], int]]:
-    """Yield whole batches of about CHUNK_BYTES: buffer, headers, bytes. The next chunk is read into the same
-    buffer. The chunks end early if bytes are no batch.
+    """Yield pieces of about CHUNK_BYTES with whole batches: the buffer, the headers, the number of bytes. The
+    next chunk is read into the same buffer. The chunks end early if bytes are no batch.
     """
     buffer, at = np.empty(CHUNK_BYTES, np.uint8), 0
     while at < size:
@@ -127,11 +127,11 @@ def check_bytes(files: Files, path: str, file: StagedFile) -> None:
 
 
 def _take_own(files: Files, path: str) -> None:
-    """Replace the file by a copy if it has hard links, since it may be written in place."""
+    """Replace the file by a copy if it has several names, because it may be written in place."""
     try:
         files.take_own(path)
     except OSError as error:
-        if error.errno not in NOT_A_FILE | {errno.ENOENT}:  # opening the file raises these
+        if error.errno not in NOT_A_FILE | {errno.ENOENT}:  # `open_staged` raises an error for these
             raise
 
 
@@ -200,7 +200,7 @@ class _Look:
         return VerifiedFile(file, self._path, place, stamps, self._indexes() if durable else None, durable)
 
     def _look_for_keys(self, buffer: NDArray[np.uint8], batches: NDArray[np.void], size: int) -> None:
-        for batch in range(len(batches)):  # one by one: a batch may be large once decompressed
+        for batch in range(len(batches)):  # one at a time, because a decompressed batch may be large
             one = batches[batch : batch + 1]
             try:
                 keys = decode(buffer[:size], one, self._path, self._at).keys

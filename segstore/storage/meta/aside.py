@@ -39,10 +39,10 @@ _WATCHED = frozenset(
 
 
 def check_readable(files: Files, root: str) -> set[str]:
-    """Read every small file that belongs to no topic. An error that may pass (EMFILE, EIO, EACCES) is raised
-    before anything is changed, so that no file counts as damaged because of it. Returns the names in the root
-    and in `.segstore`, as paths below the root; while the lock is held no other process makes a small file.
-    Raises OSError.
+    """Read every small file that belongs to no topic. A transient error (EMFILE, EIO, EACCES) is raised
+    before anything is changed, so that no file counts as damaged because of such an error. Returns the names
+    in the root and in `.segstore`, as paths below the root; while the lock is held no other process makes a
+    small file. Raises OSError.
     """
     there = set(files.listdir(root))
     if names.OURS in there:

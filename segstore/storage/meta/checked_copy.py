@@ -2,10 +2,10 @@
 
 Kafka's texts have none. The file is one framed line: {"version": 0, "nonce": n, "offsets": {file's name:
 [[topic, partition, offset], ...]}, "claims": [[topic, partition, offset], ...]}. It is written, synced,
-before the texts with the same numbers, so that a crash between the two leaves the texts behind, never ahead.
-`nonce` is the clean shutdown marker's number after a clean close, 0 before. `claims` are log start offsets
-that were taken from a text without a checksum; a copy that an older segstore wrote has none. Threads:
-functions without state.
+before the texts with the same numbers, so that a crash between the two leaves the texts older than the copy,
+never newer. `nonce` is the clean shutdown marker's number after a clean close, 0 before. `claims` are log
+start offsets that were taken from a text without a checksum; a copy that an older segstore wrote has none.
+Threads: functions without state.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class CheckedCopy(NamedTuple):
     claims: frozenset[tuple[Key, int]] = frozenset()
 
     def standing(self, marker: int | None, published: int | None, copied: bool) -> CopyState:
-        """Return whether the copy is the last writer's, by the numbers of the clean shutdown marker and the
-        published ends, None where there are none. `copied` is False where the ends are an older segstore's,
-        which made no copy.
+        """Return whether the copy is the last writer's. `marker` and `published` are the numbers in the clean
+        shutdown marker and in the published ends, None if there are none. `copied` is False if an older
+        segstore, which makes no copy, wrote the ends.
         """
         if not copied or (marker and marker != self.nonce):
             return CopyState.STALE

@@ -34,12 +34,12 @@ WORD = Form(framed.seal_word, lambda data: (framed.unseal_word(data), True))
 
 
 class CheckedFile(Generic[T]):
-    """One such file of a store: `what` it holds, for errors, in `most_bytes` at most, and in a second file
-    `copy` if there is one.
+    """One such file of a store, of `most_bytes` at most. `what` names its content in errors' texts; `copy` is
+    the name of the second copy, if the file has one.
 
-    `make` returns the value of a JSON value that `to_json` made; it raises ValueError, TypeError or KeyError
-    for a JSON value that was never written. Without `to_json` the file holds a version and the attributes of
-    an object. `advice` ends the text of an error.
+    `make` converts a JSON value from `to_json` back to the file's value; it raises ValueError, TypeError or
+    KeyError for a JSON value that was never written. Without `to_json` the file holds a version and the
+    attributes of an object. `advice` is the last sentence of an error's text.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class CheckedFile(Generic[T]):
             raise CorruptCheckpointError(where, 0, f"no {self._what}: {error}{advice}") from error
 
     def read(self, files: Files, root: str) -> T | None:
-        """Return the value, None without a file. Raises CorruptCheckpointError, OSError; StorageError if both
-        of two copies are damaged.
+        """Return the value; None if there is no file. Raises CorruptCheckpointError, OSError; StorageError if
+        both of two copies are damaged.
         """
         if self._copy:
             return self.copies(files, root).read()
@@ -98,7 +98,9 @@ class CheckedFile(Generic[T]):
             return None
 
     def hint(self, files: Files, root: str) -> T | None:
-        """Return the value, None without a file and for a damaged one. Raises an OSError that may pass."""
+        """Return the value; None if the file is missing or damaged. Raises a transient OSError
+        (EMFILE, EIO).
+        """
         try:
             return self.read(files, root)
         except (CorruptCheckpointError, OSError) as error:
@@ -106,8 +108,8 @@ class CheckedFile(Generic[T]):
             return None
 
     def damage(self, files: Files, root: str) -> str:
-        """Return the reason why the file is damaged, "" if it is sound or missing. Raises an OSError that may
-        pass.
+        """Return the reason why the file is damaged, "" if it is sound or missing. Raises a transient OSError
+        (EMFILE, EIO).
         """
         try:
             self.read(files, root)
@@ -116,8 +118,8 @@ class CheckedFile(Generic[T]):
         return ""
 
     def write(self, files: Files, root: str, value: T, *, durably: bool = True) -> None:
-        """Replace the file, and its copy, which are durable when this returns; `.segstore` is there. Raises
-        OSError; of two copies either may be the new one then.
+        """Replace the file, and its copy, which are durable when this returns; `.segstore` must exist. Raises
+        OSError; then one of two copies may be the new one already.
         """
         if self._copy:
             self.copies(files, root).write(self.pack(value))
@@ -125,8 +127,8 @@ class CheckedFile(Generic[T]):
             files.write_atomic(self.path(root), self.pack(value), sync=durably)
 
     def write_as_itself(self, files: Files, root: str, value: Callable[[tuple[int, ...]], T]) -> None:
-        """Write the object that `value` returns for which file this will be (`Files.which`, without the last
-        change); nothing is synced. Raises OSError.
+        """Write an object that holds the identity of the file in which it lies: `value` gets that identity
+        (`Files.which`, without the time of the last change). Nothing is synced. Raises OSError.
         """
         files.write_as_itself(self.path(root), lambda which: self.pack(value(which)))
 

@@ -2,10 +2,10 @@
 
 Together with the published ends it shows how the store was left. The content is Kafka's
 (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler). Its broker epoch is a random number
-that the published ends hold too: so a broker's clean shutdown is distinguished from segstore's. A directory
+that the published ends hold too, which distinguishes segstore's clean shutdown from a broker's. A directory
 of a replicated store has a real broker epoch in the marker, with the two keys in another order than a broker
-writes them. Its number here is `epoch | REPLICATED`; no other number has that bit. Threads: one, at open and
-at close; `read_marker` any.
+writes them. This module returns such an epoch as the number `epoch | REPLICATED`; no other number has that
+bit. Threads: one, at open and at close; `read_marker` any.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _OURS = b'{"brokerEpoch":'
 class Left(NamedTuple):
     """The state in which a store was left.
 
-    `clean`: by a clean shutdown; `ends_hold`: the published ends are the last writer's, no broker closed the
-    directory since; `gaps_known`: no broker that was killed has compacted logs since.
+    `clean`: there was a clean shutdown. `ends_hold`: the published ends are the last writer's; no broker has
+    closed the directory since. `gaps_known`: no broker has used the directory since and was killed, so no gap
+    comes from an unknown compaction.
     """
 
     clean: bool
@@ -38,11 +39,11 @@ class Left(NamedTuple):
 
     @classmethod
     def of(cls, marker: int | None, nonce: int, *, ours: bool = False) -> Left:
-        """Return the state in which a store was left, by the marker's number and that of the published ends.
-        `ours`: a segstore writer was here, which leaves no marker without a number.
+        """Return the state in which a store was left, by the numbers in the marker and in the published ends.
+        `ours`: the last writer was segstore's, whose markers all have a number.
         """
         clean = marker is not None and not (marker == 0 and ours)
-        # After the kill of a broker the published ends have a number, and there is no marker.
+        # If a broker was killed, the published ends have a number, and there is no marker.
         return cls(clean, nonce == (marker or 0) and marker != 0, marker is not None or nonce == 0)
 
 
@@ -54,13 +55,13 @@ def replicated_nonce(broker_epoch: int) -> int:
 
 
 def broker_epoch_of(marker: int | None) -> int:
-    """Return the broker epoch of a replicated store's clean close, -1 after any other end."""
+    """Return the broker epoch of a replicated store's clean close, -1 for any other marker or none."""
     return marker - REPLICATED if marker is not None and marker > REPLICATED else -1
 
 
 def read_marker(files: Files, root: str) -> int | None:
-    """Return the marker's number; 0 if it holds none or is no regular file, None without a marker. Raises
-    OSError.
+    """Return the marker's number; 0 if it holds none or is no regular file, None if there is no marker.
+    Raises OSError.
     """
     try:
         data = files.read_file(os.path.join(root, names.CLEAN_SHUTDOWN), 4096)

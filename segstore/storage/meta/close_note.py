@@ -1,17 +1,17 @@
 """The note of a close, `.segstore/closed`: it identifies its own file and the clean shutdown marker's file.
 
 If an open finds another file than the noted one, the store was copied: it was restored, or moved to another
-file system. In a cleanly closed store the marker's file is compared; in a store that was killed, or copied
-while it was open, the note's own file.
+file system. If the store was closed cleanly, the marker's file is compared with the noted one; if the store's
+process was killed, or the store was copied while it was open, the note's own file is compared.
 
 A restored store may be older than the original, and append other records at the same offsets. So each of its
 partitions begins a leader epoch when it is next opened (KIP-101 distinguishes logs by epochs). The new epoch
-is more than one above the latest, because after a crash the original begins the next one. The note lists the
-partitions that have still to begin such an epoch.
+is more than one above the latest, because the original may begin the epoch one above after a crash. The note
+lists the partitions that have still to begin such an epoch.
 
-The note is a new file at each close and after each recovery, the marker at each close, so a copy over the
-files of the same store is recognized, too. A snapshot of a whole file system or machine has the same files,
-and is not recognized.
+The note is a new file at each close and after each recovery, and the marker is a new file at each close, so a
+copy over the files of the same store is recognized, too. A snapshot of a whole file system or machine has the
+same files, and is not recognized.
 
 On disk: one `CheckedFile`, which is never synced: a power cut may remove it, and then the store counts as
 restored. Threads: one, at open and at close, except for `OwedEpochs`.
@@ -31,9 +31,9 @@ from segstore.files.reserve import NO_ROOM
 from segstore.storage.meta.checked_file import CheckedFile
 
 STEPS = 512
-"""The largest step from a latest epoch to the one that a restored store begins; the smallest is 2, since the
-original begins the next one after a crash. The step is random: two copies that are restored one after the
-other, or a copy and the original after several crashes, seldom begin the same epoch.
+"""The largest step from a latest epoch to the one that a restored store begins; the smallest is 2, because
+the original may begin the epoch one above after a crash. The step is random, so that two copies that are
+restored one after the other, or a copy and the original after several crashes, seldom begin the same epoch.
 """
 
 
@@ -91,9 +91,9 @@ class OwedEpochs:
 
 
 class FoundNote:
-    """The note as an open finds it, before the marker is removed. `note` is None without a sound one. `same`
-    is true if the marker, or without one the note, is still the noted file; a file with several names (`cp
-    -al`) never is.
+    """The note as an open finds it, before the marker is removed. `note` is None if the file is missing or
+    damaged. `same`: the marker (the note, if there is no marker) is still the file that the note identifies,
+    and has only one name, so that it is no copy by `cp -al`.
     """
 
     def __init__(self, files: Files, root: str, *, has_marker: bool) -> None:
@@ -126,14 +126,16 @@ class FoundNote:
 
 
 def owed_by(keys: Collection[int]) -> OwedEpochs:
-    """Return the epochs that the partitions of a restored store have to begin, all by one random step."""
+    """Return the epochs that the partitions of a restored store have to begin, all with the same
+    random step.
+    """
     return OwedEpochs() if not keys else OwedEpochs(2 + secrets.randbelow(STEPS - 1), keys)
 
 
 def write_note(files: Files, root: str, number: int, owed: OwedEpochs, keys: Collection[int]) -> None:
-    """Write the note: the file of the marker with this number (0 without a marker), and the epochs that the
-    partitions with these keys have still to begin. If the disk is full, no note is written, and the next open
-    begins epochs. Raises OSError.
+    """Write the note, with the number and the file of the marker (`number` is 0 if there is no marker), and
+    the keys of the partitions that have still to begin an epoch. If the disk is full, no note is written, and
+    the next open begins epochs. Raises OSError.
     """
     marker = files.which(names.below(root, names.CLEAN_SHUTDOWN)) if number else ()
 

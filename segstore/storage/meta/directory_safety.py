@@ -2,8 +2,8 @@
 
 The target of a symbolic link may belong to another program. `Files.open` follows no link to a file; this
 module checks the directories on the way to the files. The root itself may be a link, since its user named it.
-On disk trees are removed, of a symbolic link the link alone; other files are only read. Threads: any;
-functions without state; one for each tree that is removed.
+On disk trees are removed; if a tree has a symbolic link, the link is removed, and its target stays. Other
+files are only read. Threads: any, but only one removes a tree; functions without state.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ PLACES = (
 """Paths of directories below the root."""
 NEITHER = "neither a store nor a broker's log directory: is the path right?"
 _OF_A_STORE = frozenset({names.OURS, names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFSET_CHECKPOINTS})
-"""Names in the root that prove a store or a broker's directory, empty or not."""
+"""Names in the root that only a store or a broker's directory has, even if it has no topics."""
 
 
 def is_store(files: Files, root: str, held: set[str]) -> bool:
     """Return whether a directory, which holds these names, is a store or a broker's log directory. A
-    subdirectory with a partition's name proves that only if it has a log or metadata. Raises OSError.
+    subdirectory with a partition's name counts only if it has a log or metadata. Raises OSError.
     """
     return bool(held & _OF_A_STORE) or any(
         names.parse_partition_dir(name) is not None and _is_partition(files, names.below(root, name))
@@ -46,8 +46,8 @@ def is_store(files: Files, root: str, held: set[str]) -> bool:
 
 
 def strangers(files: Files, root: str, held: set[str]) -> list[str]:
-    """Return the names of files in a directory, which holds the names `held`, if it is no store: sorted, and
-    without hidden ones. Raises OSError.
+    """Return the sorted names of files in a directory that is no store, except for hidden files; an empty
+    list for a store. The directory holds the names `held`. Raises OSError.
     """
     shown = sorted(name for name in held if not name.startswith(".") and name != "lost+found")
     return [] if not shown or is_store(files, root, held) else shown
@@ -113,12 +113,12 @@ def empty_tree(files: Files, directory: str, but: str = "") -> None:
 
 def remove_begun(files: Files, root: str, *, made: bool) -> None:
     """Remove the files of a failed open in a directory without a store; other files stay. The lock file,
-    which the caller holds, is removed last, and a directory that the open has `made` after it. After an
+    which the caller holds, is removed last, and after it the directory, if the open has `made` it. After an
     OSError a part is left.
     """
     remove_logs_begun(files, root)
     for name in [*sorted(_OF_A_STORE.intersection(files.listdir(root))), names.LOCK]:
-        # The names in `_OF_A_STORE` go first: without them the directory is no store.
+        # The names in `_OF_A_STORE` are removed first, because without them the directory is no store.
         files.unlink(names.below(root, name))
     if made and not files.listdir(root):
         files.rmdir(root)

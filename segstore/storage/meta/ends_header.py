@@ -1,6 +1,6 @@
 """The header of the published ends: the first 64 bytes of `.segstore/ends`.
 
-Behind it are the slots (`published_ends`).
+After it come the slots (`published_ends`).
 
 | at | field | |
 |---|---|---|
@@ -10,7 +10,7 @@ Behind it are the slots (`published_ends`).
 | 16 | nonce | int64: the number in the clean shutdown marker; 0 while the store is open |
 | 24 | generation | int64: counts changes of which partition has which slot |
 | 32 | boot | int64: the start of the machine in which an open store publishes |
-| 40 | doubt | int64: 1 after a recovery that failed and of which no slot says so |
+| 40 | doubt | int64: 1 if a recovery failed, and no slot shows that |
 | 48 | check | CRC-32C of format, nonce, boot, doubt and spare (low 32 bits), and its complement |
 | 56 | spare | zero |
 
@@ -48,9 +48,8 @@ class EndsHeader(NamedTuple):
 
 
 class FoundHeader(NamedTuple):
-    """What lies at the path: `header` is None where there is nothing to use. `damage` says why the file is
-    not as it was written; "" for a file that is missing, or that an open store left when the machine was
-    booted anew.
+    """The header of the file at a path; None if it can't be used. `damage` is the reason if the file is
+    damaged; it is "" if the file is missing, or is an open store's from before the machine was booted.
     """
 
     header: EndsHeader | None
@@ -70,7 +69,7 @@ def _check(held: bytes) -> bytes:
 
 
 def parse(data: bytes) -> EndsHeader | None:
-    """Return the header; None where the check is wrong, or the file holds no published ends."""
+    """Return the header; None if the check is wrong, or the file holds no published ends."""
     form, nonce = struct.unpack_from("=Iq", data, FORMAT_AT)
     boot, doubt = struct.unpack_from("=qq", data, BOOT_AT)
     if form == CHECKED:
@@ -83,7 +82,7 @@ def parse(data: bytes) -> EndsHeader | None:
 
 
 def look(files: Files, path: str) -> FoundHeader:
-    """Return what lies at the path. Raises OSError."""
+    """Return the header of the file at the path. Raises OSError."""
     found = _look(files, path)
     for _ in range(_TRIES):
         if found.header is not None or found.size < SIZE:

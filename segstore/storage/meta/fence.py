@@ -1,5 +1,5 @@
-"""`Fence`: the record that a store was demoted, as its standby leads from a later leader epoch on. On disk:
-`.segstore/fence`, a `CheckedFile`.
+"""`Fence`: the record that a store was demoted, because its standby leads from a later leader epoch on. On
+disk: `.segstore/fence`, a `CheckedFile`.
 
 A store with a fence refuses appends and changes of topics, in every process. Threads: any; immutable.
 """

@@ -20,7 +20,7 @@ from typing import Any
 from segstore._native import crc32c
 
 CHECKSUM = "crc32c"
-_DEEPEST = 20  # open brackets: more than any file that is written here has at once
+_DEEPEST = 20  # the most brackets that may be open at once; files of segstore have fewer
 # A checksum whose name is damaged; no file of an older segstore ends so.
 _NAMELESS = re.compile(rb',\n "[^"\n]{6}": "[0-9a-f]{8}"\n}\n\Z')
 _TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n\Z')

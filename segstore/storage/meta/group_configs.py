@@ -1,9 +1,9 @@
 """Settings of single groups, `.segstore/groups.json` and its second copy `groups.copy`: by group, the
 settings that were set, by Kafka's names (KIP-848; Kafka: GroupConfig).
 
-They are a `CheckedFile` in two copies. The file is believed whole or not at all. It is replaced in one step,
-so that a crash leaves the old settings or the new. Threads: any may read; a thread that writes holds the lock
-of `segstore.coordinator.group_settings`.
+They are a `CheckedFile` in two copies. If a part of the file is damaged, nothing in it is believed. The file
+is replaced in one step, so that a crash leaves the old settings or the new. Threads: any may read; a thread
+that writes holds the lock of `segstore.coordinator.group_settings`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from segstore.storage.meta.checked_file import OBJECT, CheckedFile
 _VERSION = 1
 
 GroupConfigs = Mapping[str, GroupConfig]
-"""By group; each group here has at least one setting of its own."""
+"""Settings by group; a group without settings of its own is missing."""
 
 
 def _from_json(held: Any) -> GroupConfigs:

@@ -110,15 +110,15 @@ def _shown(text: bytes) -> str:
 
 
 def read_offsets(files: Files, path: Path) -> dict[tuple[str, int], int]:
-    """Return the offsets by (topic, partition), none of a missing file. Raises CorruptCheckpointError,
-    OSError.
+    """Return the offsets by (topic, partition); no offsets if the file is missing. Raises
+    CorruptCheckpointError, OSError.
     """
     return parse_offsets(_read(files, path), path)
 
 
 def try_offsets(files: Files, path: Path) -> tuple[dict[tuple[str, int], int] | None, str]:
     """Return the offsets by (topic, partition), or None if the file is missing or can't be used, and the
-    reason why it can't be used. Raises an OSError that may pass.
+    reason why it can't be used. Raises a transient OSError (EMFILE, EIO).
     """
     try:
         data = files.read_file(path)
@@ -149,9 +149,9 @@ class LeaderEpochs(LeaderEpochCache):
     """The leader epochs of a partition and their file (Kafka: LeaderEpochFileCache with its
     LeaderEpochCheckpointFile). Changes are in memory until `save`.
 
-    The file may be written without a sync (Kafka: KAFKA-15046). After a power cut it may be an older one;
-    then the missing epochs are found in their record batches. Before a flush reports such batches as durable,
-    `sync` makes the file durable too: compaction may remove the batches later.
+    The file may be written without a sync (Kafka: KAFKA-15046). After a power cut an older file may be there;
+    the missing epochs are then found in their record batches. Before a flush reports such batches as durable,
+    `sync` makes the file durable too, because compaction may remove the batches later.
     """
 
     def __init__(self, files: Files, path: Path, entries: Iterable[tuple[int, int]] = ()) -> None:
@@ -179,7 +179,7 @@ class LeaderEpochs(LeaderEpochCache):
         """Sync the file if `save` has left that out. Any thread may call this. Raises OSError."""
         if not self._unsynced:
             return
-        self._unsynced = False  # first: a later save without a sync is left to the next `sync`
+        self._unsynced = False  # cleared first: a `save` during this sync sets it again
         try:
             with suppress(FileNotFoundError), self._files.open(self._path, write=True) as handle:
                 self._files.sync(handle)

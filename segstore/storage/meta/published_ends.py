@@ -1,12 +1,13 @@
-"""The published ends, `.segstore/ends`: the visible end of every partition, mapped, under one sequence lock.
+"""The published ends, `.segstore/ends`: a mapped file with the visible end of every partition, under one
+sequence lock.
 
 The file has a header of 64 bytes (`ends_header`), then a slot of 64 bytes for each partition: key, log start
 offset, log end offset, high watermark, last stable offset, recovery point, layout (counts changes of the list
 of segments) and leader epoch, and a check of them all (_native/ends.c). The key is a hash of topic id and
 partition, so that a slot itself identifies its partition. A slot with a wrong check is damaged, and ignored.
-A file from before slots had checks is not `checked` until the next writer has opened it: its numbers are
-claims, which another source must confirm. Numbers are in host byte order, since only this machine uses the
-file. The ends of an open store are valid only until the machine is booted anew, since a power cut leaves any
+A file from before slots had checks is not `checked` until the next writer has opened it: its numbers count
+only if another source confirms them. Numbers are in host byte order, since only this machine uses the file.
+The ends of an open store are valid only until the machine is booted anew, since a power cut leaves any
 mixture of old and new.
 
 Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file only
@@ -14,8 +15,8 @@ grows, in place, and is never truncated, so that a mapping of it is always safe;
 made anew in place, so that readers that have the file mapped go on.
 
 If several processes append to the store, the ends of its logs are in `.segstore/shared` (`shared_header`),
-and only the key of a slot here is valid. The generation changes when sharing begins or ends, and when the
-shared file has grown, so that all readers map the files anew.
+and only the key of a slot here is valid. The generation changes when sharing begins, when it stops, and when
+the shared file has grown, so that all readers map the files anew.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ Shown = tuple[int, Numbers, "Place | None"]
 
 
 class SharingSide(Protocol):
-    """The shared file as a host uses it: the other appending processes see the ends that are published there
-    (`shared.sharing`).
+    """The calls of a host to the shared file, in which the other appending processes see the published ends.
+    `shared.sharing` implements them.
     """
 
     def of(self, slot: int, key: int) -> Any:
@@ -150,7 +151,7 @@ class _Mapped:
             slots.cast("q") as numbers,
             numbers[:: SLOT // 8] as keys,
         ):
-            # the writer may claim a slot during this
+            # the writer may give slots to keys while they are read
             found = dict(zip(keys.tolist(), range(count), strict=True))
         found.pop(0, None)  # key 0: free slots
         return found
@@ -203,8 +204,8 @@ class _Mapped:
 
     @property
     def news(self) -> int:
-        """Return a number that changes with every nudge, and differs for another file."""
-        shared = self.shared  # a local name, since another thread may map it anew
+        """Return a number that changes with every nudge, and when the file is replaced."""
+        shared = self.shared  # a local name, because another thread may replace `self.shared`
         return self.inode << 32 | int(lib.seg_nudges(self._bytes, self._size, _of_c(shared)))
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
@@ -215,7 +216,7 @@ class _Mapped:
             raise OSError(-code, os.strerror(-code), self._path)
 
     def wake(self) -> None:
-        """Have all threads in `wait`, in other processes too, return early, and the threads of this process
+        """Have all threads in `wait` return early, in all processes, and also the threads of this process
         that wait for followed ends. Raises OSError.
         """
         code = lib.seg_rouse(self._bytes, self._size)
@@ -291,12 +292,12 @@ class EndsWriter(_Mapped):
         self._boot = int(struct.unpack_from("<q", self._memory, ends_header.BOOT_AT)[0])
         self.lock = Mutex()
         self.on_published: tuple[Callable[[], None], ...] = ()
-        """Called after each publication from Python, in the publishing thread, which may hold locks of the
-        partition: so no call may wait.
+        """Functions that are called after each publication by Python. They must not wait, because the
+        publishing thread may hold locks of the partition.
         """
         self._outgrown: list[Any] = []
-        """Mappings of the file from before it grew, in which C may still publish: they show the
-        same pages.
+        """Mappings that were made before the file grew. C may still publish in them: their pages are those of
+        the new mapping.
         """
         self._gathered: dict[int, tuple[Numbers, Place | None]] | None = None
         self.sharing: SharingSide | None = None
@@ -315,8 +316,7 @@ class EndsWriter(_Mapped):
 
     def _mend(self) -> None:
         """Make the sequence even, give every slot its check, and free damaged slots."""
-        # A writer that was killed within a publication left the sequence odd, and an odd sequence blocks
-        # readers.
+        # If a writer was killed within a publication, the sequence is odd, and readers wait until it is even.
         torn = self.cut_short
         if torn:
             struct.pack_into("<q", self._memory, 0, _after(self._sequence()))
@@ -354,8 +354,8 @@ class EndsWriter(_Mapped):
         return found[0] if found and found[0].key == key else None
 
     def claim(self, key: int) -> int:
-        """Return the slot of `key`, taken from the free slots if it has none yet. A new slot is empty until
-        its first publication. Raises OSError if there is no room.
+        """Return the slot of `key`; if `key` has none yet, a free slot is given to it. A new slot is empty
+        until its first publication. Raises OSError if there is no room.
         """
         with self.lock:
             if key not in self._slots:
@@ -366,8 +366,9 @@ class EndsWriter(_Mapped):
             return self._slots[key]
 
     def restore(self, left: Mapping[int, Sequence[int]]) -> None:
-        """Give partitions the slots that they have in the shared file, since guests use the slot's number; a
-        kill within a publication may have lost it here. `left` has the ends by slot. Raises OSError.
+        """Give partitions the same slots as in the shared file, because guests use the slots' numbers. This
+        file may lack a slot if the writer was killed within a publication. `left` has the ends by slot.
+        Raises OSError.
         """
         for slot, values in left.items():
             if self._slots.get(values[0]) == slot or slot in self._slots.values():
@@ -381,7 +382,7 @@ class EndsWriter(_Mapped):
             self.publish([slot], [Ends(*values)])
 
     def begin_empty(self, key: int) -> None:
-        """Publish a partition that was just made, and so is empty. Raises OSError, as `claim`."""
+        """Publish an empty partition, which was just made. Raises OSError if there is no room."""
         if key not in self._slots:
             self.publish([self.claim(key)], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
 
@@ -394,13 +395,15 @@ class EndsWriter(_Mapped):
             self._bump_generation()
 
     def leave(self) -> None:
-        """Publish nothing any more, also after a late sync, because another process will be the host."""
+        """Publish nothing from now on, not even after a late sync, because another process will
+        be the host.
+        """
         with self.lock:
             self._has_left = True
 
     def end_sharing(self) -> None:
-        """Publish the ends of the shared logs here, then mark the shared file as ended. No process shares the
-        store any more, and readers see no end go back. Raises OSError.
+        """Publish the ends of the shared logs here, then mark the shared file as ended. No process may share
+        the store any more. Readers see no end go back. Raises OSError.
         """
         with self.lock:
             if self.shared is None:
@@ -423,8 +426,8 @@ class EndsWriter(_Mapped):
         with self._files.open(self._path, write=True) as handle:
             in_reserve(lambda: self._files.allocate(handle, self._size, STEP), STEP)
         slots = self._slots
-        # An append in C wakes readers after it released the tail's lock, and may still use this mapping when
-        # the tail has the next one already.
+        # Keep this mapping: an append in C wakes readers after it has released the tail's lock, and may use
+        # this mapping although the tail has the next one already.
         self._outgrown.append(self._bytes)
         try:
             self._map()
@@ -496,7 +499,9 @@ class EndsWriter(_Mapped):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Publish all ends at once when the block ends. One thread at a time."""
+        """Collect all publications, and publish them together at the end of the block. One thread at a
+        time.
+        """
         self._gathered = {}
         try:
             yield
@@ -517,19 +522,19 @@ class EndsWriter(_Mapped):
 
     @property
     def doubted(self) -> bool:
-        """Return whether, since the last clean close, a recovery failed of a partition without published
-        ends.
+        """Return whether the recovery of a partition that has no published ends has failed since the last
+        clean close.
         """
         return self._doubt
 
     def doubt(self) -> None:
-        """Note that the recovery of a partition without published ends failed."""
+        """Note that recovery has failed for a partition that has no published ends."""
         self._doubt = True
         self._write_header(self.nonce)
 
     def begin(self) -> None:
-        """Mark the ends as an open store's, durably. Without the mark the last clean shutdown's number might
-        be back after a power cut, and a broker would seem to have used the directory. Raises OSError.
+        """Mark the ends as an open store's, durably. Else the number of the last clean shutdown might be back
+        after a power cut, and it would seem that a broker had used the directory. Raises OSError.
         """
         self._boot = self._files.boot()
         self.set_nonce(0)
@@ -558,15 +563,17 @@ class EndsReader(_Mapped):
         self._last: dict[int, Ends] = {}
 
     def get(self, key: int) -> Ends | None:
-        """Return the published ends of `key`; None without any.
+        """Return the published ends of `key`; None if there are none.
 
-        If a writer was killed within a publication, the sequence stays odd: then the last consistent values
+        If a writer was killed within a publication, the sequence stays odd, and the last consistent values
         that this reader saw are returned.
         """
         return self.get_all([key]).get(key)
 
     def get_all(self, keys: list[int]) -> dict[int, Ends]:
-        """Return the published ends of some keys, all of one moment; after a writer's kill as `get`."""
+        """Return the published ends of some keys, all of one moment; after a writer's kill the last
+        consistent
+        ones, as in `get`."""
         if self._read_generation() != self._generation:
             self._map()
         slots = [slot for slot in map(self._slots.get, keys) if slot is not None]
@@ -574,7 +581,7 @@ class EndsReader(_Mapped):
         for _ in range(_PATIENCE):
             if found is not None:
                 break
-            # A writer that was preempted within a publication goes on soon; a dead writer never does.
+            # A live writer that was preempted within a publication goes on soon, so wait a little.
             time.sleep(0.001)
             found = self._read(slots)
         self._last.update((ends.key, ends) for ends in found or () if ends.key > 0)
@@ -593,7 +600,9 @@ class EndsReader(_Mapped):
         return EndsGlance(ffi.new("seg_seen *", seen | {"shared": _of_c(shared)}), (memory, shared))
 
     def sealed(self, key: int) -> dict[int, int]:
-        """Return the ends of sealed segments of a shared log whose files may be longer, by base offset."""
+        """Return the ends of those sealed segments of a shared log whose files may be longer, by
+        base offset.
+        """
         slot, shared = self._slots.get(key), self.shared
         return {} if slot is None or shared is None else shared.sealed(slot, key)
 
@@ -616,7 +625,9 @@ def _of_c(shared: SharedMap | None) -> Any:
 
 
 def _after(number: int) -> int:
-    """Return the next number of an int64 counter; it wraps, as a damaged file may hold any number."""
+    """Return the next number of an int64 counter. 0 follows the largest number, which a damaged file may
+    hold.
+    """
     return (number + 1) & INT64_MAX
 
 
@@ -636,7 +647,7 @@ def _wipe(files: Files, path: str, size: int) -> None:
     with files.open(path, write=True) as handle:
         files.allocate(handle, 0, size)  # fills holes in the file
         files.pwrite(handle, bytes(size - HEADER), HEADER)
-        # A new random generation has readers that have the file mapped look up slots anew.
+        # The random generation is new, so readers that have the file mapped look up slots anew.
         _write_anew(files, handle, secrets.randbits(62))
 
 
@@ -646,7 +657,7 @@ def _write_anew(files: Files, handle: Handle, generation: int = 0) -> None:
 
 
 def open_reader(files: Files, path: str) -> EndsReader | None:
-    """Return the published ends; None without a file, and for an open store's ends from before the machine
-    was booted. Raises OSError.
+    """Return the published ends; None if the file is missing or unusable, or an open store wrote it before
+    the machine was booted. Raises OSError.
     """
     return None if ends_header.look(files, path).header is None else EndsReader(files, path)

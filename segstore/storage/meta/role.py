@@ -1,8 +1,8 @@
 """`Role`: a directory's role of a mirror or a standby of another machine's store. On disk: `.segstore/role`,
 a `CheckedFile`.
 
-Only the mirror or standby that gave a directory its role writes the directory: each of its partitions is a
-replica. Threads: any; immutable.
+Only the mirror or standby that gave a directory its role writes the directory, because each of its partitions
+is a replica. Threads: any; immutable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOT_PROMOTING = -1
 @dataclass(frozen=True)
 class Role:
     """The role of a directory. `kind` is one of ROLES; `cluster_id` and `source` identify the cluster that it
-    copies, `topics` are the chosen topics; `leader_epoch` is the largest epoch that was seen, -1 for none.
+    copies, `topics` are the chosen topics; `leader_epoch` is the largest epoch that was seen, -1 if none was.
     `ending`: the role is being given up.
 
     A standby has its `mode`, "async" or "sync", and a permanent `directory_id`. `promoting` is the leader

@@ -2,11 +2,11 @@
 
 Each is Kafka's text of (topic, partition, offset), which has no checksum; `checked_copy` has the same numbers
 with one. If the copy is the last writer's, it is believed, and the text is made anew from it. If the copy may
-be older (a broker may have been killed here), the text is believed, except that the smaller one of two log
-start offsets is taken, which keeps more records. If the copy is missing, damaged, or older than a broker's
-use, there are only the texts, and nothing is deleted because of them: a log start offset that only a text had
-is a claim, noted in the copy from then on, until the log start is moved on purpose. Partitions that were not
-loaded since the store was opened keep their lines.
+be older (a broker may have been killed here), the text is believed. Of two log start offsets the smaller one
+is used, which keeps more records. If the copy is missing, damaged, or older than a broker's use, there are
+only the texts, and nothing is deleted because of them. A log start offset that only a text has is a "claim":
+the copy lists it as one until the log start is moved on purpose. Partitions that were not loaded since the
+store was opened keep their lines.
 
 Threads: any; one lock, held while files are written.
 """
@@ -42,9 +42,10 @@ class RootCheckpoints:
     """The four checkpoints. `told` lists the damages: the file's name below the root, the damage, and its
     repair.
 
-    `there` are the names in the root and in `.segstore`, as paths below the root: other files are missing.
-    `marker` and `published` are the numbers of the clean shutdown marker and the published ends as they were
-    found, None without one. `copied`: the writer that published also wrote copies of the texts.
+    `there` are the names in the root and in `.segstore`, as paths below the root; files that it does not name
+    are missing. `marker` and `published` are the numbers in the clean shutdown marker and in the published
+    ends before this open, None if there are none. `copied`: the writer that published also wrote copies of
+    the texts.
     """
 
     def __init__(
@@ -109,8 +110,7 @@ class RootCheckpoints:
         OSError.
         """
         with self._lock:
-            # A function is called under the lock, so that no number is older than one that another thread has
-            # written.
+            # Call the function under the lock, so that this thread writes no older number over a newer one.
             changes = changes() if callable(changes) else changes
             held = {name: _changed(lines, changes.get(name, {})) for name, lines in self._held.items()}
             self._unwritten |= {name for name, lines in held.items() if lines != self._held[name]}
@@ -131,7 +131,9 @@ class RootCheckpoints:
             self._claims[key] = log_start
 
     def is_claim(self, key: TopicPartitionKey) -> bool:
-        """Return whether this partition's log start offset was a claim when it was first read."""
+        """Return whether no source with a checksum confirmed this partition's log start offset when it was
+        first read.
+        """
         at = self._claims.get(key)
         return at is not None and at == self._held[names.LOG_STARTS].get(key)
 
@@ -168,8 +170,8 @@ class OffsetCheckpoint:
 def believed(
     name: str, text: Mapping[TopicPartitionKey, int] | None, copy: Lines | None, current: bool
 ) -> Lines:
-    """Return the lines to believe, from the text of the file `name` and its copy; None stands for an
-    unusable one. `current`: the copy is the last writer's.
+    """Return the lines to believe, from the text of the file `name` and its copy; `text` or `copy` is
+    None if it is unusable. `current`: the copy is the last writer's.
     """
     if copy is None or text is None or current:
         return dict(copy if copy is not None else text or {})
@@ -185,9 +187,9 @@ def _is_checked(
 
 
 def agreed_start(noted: int | None, checked: bool, published: Ends | None, ends_checked: bool) -> int:
-    """Return the log start offset to use, of the checkpoints' `noted` (None without one) and the published
-    one. If only the published one has a checksum, it is taken; else the smaller one, which keeps more
-    records.
+    """Return the log start offset to use, of the checkpoints' `noted` (None if they have none) and the
+    published offset. If only the published one has a checksum, it is taken; else the smaller one, which keeps
+    more records.
     """
     if published is None:
         return noted or 0
@@ -211,7 +213,7 @@ def read_log_start(
     files: Files, root: str, key: TopicPartitionKey, ends: EndsReader | None, published: Ends | None
 ) -> int:
     """Return the log start offset of a partition, for a reader that changes nothing. `published` is the
-    partition's entry in the published `ends`. Raises an OSError that may pass.
+    partition's entry in the published `ends`. Raises a transient OSError (EMFILE, EIO).
     """
     text, _ = try_offsets(files, os.path.join(root, names.LOG_STARTS))
     copy, _ = read_copy(files, root)

@@ -1,6 +1,6 @@
-"""Files in `.segstore` that hold one word: the store's cluster id (Kafka: cluster.id in meta.properties,
-which a replicated store has), which is made when the store is first served and moves with the directory; and
-the first producer id that was not handed out. Threads: any; objects without state.
+"""Files in `.segstore` that hold one word. One has the store's cluster id, which is made when the store is
+first served, and moves with the directory (Kafka: cluster.id in meta.properties, which a replicated store
+has). The other has the first producer id that was not handed out. Threads: any; objects without state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _MOST_BYTES = 256
 
 
 class SealedFile(CheckedFile[T]):
-    """One such file of a store. `make` returns the value of a word; `lost` is the consequence of damage."""
+    """One such file of a store. `make` parses the word; `lost` states, for errors, the consequence of
+    damage.
+    """
 
     def __init__(self, name: str, make: Callable[[str], T], lost: str) -> None:
         super().__init__(name, name, make, _MOST_BYTES, WORD, str)

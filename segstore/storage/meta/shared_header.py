@@ -2,8 +2,8 @@
 
 On disk a header, the members, and a part for each log, as `_native/contract/shared.h` has them. The file is
 believed if magic, format, size and the boot of the machine are right (F3), and valid as long as it is `live`.
-It is never cut and never unlinked while a member lives, and so a mapping of it is always safe. Threads: any,
-without locks; a `SharedMap` never changes.
+While a member lives, the file is never cut and never unlinked, so a mapping of it is always safe. Threads:
+any, without locks; a `SharedMap` never changes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _SEALED = 2 * lib.SEG_SEALED
 
 
 class SharedMap:
-    """A mapping of the file, which lives as long as this object. `logs` is the number of logs for which it
-    has room.
+    """A mapping of the file; the memory is unmapped when this object is freed. `logs` is the number of logs
+    for which it has room.
     """
 
     def __init__(self, files: Files, path: str, size: int, *, write: bool = False) -> None:
@@ -45,7 +45,7 @@ class SharedMap:
 
     def sealed(self, slot: int, key: int) -> dict[int, int]:
         """Return the ends of sealed segments, in bytes, by base offset, for the partition with this slot and
-        key: of segments that were sealed while a process might still write to their files (A5).
+        key. They are segments that were sealed while a process might still write to their files (A5).
         """
         found = ffi.new("int64_t[]", _SEALED)
         n = lib.seg_shared_sealed(self.c.map, self.c.len, slot, key, found)
@@ -79,11 +79,12 @@ def look(files: Files, path: str) -> int | None:
 
 
 def end_old(files: Files, path: str) -> None:
-    """End and remove a shared file that does not belong to this store's members: the store was copied while
-    it was shared, or the machine has booted again. The caller holds the store's lock, and no member lives.
+    """Mark a shared file as not live, and remove it, because it has no members: the store was copied while it
+    was shared, or the machine has booted again. The caller holds the store's lock, and no member lives.
     Raises OSError.
     """
     size = files.size(path)
-    if files.links(path) == 1 and size >= STEP:  # readers have it mapped, and it belongs to no other store
+    # Readers may have it mapped; with several names it may be another store's file, too.
+    if files.links(path) == 1 and size >= STEP:
         SharedMap(files, path, size // STEP * STEP, write=True).end()
     files.unlink(path)

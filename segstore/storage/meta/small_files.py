@@ -1,9 +1,8 @@
 """Small files that are segstore's own: two copies of one file, errors in the place of a file, and quarantine.
 
-Both copies are written together: a power cut may leave either one as it was before, and the first is
-believed if both are sound and differ. Files are replaced in one step and synced; an object of another kind
-that lies in a small file's place is moved into `.segstore/quarantine`. Threads: any; one writer for each
-file.
+Both copies are written together. A power cut may leave either of them as it was before; if both are sound and
+differ, the first is believed. Files are replaced in one step and synced; an object of another kind that lies
+in a small file's place is moved into `.segstore/quarantine`. Threads: any; one writer for each file.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from segstore.files import Files
 
 T = TypeVar("T")
 
-# Errors for a FIFO, link, directory or overlong file in a small file's place, which do not pass by
-# themselves. Any other error may pass (EMFILE, EIO, ENOMEM, EACCES): no file is taken for damaged because
-# of it.
+# Errors for a FIFO, link, directory or overlong file in a small file's place, which are permanent. Any other
+# error may be transient (EMFILE, EIO, ENOMEM, EACCES), so no file counts as damaged because of it.
 NOT_A_FILE = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EFBIG})
 
 
@@ -32,8 +30,8 @@ NOT_A_FILE = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, 
 
 @dataclass(frozen=True)
 class Copy(Generic[T]):
-    """One of two copies as it was read. `data` is None where the file is missing or can't be read; `checked`:
-    it has a checksum that matches; `error` says why there is no content, None where the file is missing.
+    """One of two copies as it was read. `data` is None if the file is missing or can't be read; `checked`: it
+    has a checksum that matches; `error` is the reason why there is no content, None if the file is missing.
     """
 
     path: str
@@ -47,7 +45,7 @@ class Copy(Generic[T]):
         return 0 if self.content is None else 1 + self.checked
 
     def wrong(self, right: Copy[T]) -> str:
-        """Return how this copy differs from the one that is believed."""
+        """Return the damage of this copy, or its difference from `right`, the copy that is believed."""
         if self.error is not None:
             return reason(self.error)
         return (
@@ -66,21 +64,21 @@ class Copies(Generic[T]):
         self._files, self.paths, self._most, self._parse = files, (path, copy), most, parse
 
     def read(self) -> T | None:
-        """Return the content; None where there is neither file. Raises CorruptCheckpointError, StorageError,
+        """Return the content; None if both files are missing. Raises CorruptCheckpointError, StorageError,
         OSError.
         """
         return self.believed().content
 
     def believed(self) -> Copy[T]:
-        """Return the copy that is believed. If the first one has a checksum, it is the one, and the other is
-        not read. Errors as `read`.
+        """Return the copy that is believed: the first copy if its checksum matches, and then the second is
+        not read. Raises the errors of `read`.
         """
         first = self._look(self.paths[0])
         return first if first.checked else self._right(first, self._look(self.paths[1]))
 
     def look(self, known: Copy[T] | None = None) -> tuple[Copy[T], list[Copy[T]]]:
-        """Return the copy that is believed, and those that differ from it. Errors as `read`. `known` is a
-        copy that nobody can have changed since it was read.
+        """Return the copy that is believed, and the copies that differ from it. `known` is a copy that was
+        read under a lock, and so is not read again. Raises the errors of `read`.
         """
         first = known
         if first is None or first.path != self.paths[0]:
@@ -99,7 +97,7 @@ class Copies(Generic[T]):
         return right
 
     def _look(self, path: str, other: Copy[T] | None = None) -> Copy[T]:
-        """Return the copy at `path`; one that is equal to the `other` has its content."""
+        """Return the copy at `path`; if its bytes are those of `other`, they are not parsed again."""
         try:
             data = self._files.read_file(path, self._most)
             if other is not None and other.content is not None and data == other.data:
@@ -126,7 +124,7 @@ class Copies(Generic[T]):
 
 
 def unreadable(error: CorruptCheckpointError | OSError, path: str) -> CorruptCheckpointError | StorageError:
-    """Return the error that says what is wrong with a small file. An error that may pass is raised."""
+    """Return the error to raise for a damaged small file. Raises a transient OSError (EMFILE, EIO)."""
     if not isinstance(error, OSError):
         return error
     if error.errno not in NOT_A_FILE:
@@ -138,7 +136,7 @@ def unreadable(error: CorruptCheckpointError | OSError, path: str) -> CorruptChe
 
 
 def reason(error: Exception) -> str:
-    """Return what an error says of a file, without the file's name."""
+    """Return the reason in an error's text, without the file's name."""
     if isinstance(error, CorruptCheckpointError):
         return f"line {error.line}: {error.reason}" if error.line else error.reason
     return str(error.strerror or error) if isinstance(error, OSError) else str(error)
@@ -148,9 +146,9 @@ def reason(error: Exception) -> str:
 
 
 def put_aside(files: Files, root: str, path: str, *, directory_only: bool = False) -> str:
-    """Move what lies in the place of a small file into the quarantine, whatever it is; returns its path
-    there. With `directory_only` ENOTDIR is raised where it is no directory any more. Raises OSError where it
-    can't be moved (a mount point).
+    """Move the file, directory or link in the place of a small file into the quarantine; returns its path
+    there. With `directory_only` ENOTDIR is raised if it is no directory any more. Raises OSError if it can't
+    be moved (a mount point).
     """
     directory = os.path.join(root, names.OURS, names.QUARANTINE)
     for made in (os.path.dirname(directory), directory):

@@ -1,8 +1,8 @@
 """`StandbyRegistration`: the standby that follows this store (Kafka: BrokerRegistration; KIP-903). On disk:
 `.segstore/standby`, a `CheckedFile`.
 
-The file stays after the standby was taken away, because it keeps the broker epoch: no epoch is used twice.
-Threads: any; immutable.
+The file stays after the standby was taken away, because it keeps the broker epoch, so that no epoch is used
+twice. Threads: any; immutable.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from segstore.storage.meta.checked_file import CheckedFile
 
 @dataclass(frozen=True)
 class StandbyRegistration:
-    """The registration of a standby. `directory_id` is the standby's, "" for none. `sync`: appends with
-    acks=all wait for the standby. `broker_epoch` is that of the last registration.
+    """The registration of a standby. `directory_id` is the standby's, "" if there is no standby. `sync`:
+    appends with acks=all wait for the standby. `broker_epoch` is that of the last registration.
     """
 
     directory_id: str = ""

@@ -2,8 +2,8 @@
 
 On disk: `.segstore/format`, a line with a checksum (see `framed`) that has the number of the format and the
 oldest version of segstore that reads it. The form of this file is the same in all versions. A store without
-the file has format 1, because segstore 0.1 wrote none. The number changes with each begin and end of sharing,
-by the rules in docs/shared.md. Threads: any; functions without state.
+the file has format 1, because segstore 0.1 wrote none. The number changes when sharing begins and when it
+stops, by the rules in docs/shared.md. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from segstore.storage.meta.framed import frame, unframe
 from segstore.storage.meta.small_files import NOT_A_FILE
 
 FORMAT, SHARED_FORMAT = 1, 2
-"""FORMAT is the newest format, which is written. SHARED_FORMAT is that of a store while it is shared: an
-older segstore would take the lock between two hosts, and recover logs that guests write. A format gets a new
-number if an older segstore would misread its content, or would write content that a newer segstore refuses.
+"""FORMAT is the newest format, which is written. SHARED_FORMAT is the format of a store while it is shared,
+because an older segstore would take the lock between two hosts, and recover logs that guests write. A format
+gets a new number if an older segstore would misread its content, or would write content that a newer segstore
+refuses.
 """
 _NEEDS = {FORMAT: "0.1.0", SHARED_FORMAT: "0.3.0"}
 """The first version of segstore that reads each format."""
@@ -34,7 +35,7 @@ def path_of(root: str) -> str:
 
 
 def check_format(files: Files, root: str) -> str:
-    """Return the damage of the format file, "" if it is sound or missing: a damaged file does not prevent an
+    """Return the damage of the format file, "" if it is sound or missing. A damaged file does not prevent an
     open. Raises UnsupportedFormatError for an unknown format, OSError.
     """
     try:
@@ -92,9 +93,10 @@ def mark_unshared(files: Files, root: str) -> None:
 
 
 def has_living_members(files: Files, root: str) -> bool:
-    """Return whether a process, also this one, shares the store or is about to: each member holds a lock on a
+    """Return whether a process, also this one, shares the store or is about to. Each member holds a lock on a
     byte of `.segstore/members` (rule L2). A process that takes the store's lock without sharing checks this,
-    and releases the lock if it is true: guests of a killed host may be alive (rule H3). Raises OSError.
+    and releases the lock if it is true, because guests of a killed host may be alive (rule H3). Raises
+    OSError.
     """
     try:
         handle = files.open(names.below(root, f"{names.OURS}/{names.MEMBERS}"))

@@ -1,7 +1,7 @@
 """Notes of sweeps, `.segstore/sweeps.json`: the time of each partition's last sweep, and its error.
 
-Other processes read them (`segstore topics`, `segstore stats`). The file is a note, never evidence: it is
-written whole, not synced, and a file that can't be read, or whose checksum does not match, counts as missing.
+Other processes read them (`segstore topics`, `segstore stats`). No decision depends on the file. The file is
+replaced whole, and not synced; if it can't be read, or its checksum does not match, it counts as missing.
 Threads: any; one lock.
 """
 
@@ -77,7 +77,8 @@ def _state(held: Mapping[str, Any]) -> SweepState:
     error = held.get("error")
     numbers = (held.get("swept_ms", NEVER), held.get("deleted_bytes", 0), held.get("compacted_bytes", 0))
     swept, deleted, compacted = map(int, numbers)
-    # A compaction may need more bytes than before: a batch that keeps only its last offset is written anew.
+    # `compacted` may be negative, because compaction may make a segment larger: a batch that keeps only its
+    # last offset is written anew.
     if not (NEVER <= swept <= _LATEST_MS and 0 <= deleted <= INT64_MAX and abs(compacted) <= INT64_MAX):
         raise ValueError(f"no such time or size: {swept}, {deleted}, {compacted}")
     # A path in the error's text may be no valid UTF-8.
@@ -86,7 +87,7 @@ def _state(held: Mapping[str, Any]) -> SweepState:
 
 
 def _states(held: Any) -> dict[TopicPartitionKey, SweepState]:
-    """Return the notes; an older segstore wrote the list alone."""
+    """Return the notes in the content of a file; a file of an older segstore has only their list."""
     rows = held["sweeps"] if isinstance(held, dict) else held
     return {(str(t), int(p)): _state(state) for t, p, state in rows}
 
@@ -102,5 +103,5 @@ SWEEPS = CheckedFile(
 
 
 def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
-    """Return the notes; none if the file is damaged or missing. Raises an OSError that may pass."""
+    """Return the notes; none if the file is damaged or missing. Raises a transient OSError (EMFILE, EIO)."""
     return SWEEPS.hint(files, root) or {}

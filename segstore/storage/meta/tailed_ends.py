@@ -1,6 +1,6 @@
-"""`FollowedEnds`: the published ends of some partitions, as one reader last saw them; and the wait for more.
+"""`FollowedEnds`: the published ends that one reader has last seen, and its wait until they change.
 
-A wait ends when the ends of one of these partitions have changed, or when the store's writer nudges all
+A wait returns when the ends of one of these partitions have changed, or when the store's writer nudges all
 waiting threads because topics were created or deleted, or a group has changed. Publications of other
 partitions wake the thread only within C, without Python. The wait in C also reads a new record.
 
@@ -19,24 +19,25 @@ if TYPE_CHECKING:
     from segstore.storage.meta.shared_header import SharedMap
 
 LOOK = -1
-"""The result of a wait that ended without a change of these partitions: by a nudge, a signal,
-or spuriously.
+"""The result of a wait that returned because of a nudge or a signal, or spuriously: the ends have not
+changed.
 """
 LATE = -2
-"""The result of a wait that ended by its timeout."""
+"""The result of a wait that returned because of its timeout."""
 _SPINS = 1000
 
 
 class FollowedEnds(Follower):
     """The published ends of some partitions. `wait(nudges, seconds)` is C's (_native/follower.c): it returns
-    the number of a partition whose ends have changed since they were last seen, and sees them; LOOK after a
-    nudge or a signal, LATE after `seconds`; 0 or less is a look. It raises OSError. Its caller is marked by
-    `calls_out`: a signal handler that runs during the sleep may call the store.
+    the number of a partition whose ends have changed since they were last seen, and notes the new ends as
+    seen; LOOK after a nudge or a signal, LATE after `seconds`. With 0 seconds or less it does not sleep. It
+    raises OSError. Its caller is marked by `calls_out`: a signal handler that runs during the sleep may call
+    the store.
 
-    `came` is the record that the wait has read, None without one: ({key: [record]}, offset, leader epoch, log
-    start offset, bytes of the batch, and its arrival in monotonic seconds). The key is that of `keys` with
-    the partition's number, (topic, partition). The record is a `kind`: a NamedTuple with the fields of the
-    consumer's record. If `kind` is None, no record is read.
+    `came` is the record that the wait has read, None if it has read none: ({key: [record]}, offset, leader
+    epoch, log start offset, bytes of the batch, and its arrival in monotonic seconds). The key, (topic,
+    partition), is the element of `keys` at the partition's number. The record is a `kind`: a NamedTuple with
+    the fields of the consumer's record. If `kind` is None, no record is read.
 
     If the store is shared, the ends of its shared logs come from `shared`, which is only read, too.
 
@@ -68,9 +69,9 @@ class FollowedEnds(Follower):
         """
 
     def see(self, ends: Sequence[int]) -> bool:
-        """Read the published ends, but note the offsets `ends` as the logs' ends: the reader has read up to
-        these offsets, so that any later record ends the next wait. Return False if a slot can't be read now,
-        as in `__init__`.
+        """Read the published ends, but note `ends`, the offsets up to which the reader has read, as the last
+        seen ends of the logs: so a later record makes the next wait return. Return False if a slot can't be
+        read now (it is damaged, or a publication does not finish), else True.
         """
         for number, end in enumerate(ends):
             place = self.content + number

@@ -1,7 +1,7 @@
 """A topic's settings, partitions and id as values, and the content of `.segstore/topics/<topic>.json`.
 
-`topics` owns the files. The content is believed whole or not at all: a single wrong word in it could hide or
-delete a topic. Threads: any; values and functions without state.
+`topics` owns the files. If a part of the content is damaged, nothing in it is believed, because a wrong word
+could hide or delete a topic. Threads: any; values and functions without state.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _compacted(held: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
 
 
 def _topic_id(value: Any) -> str:
-    # A broker's topic may be older than topic ids: then the id is empty.
+    # If a broker's topic is older than topic ids, the id is empty.
     if not isinstance(value, str) or (value and not names.is_topic_id(value)):
         raise ValueError(f"topic_id={value!r}: no topic id")
     return value

@@ -15,7 +15,7 @@ def made_or_found(
     find: Callable[[], TopicInfo | None],
     differences: Callable[[TopicInfo], Mapping[str, tuple[object, object]]],
 ) -> TopicInfo:
-    """Return the topic from `make`. If it exists already, return the topic from `find`, if it has no
+    """Return the topic from `make`. If the topic exists already, return it from `find`, unless it has
     `differences` from the wanted settings. If it was deleted in between, make it again. Raises
     TopicMismatchError.
     """

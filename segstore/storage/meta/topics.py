@@ -4,9 +4,9 @@ A settings file has a topic's settings, number of partitions and id, with a chec
 whether a topic of segstore's exists: it is written, synced, before the first partition directory is made and
 removed after the last directory is gone, so that after a crash the next open finishes `create`,
 `add_partitions` or `delete` of `TopicAdmin`. A topic that has only directories (a broker's) has no settings
-file, and is known by these. A topic whose settings are damaged in both copies is known by its directories
-too, and its settings count as lost (`TopicInfo.lost`). If such a topic has no logs either, it is listed with
-its `error`, and the other topics can be opened.
+file: its directories show its partitions and id. If both copies of a topic's settings are damaged, its
+directories show the same, and its settings count as lost (`TopicInfo.lost`). If such a topic has no logs
+either, it is listed with its `error`, and the other topics can be opened.
 
 Threads: the store's lock is held around every change; any thread may read.
 """
@@ -83,7 +83,7 @@ class TopicFiles:
         return self._base + names.partition_dir(topic, partition)
 
     def keeps(self, topic: str) -> bool | None:
-        """Return whether a topic has settings and is not being deleted; None without settings. Raises
+        """Return whether a topic has settings and is not being deleted; None if it has no settings. Raises
         CorruptCheckpointError, OSError.
         """
         held = self.settings(topic).believed().content
@@ -177,7 +177,7 @@ class TopicFiles:
         return None if error is None else TopicInfo(topic, tuple(ids), "", ours=False, error=error)
 
     def read_id(self, topic: str, partition: int) -> str:
-        """Return the topic id in a partition's metadata, "" without one. Raises CorruptCheckpointError,
+        """Return the topic id in a partition's metadata, "" if it has none. Raises CorruptCheckpointError,
         StorageError if the path is no regular file; OSError.
         """
         directory = self.partition_path(topic, partition)
@@ -193,7 +193,7 @@ class TopicFiles:
             raise unreadable(error, path) from error
 
     def told_id(self, topic: str, partition: int) -> str:
-        """Return the topic id in a partition's metadata, "" without one, or if the metadata can't be read."""
+        """Return the topic id in a partition's metadata, "" if it has none or can't be read."""
         try:
             return self.read_id(topic, partition)
         except (CorruptCheckpointError, StorageError):
@@ -231,7 +231,7 @@ class TopicFiles:
     def _without_settings(
         self, topic: str, ids: list[int], error: CorruptCheckpointError | InvalidTopicError | OSError
     ) -> TopicInfo:
-        """Return a topic whose settings can't be read, as its directories show it."""
+        """Return a topic whose settings can't be read, with the partitions and the id of its directories."""
         path = self.settings(topic).paths[0]
         if isinstance(error, InvalidTopicError):
             error = CorruptCheckpointError(path, 0, f"no topic settings: {error}")
@@ -262,8 +262,8 @@ class TopicFiles:
 
     def check_free(self, topic: str) -> None:
         """Raise InvalidTopicError if a directory has the name of one of the topic's partitions, but holds
-        other files: they would become part of the new topic, and its deletion would remove them. Raises
-        OSError.
+        other files, because they would become part of the new topic, and its deletion would remove them.
+        Raises OSError.
         """
         for number in self.no_topics.get(topic, ()):
             path = self.partition_path(topic, number)
@@ -344,8 +344,8 @@ def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicInf
 
 
 def check_collision(name: str, topics: Iterable[str]) -> None:
-    """Raise InvalidTopicError if a topic's name differs from another one's in dots and underscores only:
-    names of metrics have underscores for dots (Kafka: Topic.hasCollision).
+    """Raise InvalidTopicError if a topic's name differs from another topic's only in dots and underscores,
+    because metrics' names have an underscore in place of each dot (Kafka: Topic.hasCollision).
     """
     if "." not in name and "_" not in name:
         return

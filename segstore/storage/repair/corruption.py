@@ -5,8 +5,8 @@ swapped in as the cleaner does it (`storage.cleaner.swap`). A repair that is kil
 repeated by the next repair; after that an open finishes the swap. Threads: one; appends and reads may go on.
 
 An empty batch, like those that compaction leaves, takes the place of the lost offsets, so that later offsets
-stay the same and readers pass it. It has no producer: by this `check` knows that the log no longer shows all
-of its producers and transactions.
+stay the same and readers pass it. It has no producer, by which `check` recognizes that the log no longer
+shows all of its producers and transactions.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def stretches(segment: Segment, below: int, gaps_end: int) -> list[LostRange]:
 
 
 class _Search:
-    """A search through a segment: `position` is the next byte, `expected` the least offset that may come
-    there.
+    """A search through a segment: `position` is the next byte, `expected` the smallest valid base offset of a
+    batch there.
     """
 
     def __init__(self, segment: Segment, below: int, gaps_end: int) -> None:
@@ -72,7 +72,7 @@ class _Search:
         self._files, self._handle = segment.pool.files, segment.handle
         self.position, self.expected = 0, segment.base_offset
         self.found: list[LostRange] = []
-        # of the last batch: position, expected offset before, base offset
+        # of the last batch: its position, `expected` before it, its base offset
         self._last: tuple[int, int, int] | None = None
 
     def go_on(self) -> None:
@@ -119,7 +119,9 @@ class _Search:
             self.found.append(LostRange(position, position, self.expected, base, reason))
 
     def _skip(self, reason: str) -> None:
-        """Skip the damage: the bytes at `position`, or the last batch, whose base offset no CRC covers."""
+        """Skip the bytes at `position`, or the batch before them if its base offset, which no CRC covers, is
+        too
+        large."""
         bad, behind = self.position, self.position + 1
         if self._last is not None and self._last[2] > self._last[1] and self._follows(self._last[1]):
             behind, (bad, self.expected, _) = bad, self._last
@@ -190,7 +192,7 @@ def _done(stretch: LostRange, path: str | None) -> str:
 
 
 def _keep(segment: Segment, quarantine: str, stretch: LostRange) -> str | None:
-    """Copy a corrupt range to the quarantine; return the copy's path, None without bytes."""
+    """Copy a corrupt range to the quarantine; return the copy's path, None if the range has no bytes."""
     if stretch.end == stretch.position:
         return None
     path = keep(quarantine, segment, stretch.position, stretch.end)

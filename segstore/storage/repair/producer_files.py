@@ -2,7 +2,8 @@
 
 On disk each is replaced in one step, or removed. Threads: one, with the partition not open. If the log is
 complete, the files follow from it alone. If its beginning or some batches are missing, an index keeps its
-entries that the log does not show, and a damaged snapshot is removed: an open then reads the next older one.
+entries that the log does not show, and a damaged snapshot is removed, so that an open reads the next older
+one.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class ProducerFiles:
         return found
 
     def _see(self, batches: NDArray[np.void], beside: bool) -> None:
-        """Note whether no batch of a producer is missing, by the offsets."""
+        """Note whether the log is complete so far, so that no gap in the offsets hides a producer's batch."""
         if not len(batches):
             return
         before = np.concatenate(([self._next], batches["last_offset"][:-1] + 1))
@@ -109,6 +110,6 @@ class ProducerFiles:
         try:
             self._files.read_file(self._path(offset))
         except OSError as error:
-            unreadable(error, self._path(offset))  # an error that may pass is raised: the snapshot stays
+            unreadable(error, self._path(offset))  # raises a transient error, so that the snapshot stays
         self._files.unlink(self._path(offset))
         return {(offset, names.SNAPSHOT): REMOVED}

@@ -137,8 +137,8 @@ def repair(
 
 
 def _check_plain(files: Files, root: str) -> None:
-    """Raise InvalidArgumentError for a directory of a replicated store: the other replicas would not get the
-    repair (R2).
+    """Raise InvalidArgumentError for a directory of a replicated store, because the other replicas would not
+    get the repair (R2).
     """
     if TopicFiles(files, root).is_replicated():
         raise InvalidArgumentError(
@@ -187,7 +187,7 @@ def _locked(files: Files, root: str) -> Iterator[None]:
         if not has_living_members(files, root):
             yield
             return
-    raise locked(files, root)  # after the lock is free, so that the error names its holder
+    raise locked(files, root)  # after the lock is released, so that the error does not name this process
 
 
 def _open_all(store: Store) -> None:
@@ -214,5 +214,5 @@ def _cut(done: Recovered) -> Repaired:
 
 
 def _is_damage(finding: Finding) -> bool:
-    """Return whether the finding is damage in a log, which the steps that take it out report themselves."""
+    """Return whether the finding is damage in a log. The steps that repair logs report such damage."""
     return finding.path.endswith(names.LOG) and finding.position is not None

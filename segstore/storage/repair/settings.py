@@ -58,7 +58,8 @@ def _state_settings(store: Store, info: TopicInfo) -> Repaired:
 
 
 def _identify(store: Store, info: TopicInfo) -> Iterator[Repaired]:
-    """Replace wrong or unreadable partition metadata of a broker's topic, by its id if that is known."""
+    """Move wrong or unreadable partition metadata of a broker's topic to the quarantine; if the topic's id is
+    known, write the metadata anew."""
     context, topic_files = store.context, TopicFiles(store.context.files, store.path)
     for number in info.partition_ids:
         path = os.path.join(topic_files.partition_path(info.name, number), names.PARTITION_METADATA)

@@ -7,7 +7,7 @@ its file. A guest on another kernel finds no host at the socket, since Unix sock
 kernel only. A guest whose mapping shows other pages, or another file, gets a wrong number. This needs no list
 of file systems.
 
-The connection stays open. Its end tells a guest, which polls for it, that the host has closed or died.
+The connection stays open. A guest polls it: when it is closed, the host has closed the store or died.
 
     guest: slot, int32
     host:  number, uint32; four zeros; device and inode, uint64 each
@@ -39,7 +39,7 @@ from segstore.threads import Background
 _SLOT = struct.Struct("=i")
 _ANSWER = struct.Struct("=I4xQQ")
 _NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN})
-"""Errors of a socket without a listener. EAGAIN: the queue of a host is full of guests not yet accepted."""
+"""Errors of a socket without a listener. EAGAIN: the host's backlog is full."""
 _SHORTEST, _LONGEST = 0.001, 0.05  # seconds between two tries to connect
 
 
@@ -73,10 +73,10 @@ class HostSocket:
                 self._files.unlink(self._path)
 
     def close(self) -> None:
-        """End the thread and all connections, after `unlink`. Further calls do nothing."""
+        """Stop the thread, and close all connections, after `unlink`. Further calls do nothing."""
         if self._listener.fileno() < 0:  # also in a child process
             return
-        with suppress(OSError):  # a foreign close, as by closerange
+        with suppress(OSError):  # other code has closed the descriptor, such as `os.closerange`
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
@@ -108,7 +108,7 @@ def _accept(listener: socket.socket, lines: dict[int, socket.socket], poll: sele
     except BlockingIOError:
         return  # the guest has hung up already
     except OSError:
-        time.sleep(_LONGEST)  # no descriptor is left: the guest waits, and this thread does not spin
+        time.sleep(_LONGEST)  # no descriptor is left; the sleep keeps this thread from spinning
         return
     lines[line.fileno()] = line
     poll.register(line, select.POLLIN)
@@ -143,7 +143,9 @@ class HostLine:
             raise
 
     def _connect(self, path: str, seconds: float) -> socket.socket:
-        """Connect, and wait for a host that is about to listen: a host takes its slot before it listens."""
+        """Connect. Wait for a host that does not listen yet, because a host takes its slot before
+        it listens.
+        """
         end, pause = time.monotonic() + seconds, _SHORTEST
         first = self._members.host()
         while True:
@@ -164,8 +166,8 @@ class HostLine:
             pause = min(2 * pause, _LONGEST)
 
     def _unreachable(self, path: str, first: SharedMember | None) -> HostUnavailableError | NotShareableError:
-        """Return the error for a host that does not listen; a host that has come after `first` may be about
-        to listen.
+        """Return the error for a host that does not listen: NotShareableError if it is `first`, the host at
+        the beginning; else HostUnavailableError, because a new host may be about to listen.
         """
         host = self._members.host()
         if host is None or host != first:

@@ -4,7 +4,7 @@ Members share a mapping, so all of them must see the same pages. A file system t
 that another program serves, shows each process its own pages. And a store instruction into an allocated page
 must not need a new block, as in file systems that copy on write.
 
-Such a list is never complete: a guest also compares a number with the host (`coherence`). On disk: nothing
+Such a list is never complete, so a guest also compares a number with the host (`coherence`). On disk: nothing
 but a file's attribute. Threads: functions without state.
 """
 

@@ -1,9 +1,9 @@
 """The locks of a shared store's members: each locks a byte of `.segstore/members`.
 
 On disk an empty file. A member has an open file description lock on the byte with its slot's number. The
-kernel releases it when the last thread of the process has ended: no pid, heartbeat or time-out is needed to
-notice a death. Byte SEG_MAKING_BYTE is locked while `.segstore/shared` is made. Threads: functions without
-state.
+kernel releases it when the last thread of the process has exited, so no pid, heartbeat or timeout is needed
+to notice that a member has died. Byte SEG_MAKING_BYTE is locked while `.segstore/shared` is made. Threads:
+functions without state.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def take_making(files: Files, root: str) -> Handle:
     """
     path = path_of(root)
     if files.exists(path) and files.links(path) > 1:
-        files.unlink(path)  # the store was copied by hard links: the copy would share the locks
+        files.unlink(path)  # if the store was copied by hard links, the copy would share the locks
     handle = open_shared(files, path, create=True)
     end = time.monotonic() + _PATIENCE
     try:

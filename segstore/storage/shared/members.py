@@ -46,7 +46,7 @@ class SharedMember(NamedTuple):
 
 class Members:
     """This process as a member. `c` is its `seg_member`; `slot` and `incarnation` identify it. A child
-    process is no member: the lock's descriptor is closed there (`forks`).
+    process is no member, because the lock's descriptor is closed there (`forks`).
     """
 
     def __init__(self, files: Files, root: str, shared: SharedFile, *, may_host: bool) -> None:

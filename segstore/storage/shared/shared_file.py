@@ -5,14 +5,14 @@ widths in host byte order, no pointers. The file is valid in one start of the ma
 
 - F1: all shared data lies in this file.
 - F2: the file is fully allocated before it is mapped, grows in steps of 64 KiB, is never cut, and never
-unlinked while a member lives. Each mapping of it stays as long as the object that made it.
+unlinked while a member lives. Each mapping of it is kept until the object that made it is freed.
 - F3: the file is valid if magic, format, size and the start of the machine are right, and it is no copy
 (`which`). If it is not valid, a host that finds no living member rewrites it in place, since readers may have
 it mapped. The magic is written last.
 
 A valid file is in use only while it is `live`. A joining guest first takes its byte (`member_locks`), then
-looks at `live`. A writer that does not share looks for members, clears `live`, and looks for members again:
-so one of the two notices the other.
+looks at `live`. A writer that does not share looks for members, clears `live`, and looks for members again,
+so that one of the two notices the other.
 
 Threads: any; only the host lets the file grow.
 """
@@ -173,7 +173,7 @@ class SharedFile:
         return ffi.gc(ffi.cast(kind, memory + at), partial(_let_go, memory))
 
     def log(self, number: int, *, grow: bool = False) -> Any:
-        """Return the part of a log, a `seg_shared_log *`, valid as long as this object.
+        """Return the part of a log, a `seg_shared_log *`, valid until this object is freed.
 
         If the file lacks the part, `grow` (host only) makes the file larger; without it LookupError is
         raised. Raises StorageError.
@@ -221,7 +221,9 @@ class SharedFile:
 
 
 def _let_go(memory: Any, pointer: Any) -> None:
-    """Drop the mapping that a pointer has kept alive: this argument is the last reference."""
+    """Do nothing: the return drops `memory`, the last reference to the mapping into which `pointer`
+    points.
+    """
 
 
 def _size_of(number: int) -> int:
@@ -258,7 +260,9 @@ def _is_kept(files: Files, root: str) -> bool:
 
 
 def _is_of_one_store(files: Files, root: str) -> bool:
-    """Return whether the file has one name: a copy of the store by hard links shares it."""
+    """Return whether the file has only one name. If the store was copied by hard links, the copy
+    has it, too.
+    """
     return files.links(path_of(root)) == 1
 
 
@@ -286,7 +290,8 @@ def _make(files: Files, path: str, *, in_place: bool) -> None:
     NotShareableError, OSError.
     """
     boot = _boot(files)
-    # A hard link may make the file another store's, too; and btrfs accepts the attribute only for a new file.
+    # With several names the file may be another store's, too; btrfs accepts the attribute only for a new
+    # file.
     if files.exists(path) and (in_place or files.links(path) > 1 or files.size(path) > MOST):
         files.unlink(path)
     with member_locks.open_shared(files, path, create=True) as handle:
@@ -310,8 +315,8 @@ def _header(boot: tuple[int, int], which: tuple[int, int, int]) -> bytes:
 
 def _members() -> bytes:
     """Return the initial bytes of the members' slots."""
-    # Random incarnations: a process that closed its lock's descriptor counts as dead while it lives, and must
-    # not be mistaken for a later member.
+    # The first incarnations are random: a process that has closed its lock's descriptor counts as dead, but
+    # may still run, and must not have the incarnation of a later member.
     slots = ffi.new(
         "seg_shared_member[]", [{"incarnation": secrets.randbits(31)} for _ in range(lib.SEG_MEMBERS)]
     )

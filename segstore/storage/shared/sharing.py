@@ -1,4 +1,4 @@
-"""The shared logs of a host: their ends, shown to other processes that append to its store.
+"""The shared logs of a host, whose ends it publishes to the other processes that append to its store.
 
 In memory are the shares of partitions (`seg_share`, `_native/share.c`); on disk is `.segstore/shared`.
 Threads: `of`, `show` and `end` by the holder of the lock of the published ends; `take_over` before a
@@ -44,7 +44,7 @@ def new_share(members: Members, file: SharedFile, slot: int, key: int, who: int,
 
 class AbandonedLog(NamedTuple):
     """A log of an earlier host: its `end` (`seg_shared_end *`), the position up to which it is durable, and
-    the errno of a failed sync, 0 for none.
+    the errno of a failed sync, 0 if none failed.
     """
 
     end: Any
@@ -85,7 +85,7 @@ class Sharing:
         lib.seg_share_finish_together(self.members.c, logs, ends)
 
     def left(self) -> dict[int, list[int]]:
-        """Return the logs of an earlier host that have an end: their values (`Ends`) by slot."""
+        """Return the published values (`Ends`), by slot, of the logs that an earlier host has left."""
         logs, values = {}, ffi.new("int64_t[8]")
         for slot in range((self.file.size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG):
             values[0] = self.file.log(slot).key
@@ -113,7 +113,7 @@ class Sharing:
             size = self.file.size
             share = new_share(self.members, self.file, slot, key, lib.SEG_OF_APPENDS, grow=True)
             self._shares[slot] = share
-            if share.log.key != key:  # the values are another partition's
+            if share.log.key != key:  # the slot's values are those of the partition that had it before
                 share.log.synced = share.log.failed = share.log.synced_offset = share.log.synced_position = 0
                 share.log.sync_from = -1
             if self.file.size != size:
@@ -129,7 +129,8 @@ class Sharing:
         return log is not None and log.key == key and bool(log.current)
 
     def take_over(self, slot: int, key: int) -> AbandonedLog | None:
-        """Close a log of an earlier host, and return its end; None without one. Bytes may follow the end."""
+        """Refuse further appends to a log of an earlier host, and return its state; None if there is no such
+        log. The files may have bytes after its end."""
         if self.file.log_if_there(slot) is None:
             return None
         end, share = ffi.new("seg_shared_end *"), self.of(slot, key)

@@ -33,7 +33,7 @@ _KINDS: dict[int, type[SegstoreError]] = {
 }
 _MOST_TEXT = 132
 _LONGEST_WAIT = 100
-"""Ms between two checks of a waiting thread whether its store was closed."""
+"""Ms after which a waiting thread checks again whether its store was closed."""
 
 
 class MemberRequest(NamedTuple):

@@ -49,7 +49,7 @@ def seal(
     files: Files | None = None,
     opener: Opener | None = None,
 ) -> Adoption:
-    """Append all files that these messages name to the store at `path`: once, and all or nothing. In a
+    """Append all files that these messages name to the store at `path`: all of them, once, or none. In a
     replicated store `path` is the directory in which they were staged.
 
     Returns when the records are durable and visible, with the offsets of each partition. If `id` was sealed
@@ -67,11 +67,11 @@ def seal(
     InvalidArgumentError.
 
     If no process has the store open for writing, this one opens it for the adoption: a replicated store by
-    `opener`, as a sealer knows one directory only. Without an `opener` ReplicaOfflineError is raised. A
-    replicated store may also raise NotEnoughReplicasError, NotEnoughReplicasAfterAppendError,
+    `opener`, because a sealer knows only one of its directories. Without an `opener` ReplicaOfflineError is
+    raised. A replicated store may also raise NotEnoughReplicasError, NotEnoughReplicasAfterAppendError,
     InvalidReplicationFactorError, NotLeaderOrFollowerError, RequestTimedOutError, ConcurrentTransactionsError
     and QuorumLostError; as after StorageError, the files are sealed. If the directory is lost, the same id
-    may be staged and sealed in another one: it is adopted once.
+    may be staged and sealed in another directory, and is adopted once.
     """
     work = Manifest("", check_id(id), files_of(messages), check_source(source))
     seconds = arguments.milliseconds("timeout", timeout)
@@ -82,7 +82,8 @@ def abort(
     messages: Iterable[Staged], path: str | os.PathLike[str] | None = None, *, files: Files | None = None
 ) -> None:
     """Remove staged files, except those that a sealed manifest names. `path` is the store's present path, by
-    default the path of the staging. Raises StorageError, InvalidTypeError, InvalidArgumentError.
+    default the path at which the files were staged. Raises StorageError, InvalidTypeError,
+    InvalidArgumentError.
     """
     held = list(messages) if isinstance(messages, Iterable) else messages
     files_of(held)
@@ -174,8 +175,8 @@ class _Sealing:
 
 
 def adopt(store: Store, id_: str, messages: Iterable[Staged]) -> Adoption:
-    """Append all files that these messages name at once, in the process that has the store open for writing,
-    as `seal` does.
+    """Append all files that these messages name, as `seal` does, but directly, in the process that has the
+    store open for writing.
 
     No manifest is sealed, so an adoption that fails is not tried again, and its staged files are removed.
     Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,

@@ -1,5 +1,4 @@
-"""`BelievedEnds`: the published ends of a store that this process does not write, while they are those of the
-last writer.
+"""`BelievedEnds`: decides whether this process, which does not write the store, may use its published ends.
 
 On disk `.segstore/ends` and the clean shutdown marker are read. Threads: any.
 """
@@ -35,7 +34,7 @@ _NO_BELIEF = _Belief(-_BELIEF_NS, -1, False)
 
 
 class BelievedEnds:
-    """Finds the file of published ends, at `path`, and decides whether they count."""
+    """Finds the file of published ends, at `path`, and decides whether they are the last writer's."""
 
     def __init__(self, context: StoreContext) -> None:
         self._files, self._root = context.files, context.root
@@ -44,12 +43,14 @@ class BelievedEnds:
         self._belief = _NO_BELIEF
 
     def are_fresh(self) -> bool:
-        """Return whether the ends were found to count less than `_BELIEF_NS` ago."""
+        """Return whether a look less than `_BELIEF_NS` ago has shown that the ends are the last writer's."""
         belief = self._belief
         return belief.holds and monotonic_ns() - belief.at < _BELIEF_NS
 
     def known(self) -> EndsReader | None:
-        """Return the ends if they count, without a look at the marker while they are fresh."""
+        """Return the ends if they are the last writer's, else None. The marker is not read while the ends are
+        fresh.
+        """
         ends, belief = self._ends, self._belief
         if ends is not None and belief.holds and monotonic_ns() - belief.at < _BELIEF_NS:
             return ends
@@ -57,7 +58,8 @@ class BelievedEnds:
 
     def believed(self) -> EndsReader | None:
         """Return the published ends if they are those of the last writer, and no broker was here since; else
-        None. So it is without a clean shutdown marker, or if the marker was written together with the ends.
+        None. They are its ends if there is no clean shutdown marker and their nonce is 0, or if they have a
+        checksum and the marker's nonce.
         """
         ends = self.found()
         if ends is None:
@@ -71,19 +73,19 @@ class BelievedEnds:
         for _ in range(_PATIENCE):
             now, nonce = monotonic_ns(), ends.nonce
             marker = read_marker(self._files, self._root)
-            # Ends of a closed store without a checksum are not believed: its logs give the same ends.
+            # In a closed store, ends that have no checksum are ignored, because its logs give the same ends.
             holds = marker != 0 and nonce == (marker or 0) and (ends.checked or marker is None)
             self._belief = belief = _Belief(now, nonce, holds)
             if belief.holds or not self.have_writer():
                 break
-            # A writer that opens or closes the store has written only one of marker and ends. The log can't
-            # replace the ends: it may soon contain half of an adoption.
+            # A writer that opens or closes the store has written the marker or the ends, and will write the
+            # other one soon. A reader can't go by the log instead: it may contain half of an adoption.
             time.sleep(0.001)
         return ends if belief.holds else None
 
     def have_writer(self) -> bool:
-        """Return whether a segstore writer has the store: Kafka's lock belongs to a process, segstore's to an
-        open file.
+        """Return whether a segstore writer has the store open. A broker's lock is distinguished from
+        segstore's: a broker's belongs to a process, segstore's to an open file.
         """
         path = os.path.join(self._root, names.LOCK)
         try:
@@ -95,7 +97,7 @@ class BelievedEnds:
             return False
 
     def found(self) -> EndsReader | None:
-        """Return the published ends, whether they count or not; None without a usable file."""
+        """Return the published ends, even if they are not the last writer's; None if no file is usable."""
         if self._ends is None:
             self._ends = open_reader(self._files, self.path)
         return self._ends
@@ -111,7 +113,7 @@ class BelievedEnds:
             if self._files.inode(self.path) == ends.inode:
                 return ends
         except FileNotFoundError:
-            return ends  # the file was only removed: a writer may still use it
+            return ends  # the file has no name any more, but a writer may still use it
         self._ends, self._belief = None, _NO_BELIEF
         ends.wake()  # threads that wait on the old file, which belongs to an earlier store, look again
         return self.found()

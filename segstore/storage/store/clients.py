@@ -1,8 +1,8 @@
-"""`Clients`: the producers and consumers of an open store, and how they end when the store is closed.
+"""`Clients`: the producers and consumers of an open store, which `Store.close` closes first.
 
-Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol: they attach
-themselves, by weak references, so that a dropped client is freed. Threads: any. One thread closes the store;
-a second closing thread waits for it, unless the first thread waits for the second.
+Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol. The references to them
+are weak, so that a dropped client is freed. Threads: any. One thread closes the store; a second closing
+thread waits for it, unless the first thread waits for the second.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def log_error(what: str, error: BaseException) -> None:
 
 
 class Turn(IntEnum):
-    """The order in which clients end: readers first, as their listeners may still send records."""
+    """The order in which clients are closed: readers first, because their listeners may still send
+    records.
+    """
 
     READER = 0
     WRITER = 1
@@ -54,7 +56,7 @@ class Unwritten(NamedTuple):
 
 
 class StoreClient(Protocol):
-    """A producer or consumer that is used over a store, and ends with it."""
+    """A producer or consumer that is used over a store, and is closed when the store is closed."""
 
     turn: Turn
 
@@ -67,7 +69,7 @@ class StoreClient(Protocol):
         """Refuse further records, without waiting."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """End the client by `deadline` (monotonic seconds). `orderly` is false if an exception of the
+        """Close the client by `deadline` (monotonic seconds). `orderly` is false if an exception of the
         application closes the store. A second call does nothing.
         """
 
@@ -104,17 +106,17 @@ class Clients:
         return [client for client in found if client is not None and client.turn is turn]
 
     def once(self, close: Callable[[], R]) -> R | None:
-        """Call `close`, after another thread's call of it is over. Return None if this thread is inside such
-        a call already, which does the work. Raises InvalidArgumentError in a producer's callback, because
-        `close` would wait for that producer.
+        """Call `close`; if another thread is in `close`, wait for that thread first. Return None if this
+        thread is already in `close`, or in a call for which the closing thread waits. Raises
+        InvalidArgumentError in a producer's callback, because `close` would wait for that producer.
         """
         if any(client.entered() for client in self._live(Turn.WRITER)):
             raise InvalidArgumentError(
                 f"close() of {self._path} in a producer's callback would wait for itself"
             )
         if others_are_gone() and not self._is_free():
-            return None  # the interpreter ended a thread during its close: the next open recovers
-        # Another closing thread waits for the reader whose listener made this call.
+            return None  # the interpreter stopped a thread in `close`, so the next open recovers
+        # The closing thread waits for this reader, whose listener made this call.
         if any(client.entered() for client in self._live(Turn.READER)) and not self._is_free():
             return None
         with self._lock:
@@ -134,18 +136,18 @@ class Clients:
         return False
 
     def close(self, timeout: float, orderly: bool) -> None:
-        """End all clients, within `timeout` seconds, even if some raise. An interrupt ends the wait for the
-        remaining clients. An interrupt is raised in preference to other errors, else the first error is
-        raised; all further errors are logged.
+        """Close all clients, within `timeout` seconds, even if some raise. After an interrupt the remaining
+        clients are closed without waiting. Raises the interrupt, if there was one, else the first error; the
+        further errors are logged.
         """
         self._refused = True
-        ends = _Ends(time.monotonic() + timeout, orderly)
-        ends.of(self._live(Turn.READER))
+        closer = _Closer(time.monotonic() + timeout, orderly)
+        closer.close(self._live(Turn.READER))
         self._writers = self._live(Turn.WRITER)
         for client in self._writers:
-            ends.tried(client.begin_to_close)
-        ends.of(self._writers)
-        ends.raise_first()
+            closer.attempt(client.begin_to_close)
+        closer.close(self._writers)
+        closer.raise_first()
 
     def unwritten(self) -> UnwrittenRecordsError | None:
         """Return the error for producers' records that are not in the log, and log it; None if all are.
@@ -166,20 +168,20 @@ class Clients:
         return error
 
 
-class _Ends:
-    """Ends clients one after the other, and keeps their errors."""
+class _Closer:
+    """Closes clients one after the other, and keeps their errors."""
 
     def __init__(self, deadline: float, orderly: bool) -> None:
         self._deadline, self._orderly = deadline, orderly
         self._errors: list[BaseException] = []
 
-    def of(self, clients: list[StoreClient]) -> None:
+    def close(self, clients: list[StoreClient]) -> None:
         for client in clients:
-            self.tried(partial(client.close_with_store, self._deadline, self._orderly))
+            self.attempt(partial(client.close_with_store, self._deadline, self._orderly))
 
-    def tried(self, end: Callable[[], None]) -> None:
+    def attempt(self, step: Callable[[], None]) -> None:
         try:
-            end()
+            step()
         except BaseException as error:  # raised later, by `raise_first`
             if not isinstance(error, Exception):
                 self._deadline = 0.0

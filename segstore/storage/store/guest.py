@@ -77,8 +77,8 @@ class StoreGuest(StoreReader):
         self._succession = Succession(context, members, self._become_host) if may_host else None
 
     def begin(self) -> None:
-        """Check that the host sees the same memory. If this process may host, start to wait for the host's
-        end. Raises NotShareableError, HostUnavailableError.
+        """Check that the host sees the same memory. If this process may become the host, start
+        to wait until the host closes or dies. Raises NotShareableError, HostUnavailableError.
         """
         HostLine(self.context.files, self.context.root, self._members, _CONNECT).close()
         if self._succession is not None:
@@ -86,7 +86,7 @@ class StoreGuest(StoreReader):
 
     @property
     def role(self) -> str:
-        """Return the role of this process, "guest", or "host" after the former host's end."""
+        """Return the role of this process, "guest", or "host" after it has replaced the former host."""
         return "guest" if self.host is None else "host"
 
     @property
@@ -151,7 +151,9 @@ class StoreGuest(StoreReader):
         return info.settings
 
     def share_of(self, key: int) -> tuple[int, Any] | None:
-        """Return the slot of a partition, and a new share of its log; None if the host has not opened it."""
+        """Return the slot of a partition, and a new `seg_share *` of its log; None if the host has not opened
+        it.
+        """
         slot = self._slot(key)
         if slot is None or self.shared.log_if_there(slot) is None:
             return None
@@ -248,7 +250,7 @@ class StoreGuest(StoreReader):
     # --- closing --------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """End the threads of the store, because nothing refers to it."""
+        """Stop the threads of the store, because nothing refers to the store."""
         if self._succession is not None:
             self._succession.stop()
         if self.host is not None:
@@ -261,9 +263,9 @@ class StoreGuest(StoreReader):
         return [*super().locks, *(each.token for each in list(self._guests.values()))]
 
     def close(self) -> None:
-        """Close the store; this process is no member any more."""
-        # First: then no thread opens again a tail that is paused below. A process that is no member counts as
-        # dead.
+        """Close the store, and leave its members."""
+        # Set this first, so that no thread reopens a tail that `each.close` has paused. The members are left
+        # last, because a process that has left them counts as dead.
         self.context.closed = True
         if self._succession is not None:
             self._succession.stop()

@@ -1,5 +1,5 @@
-"""Long appends of a guest, which its host adopts from the inbox: written directly, they would delay all other
-appends, and might need several segments.
+"""Long appends of a guest, which its host adopts from the inbox. If they were written directly, they would
+delay all other appends, and might need several segments.
 
 On disk the records lie in the store's inbox until they are in the log; see `inbox`. A failed append is
 removed from there. Threads: any; one for each append.
@@ -69,7 +69,7 @@ class StagedAppend:
                 sealed.wait(sealed.patience)
             error = self._unavailable()
         except SegstoreError as refused:
-            error = refused  # also an error after which the host would try the adoption again
+            error = refused  # this includes errors after which the host would retry the adoption
         except BaseException:
             sealed.take_back()
             raise
@@ -80,7 +80,7 @@ class StagedAppend:
     def _begun(
         self, sealed: SealedManifest, id_: str, error: SegstoreError, seconds: float
     ) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return the offsets of an adoption that had begun before it could be taken back."""
+        """Wait for an adoption that the host had begun before `take_back`, and return its offsets."""
         end = time.monotonic() + seconds
         while sealed.is_begun():
             if time.monotonic() > end:

@@ -1,6 +1,6 @@
 """The host of a shared store: a thread that answers the requests of guests (V1 to V3 of docs/shared.md).
 
-A request may arrive twice, also at two hosts; the second time the host sees that its work is done. Threads:
+A request may arrive twice, also at two hosts; the second time the host finds the work done. Threads:
 its own, which takes the append token of one partition at a time; and one for each request that waits for a
 disk, or for the owner of a log's lock, because requests for other logs must not wait for it.
 """
@@ -51,7 +51,7 @@ class Host:
         self._thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """End the threads after their present answers; each of them may call this itself."""
+        """Stop the threads when each has answered its present request; each of them may call this."""
         self._done.open()
         lib.seg_shared_ring(ffi.addressof(self._members.shared.header, "bell"))
         self._thread.join(seconds)
@@ -65,7 +65,7 @@ class Host:
             seen = header.bell
             try:
                 self.turn()
-            except Exception:  # guests wait for this thread, so an error with one request must not end it
+            except Exception:  # guests wait for this thread, so an error in one request must not stop it
                 log.exception("%s: what the members ask could not be answered", self._context.root)
             lib.seg_shared_wait(bell, seen, _LOOK_MS)
 
@@ -110,7 +110,7 @@ class Host:
             return answer_of(error)
         except OSError as error:
             return answer_of(StorageError(error.errno, error.strerror, error.filename))
-        except Exception as error:  # the thread goes on, as all guests wait for it
+        except Exception as error:  # the thread goes on, because all guests wait for it
             log.exception("%s: a guest's request could not be resolved", self._context.root)
             return answer_of(error)
         return AGAIN, 0, b""

@@ -27,7 +27,7 @@ class HostWriter(StoreWriter):
 
     shares = True
     on_host: Callable[[], object]
-    """Never called: only a `StoreGuest` can become the host, and calls its own."""
+    """Not used: a guest that becomes the host calls `StoreGuest.on_host`."""
 
     def __init__(
         self,
@@ -56,7 +56,9 @@ class HostWriter(StoreWriter):
 
     @property
     def is_lost(self) -> bool:
-        """Return whether nothing refers to the store any more: its guest, if this host was a guest before."""
+        """Return whether nothing refers to the store any more. If this host was a guest before, return
+        whether its `StoreGuest` was garbage collected.
+        """
         return super().is_lost if self._guest is None else self._guest() is None
 
     # --- opening --------------------------------------------------------------------------
@@ -91,7 +93,7 @@ class HostWriter(StoreWriter):
     # --- closing --------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """End the host's threads and the store's, because nothing refers to the store. The next open
+        """Stop the host's threads and the store's, because nothing refers to the store. The next open
         recovers.
         """
         if hasattr(self, "host"):
@@ -110,7 +112,7 @@ class HostWriter(StoreWriter):
                 self._member_sharing.members.lead(leads=False)  # this member may go on as a guest
             super().let_go()
             if hasattr(self, "socket"):
-                # after the lock is free: members try to take it as soon as their connection ends
+                # after the lock is released, because members try to take it when their connection is closed
                 self.socket.close()
         finally:
             if self.sharing is not None and self._member_sharing is None:

@@ -20,9 +20,10 @@ from segstore.storage.meta.group_configs import GROUP_CONFIGS, GroupConfigs
 from segstore.storage.meta.scram_credentials import SCRAM, Credentials
 from segstore.storage.meta.sealed_file import PRODUCER_ID
 
-_IDS, _APART = 1000 << 22, 16
-"""A copied store skips ids, so that no other copy of it hands out the same ones: a random 16-bit number of
-`_IDS` steps, each 1000 << 22 ids. Blocks of ids begin at multiples of 1,000.
+_IDS, _STEP_BITS = 1000 << 22, 16
+"""A copied store raises its first free producer id by a random multiple of `_IDS`, from 1 to 2^`_STEP_BITS`
+times, so that no other copy hands out the same ids. `_IDS` is a multiple of 1,000, because blocks of ids
+begin at such multiples.
 """
 
 
@@ -111,15 +112,16 @@ class KeptFiles:
             raise
 
     def skip_producer_ids(self) -> None:
-        """Skip the producer ids that another copy of this store may hand out: two producers with the same id
-        would take each other's batches for duplicates. If the file is damaged, nothing is skipped, and ids
-        continue above those in the logs. Nothing is done if the disk is full. Raises OSError.
+        """Skip the producer ids that another copy of this store may hand out. Else two producers with the
+        same id might meet, and their batches would be taken for duplicates. If the file is damaged, nothing
+        is skipped, and ids continue above those in the logs. Nothing is done if the disk is full. Raises
+        OSError.
         """
         first = self.producer_id()
         if first is None and PRODUCER_ID.damage(self._files, self._root):
             return
-        first = (first or 0) + (1 + secrets.randbits(_APART)) * _IDS
-        if first > INT64_MAX >> 1:  # ids of a late generation, without room for another jump
+        first = (first or 0) + (1 + secrets.randbits(_STEP_BITS)) * _IDS
+        if first > INT64_MAX >> 1:  # so many copies were made that a further jump may run past the largest id
             return
         try:
             PRODUCER_ID.write(self._files, self._root, first)

@@ -1,8 +1,9 @@
 """`Leadership`: a primary leads while it holds a lease, and takes no appends while it does not.
 
-The leader epoch is the fencing token. An answer with the same token is a renewal, also a late one: no other
-process has held the lease in between. After a new token another process may have held it: then a primary with
-a registered standby leads only once the standby has shown that it still follows. On disk are the epochs only.
+The leader epoch is the fencing token. If the lease returns the same token, it is renewed, even if it had
+expired, because no other process has held it in between. If it returns a new token, another process may have
+led. Then a primary with a registered standby leads only after the standby has shown that it still follows. On
+disk are the epochs only.
 
 Threads: that of the lease, and the store's scheduler; any thread may call `begin` and `close`.
 """
@@ -81,11 +82,11 @@ class Leadership:
             log.warning("the lease is held: this store leads, fencing token %d", token)
 
     def _may_lead(self, token: int) -> bool:
-        """Begin a term under a new token, if no other process can have led before it. Raises
-        InvalidArgumentError.
+        """Begin a term under a new token, and return True; return False if the standby may have led since the
+        last token. Raises InvalidArgumentError.
         """
         known = self._primary.largest_epoch()
-        if token != known:  # if they are equal, this store has led under this token already
+        if token != known:  # if token and epoch are equal, this store has led under this token already
             check_above(token, known)
             if not self._follows(token):
                 self._let_go(
@@ -109,7 +110,7 @@ class Leadership:
             self._let_go(f"its lease is not held: {error}")
 
     def _look(self) -> None:
-        """End the term if it has expired because the lease does not answer."""
+        """Stop leading if the term has expired, because the lease was not renewed."""
         with self._lock:
             if self._leads and now() >= self._term.until:
                 self._let_go(f"its lease was not renewed for {self._deadline:g} s")

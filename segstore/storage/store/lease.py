@@ -69,8 +69,8 @@ class LeaseWatch:
         """The error of the last call, or the refusal of its token; None after a success."""
 
     def start(self) -> None:
-        """Start the thread. It ends after `done` was opened, at the next `soon` or the end of
-        the interval.
+        """Start the thread. After `done` was opened, the thread stops at the next `soon`, or when
+        the interval is over.
         """
         Background(self._run, "segstore-lease").start()
 
@@ -91,7 +91,7 @@ class LeaseWatch:
             self._missed(error)
 
     def wait(self, seconds: float) -> None:
-        """Wait for the thread's end."""
+        """Wait until the thread has stopped."""
         self._ended.wait(seconds)
 
     def _run(self) -> None:

@@ -101,7 +101,7 @@ class PartitionLog(PublicNames):
     aborted_transactions: AbortedTransactions
     context: StoreContext
     source: Partition | ReadOnlyPartition
-    """The log of this process or another writer's; in a replicated store that of the leader."""
+    """The log, which this process or another one writes; in a replicated store the leader's log."""
     store: object
 
     has_replicas = False
@@ -178,8 +178,8 @@ class PartitionLog(PublicNames):
         return -1 if found is None else found
 
     def nearest(self, rack: str, offset: int) -> PartitionLog:
-        """Return the log from which a consumer in `rack` reads `offset`: this one, as there are
-        no replicas.
+        """Return the log from which a consumer in `rack` reads `offset`: this one, because there are no
+        replicas.
         """
         return self
 
@@ -378,10 +378,10 @@ class PartitionLog(PublicNames):
         return append_as_leader(self._leading(wanted), batch, wanted, verified, allow_zstd, self._name)
 
     def exchange_produce(self, sock: int, exchange: NativeExchange) -> bool | None:
-        """Receive a Produce request from a non-blocking socket, and append it as `append_as_leader` does, by
-        one call of C, if it has the form of the earlier requests. Return True if it is answered, False if the
-        exchange holds the received bytes, and None if nothing was received and the caller must receive the
-        request itself. Raises StorageError.
+        """Receive a Produce request from a non-blocking socket, and append its batch in C by the rules of
+        `append_as_leader`. Return True if the request was answered; False if it was received, and the caller
+        must handle the bytes in `exchange`; None if nothing was received, and the caller must receive it.
+        Raises StorageError.
         """
         source = self.source
         if self._internal or self.context.closed or not isinstance(source, Partition):
@@ -398,8 +398,8 @@ class PartitionLog(PublicNames):
         return (source.acks is not None and acks == -1) or source.config.flush_messages != arguments.INT64_MAX
 
     def _leading(self, acks: Acks) -> Partition:
-        """Return the partition for an append with these `acks`, whose timeout limits the wait
-        for a leader.
+        """Return the partition for an append. The timeout in `acks` limits the wait for a
+        leader.
         """
         return self.partition_for_write()
 
@@ -621,8 +621,8 @@ class PartitionLog(PublicNames):
                 view = self._views.view
                 return use(view)
             except FileNotFoundError as error:
-                # A new view without the missing segment starts the count anew: then retention overtakes the
-                # reader again and again, but the log exists.
+                # If the new view lacks the missing segment, count anew: the log exists, but retention
+                # removes segments faster than this reader reads them.
                 tries = 1 if view is not None and view.lacks(missing) else tries + 1
                 missing = view
                 if tries == _TRIES:
@@ -630,8 +630,8 @@ class PartitionLog(PublicNames):
                 if isinstance(self.source, ReadOnlyPartition):
                     self.source.refresh()
             except CorruptRecordError:
-                # Segments that a live writer has just removed look like a gap: only a second look shows the
-                # difference.
+                # If a live writer has just removed a segment, its view looks damaged. Only damage is still
+                # found in a second view.
                 if doubted or not isinstance(self.source, ReadOnlyPartition):
                     # raises StoreClosedError if the name and its files belong to a new topic
                     _ = self._views.view
@@ -693,9 +693,9 @@ class PartitionLog(PublicNames):
 
     def _check_not_shown(self, view: LogView, offset: int) -> None:
         """Raise OffsetOutOfRangeError, unless `offset` lies between the high watermark and the log end offset
-        of a replica: its readers wait there (R39).
+        of a replica, because its readers wait there (R39).
         """
-        # Readers may have seen the offset: after a kill of the writer the high watermark may go back.
+        # A reader may have been given this offset before: a killed writer's high watermark may go back.
         source = self.source
         is_replica = not isinstance(source, Partition) or source.visible.is_replica
         if not is_replica or not view.end_offset < offset <= self.log_end_offset:
@@ -716,10 +716,10 @@ class PartitionLog(PublicNames):
 
         The stretch is empty at the log's end, which for `read_committed` is the last stable offset. Its file
         stays readable until `release`, also if retention or compaction removes it. No byte of the records is
-        read, and no CRC checked: a client does that. If the stretch has batches of transactions,
-        `read_committed` needs the control batches of the whole log: the unread ones are read now, unless they
-        lie among more than `max_searched` offsets. Then `aborted` is None, for threads that must not wait.
-        `whole`: the reader is a replica, which reads up to the log end offset (R14).
+        read, and no CRC is checked, because the client does that. If the stretch has batches of transactions,
+        `read_committed` needs the control batches of the whole log, and those that were not read yet are read
+        now. If more than `max_searched` offsets were not read yet, `aborted` is None instead, for threads
+        that must not wait. `whole`: the reader is a replica, which reads up to the log end offset (R14).
 
         Raises OffsetOutOfRangeError, CorruptRecordError if a batch header at `offset` is damaged,
         StorageError, StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError.
@@ -746,7 +746,8 @@ class PartitionLog(PublicNames):
 
     def exchange_fetch(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Receive a Fetch request from a non-blocking socket, and answer it if C copies its batches from the
-        open file of one segment. Returns as `exchange_produce` does. Raises nothing.
+        open file of one segment. Return True if it was answered, False if `exchange` holds the received
+        bytes, None if nothing was received. Raises nothing.
         """
         context = self.context
         if context.closed or not context.here[0]:
@@ -830,11 +831,11 @@ class PartitionLog(PublicNames):
         return self.with_view(send)
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later; None without
-        such a record.
+        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later; None if there
+        is none.
         """
         self.context.check_open()
-        # -1 stands for no timestamp, and no record has a smaller one.
+        # The timestamp -1 means none, and no record has a smaller one.
         timestamp = max(arguments.whole("timestamp_ms", timestamp_ms, None), -1)
         return self.with_view(lambda view: read.offset_for_time(view, timestamp))
 

@@ -51,7 +51,8 @@ Content = tuple[str, bytes]
 
 
 class PartitionLoader:
-    """Makes partitions' directories, and opens partitions for writing by the checkpoints and published ends.
+    """Makes partitions' directories, and opens partitions for writing, with the offsets of the checkpoints
+    and the published ends.
 
     Threads: one at a time, under the store's lock. `clean` is true if no partition needs recovery; `left` is
     the state in which the store was found; `expiration_ms` is the time after which unused producer ids are
@@ -74,15 +75,15 @@ class PartitionLoader:
         self._ends, self._checkpoints = ends, checkpoints
         self.clean, self._left, self._expiration_ms = left.clean, left, expiration_ms
         self.sync = False
-        """Whether a standby must have a record before readers see it: the store is a primary in sync mode,
-        and each partition has a high watermark of its own.
+        """Whether the store is a primary in sync mode: each partition has a high watermark, and readers see a
+        record only after the standby has it.
         """
         self.owed = OwedEpochs()
         self.sharing: Sharing | None = None
         """The shared file's log ends, for logs that an earlier host has left open."""
         self.adopted: set[TopicPartitionKey] = set()
-        """Partitions with a staged append that an earlier host adopted and did not yet publish: their files
-        may end after the end in the shared file.
+        """Partitions with a staged append that an earlier host adopted and did not publish yet. Their files
+        may have records above the end in the shared file.
         """
         self._made: set[TopicPartitionKey] = set()
         self.recovered: list[Recovered] = []
@@ -114,7 +115,7 @@ class PartitionLoader:
         epochs = os.path.join(directory, names.LEADER_EPOCHS)
         if not files.exists(epochs) or not files.size(epochs):
             self._context.make_way(epochs)
-            # A replica never begins an epoch by itself (R7): a leader's epoch is the first one.
+            # A replica never begins an epoch by itself (R7); its first epoch comes from a leader.
             contents.append((epochs, format_leader_epochs([] if self._replicated else [(0, 0)])))
         if not any(names.parse_segment_file(n) for n in files.listdir(directory)):
             create_segment(self._context.pool, directory, 0, info.settings)
@@ -165,8 +166,8 @@ class PartitionLoader:
         if self.sharing is not None and left is not None and (info.name, partition) not in self.adopted:
             from segstore.storage.store.takeover import cut_to, expected_of
 
-            # Read before the files: a stopped guest that continues now cuts its file, and removes its sealed
-            # end.
+            # Read the sealed ends before the files: a stopped guest that continues now cuts its file, and
+            # then removes its sealed end.
             ends = self.sharing.sealed(self._ends.claim(key), key)
             expected = expected_of(left, expected)._replace(ends=ends)
             cut_to(context, directory, left.end)
@@ -184,7 +185,7 @@ class PartitionLoader:
         epochs = self._begin_epoch(directory, opened, expected.clean, published, step)
         self.owed.begun(key)
         if self._replicated and opened.end_offset < expected.recovery_point:
-            # Records after the log end offset will not be synced, although the recovery point is above it.
+            # Lower the recovery point to the log end offset: the next records there are not synced yet.
             points = self._checkpoints.recovery_points
             points.update({(info.name, partition): opened.end_offset})
         self._report(directory, opened, expected)
@@ -205,7 +206,7 @@ class PartitionLoader:
             layout = (left.end.layout + 1) % _LAYOUTS
         publisher = Publisher(self._ends, key, epochs.current)
         high_watermark = self._high_watermark((info.name, partition)) if self._replicated else None
-        if self.sync:  # after a kill, too, readers see all records that they have seen before
+        if self.sync:  # after a kill, readers must still see all records that they have seen before
             shown = 0 if published is None else published.high_watermark
             high_watermark = max(self._high_watermark((info.name, partition)), shown)
         state = LogState(opened, epochs, producers, layout, high_watermark)
@@ -219,7 +220,7 @@ class PartitionLoader:
         return self._checkpoints.lines(names.HIGH_WATERMARKS).get(key, 0)
 
     def _report(self, directory: str, opened: Opened, expected: Expected) -> None:
-        """Report repairs of the log, and for two sources that disagree which one was believed."""
+        """Report repairs of the log, and offsets on which checkpoints and published ends differ."""
         messages = (*expected.told, *opened.told)
         for message in messages:
             log.warning("%s: %s", directory, message)
@@ -231,7 +232,9 @@ class PartitionLoader:
             self.recovered.append(done)
 
     def _report_lost_producers(self, directory: str, base: int) -> None:
-        """Report that producer ids without batches in the log are lost, as there is no sound snapshot."""
+        """Report that producer ids without batches in the log are lost, because there is no sound
+        snapshot.
+        """
         path = os.path.join(directory, names.segment_file(base, names.SNAPSHOT))
         done = "producers are known by the batches that are left: one that has none is taken for a new one"
         self._context.tell(path, "there is no sound snapshot, and the log does not begin at offset 0", done)
@@ -241,13 +244,13 @@ class PartitionLoader:
         flushed = checkpoints.recovery_points.get(key)
         # A follower copies gaps from its leader, also above its own recovery point.
         known = flushed if self._left.gaps_known and not self._replicated else None
-        # After a failed sync the complement of the recovery point is published.
+        # A negative recovery point is published after a failed sync (the complement of the true one).
         suspect = published.recovery_point < 0 if published is not None else self._ends.doubted
         checked = published is not None and self._ends.was_checked
         recovery_point = flushed or 0
         if published is not None:
-            # The checkpoint is older than the published end. Published ends without a check prove nothing:
-            # then the larger of the two offsets is taken.
+            # The published recovery point is newer than the checkpoint's. If the published ends have no
+            # checksum, the larger offset of the two is taken.
             recovery_point = published.synced if checked else max(recovery_point, published.synced)
         return Expected(
             clean=self.clean or key in self._made,
@@ -281,7 +284,8 @@ class PartitionLoader:
         checkpoint_start = self._checkpoints.log_starts.get(key)
         checked = self._checkpoints.is_checked(names.LOG_STARTS, key)
         if self._replicated and checked and checkpoint_start is not None:
-            return checkpoint_start  # the checkpoint is newer: it decides whether the log was begun anew
+            # The checkpoint is newer: a replica writes the checkpoint before it begins its log anew.
+            return checkpoint_start
         taken = agreed_start(checkpoint_start, checked, published, self._ends.was_checked)
         # A kill between checkpoint and publication leaves the smaller offset published.
         behind = published is not None and published.start < (checkpoint_start or 0) and not self.clean
@@ -294,7 +298,7 @@ class PartitionLoader:
 
     def _doubt(self, key: int, published: Ends | None) -> None:
         """Note that a sync in recovery failed, for the next recovery in this or another process."""
-        # The bytes that this recovery has read may not be on disk: the next one writes them again.
+        # The bytes that this recovery has read may not be on disk, so the next recovery writes them again.
         if published is None:
             self._ends.doubt()
         elif published.recovery_point >= 0:
@@ -302,8 +306,8 @@ class PartitionLoader:
             self._ends.publish([self._ends.claim(key)], [doubted])
 
     def _put_aside(self, directory: str) -> None:
-        """Move away each name of a segment's index, snapshot or temporary file that is no regular file: these
-        files can be made anew from the log. Raises OSError.
+        """Move away each name of a segment's index, snapshot or temporary file that is no regular file; these
+        files are made anew from the log. Raises OSError.
         """
         for name in sorted(self._context.files.irregular(directory)):
             parsed, path = names.parse_segment_file(name), os.path.join(directory, name)
@@ -316,16 +320,16 @@ class PartitionLoader:
         self, directory: str, opened: Opened, clean: bool, published: Ends | None, step: int
     ) -> LeaderEpochs:
         """Return the leader epochs of a partition, durable before any append. A new latest epoch begins after
-        an unclean shutdown, if the file was damaged, and in a restored store, by a `step` above 0. Epochs
-        below the log start offset, which a crash may leave, are removed. A replica begins no epoch: its
-        epochs are only cut to its log (R7; Kafka: LogLoader).
+        an unclean shutdown, if the file was damaged, or if `step` is above 0, as it is in a restored store.
+        Epochs below the log start offset, which a crash may leave, are removed. A replica begins no epoch:
+        its epochs are only cut to its log (R7; Kafka: LogLoader).
         """
         path = f"{directory}/{names.LEADER_EPOCHS}"
         epochs, wrong = load_epochs(self._context.files, path, opened, replicated=self._replicated)
         latest, changed = epochs.latest, False
         if self._replicated:
             changed = epochs.truncate_from_start(opened.start_offset) or bool(wrong)
-            # after the cut at the start: an empty log has no epoch
+            # after the cut at the start, so that an empty log is left with no epoch
             epochs.truncate_from_end(opened.end_offset)
             changed |= epochs.latest != latest
         elif latest is None or wrong or step or not clean or opened.recovered is not None:
@@ -443,14 +447,14 @@ class Partitions:
             high_watermark,
             quarantine,
             lambda offset: self._cut((info.name, partition), offset),
-            # The caller holds `naming`, and the partition exists: a deletion waits for `naming`, and then
-            # removes the line.
+            # The caller holds `naming`, so the partition exists. A deletion waits for `naming`, and removes
+            # the line then.
             lambda offset: self._checkpoints.log_starts.update({(info.name, partition): offset}),
         )
 
     def _cut(self, key: TopicPartitionKey, end: int) -> None:
         """Lower the recovery point and the cleaner's offset to `end`, durably, before a replica's log is cut
-        there: the next records there are neither synced nor compacted (Kafka:
+        there, because the next records there are neither synced nor compacted (Kafka:
         LogCleaner.maybeTruncateCheckpoint).
         """
         changes: dict[str, dict[TopicPartitionKey, int | None]] = {names.RECOVERY_POINTS: {key: end}}
@@ -586,5 +590,5 @@ class Partitions:
         return errors
 
     def is_clean(self) -> bool:
-        """Return whether no partition is broken, and none leaves work to the next open."""
+        """Return whether no open partition has failed or needs recovery at the next open."""
         return not self._broken and all(p.is_clean() for p in self._open.values())

@@ -1,8 +1,8 @@
 """`Primary`: a store with a standby. It keeps the standby's registration, its fetch offsets, and the fence by
 which the standby takes over (REPLICATION 7.4; Kafka: the controller's registrations, and BeginQuorumEpoch).
 
-On disk are `.segstore/standby` and `.segstore/fence`. A store without a registration has no cost for this in
-its appends. Threads: any; changes are made one at a time.
+On disk are `.segstore/standby` and `.segstore/fence`. If no standby is registered,
+appends cost no more than in other stores. Threads: any; changes are made one at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from segstore.storage.store.partitions import Partitions
 
 log = Logger("segstore")
-_STEP_BITS = 36  # of an int64, which is enough for 2^26 registrations
+_STEP_BITS = 36  # bits of a step between broker epochs; an int64 has room for 2^26 steps
 STANDBY_ID = 2
 """The standby's node id on the wire; the primary's is 1."""
 _Key = tuple[str, int]
@@ -182,8 +182,8 @@ class Primary:
         return made.broker_epoch
 
     def hands_over(self, directory_id: str, sync: bool) -> bool:
-        """Return whether the standby that has fenced this store still fetches its tail: after a lost
-        connection it may register anew.
+        """Return whether this standby has fenced the store, and is still registered in this mode: it fetches
+        the last records, and may register anew after a lost connection.
         """
         held, fence = self.registration, self.fence
         known = (held.directory_id, held.sync) == (directory_id, sync)
@@ -201,7 +201,8 @@ class Primary:
             self.registration = made
             for partition in partitions.all_open():
                 with partition.token:
-                    # First: an append above the high watermark must find the acks that it waits for.
+                    # Set the acks before the high watermark, because appends above the high watermark wait
+                    # for acks.
                     self._wait_for_standby(partition)
                     partition.visible.begin_replica(partition.segments.next_offset)
 
@@ -317,11 +318,11 @@ class Primary:
         if held.is_there and keeper is not None:
             away = self._away()
             self._log_loss(away, held.sync)
-            with suppress(SegstoreError):  # a topic may have been deleted: the next note does without it
+            with suppress(SegstoreError):  # a topic may have been deleted; the next note leaves it out
                 keeper.note(held.directory_id, away, self.lags())
 
     def _log_loss(self, away: str, sync: bool) -> None:
-        """Log the loss of the standby, unless the store was demoted, and its return."""
+        """Log that the standby is lost, unless the store was demoted, or that the standby has returned."""
         last = self._opened_ms if self._fetched_ms is None else self._fetched_ms
         is_lost = bool(away) and self.fence is None and _now_ms() - last > self._lag_time_max_ms
         was_lost, self._is_lost = self._is_lost, is_lost
@@ -353,8 +354,8 @@ class Primary:
         return f"{self._context.root} takes no appends: {why}"
 
     def let_go(self, why: str) -> None:
-        """Refuse all changes with the reason `why`, and fail the appends that wait for acks=all: the lease
-        term is over.
+        """Refuse all changes with the reason `why`, and fail the appends that wait for acks=all, because the
+        lease term is over.
         """
         with self._changing:
             self._close_by(why)
@@ -367,7 +368,7 @@ class Primary:
                 partition.acks.demote()
 
     def go_on(self) -> None:
-        """Take changes again: the lease term has begun, or is renewed."""
+        """Take changes again, because the lease term has begun, or is renewed."""
         with self._changing:
             if self.fence is not None:
                 return
@@ -385,7 +386,7 @@ class Primary:
 
     @property
     def is_followed(self) -> bool:
-        """Return whether the standby has fetched since `ask_standby`, or there is none."""
+        """Return whether the standby has fetched since `ask_standby`; True if there is no standby."""
         return self._reregister_above is None or not self.registration.is_there
 
     def begin_epochs(self, epoch: int) -> None:

@@ -16,7 +16,7 @@ from segstore.storage.store.believed_ends import BelievedEnds
 
 
 class _KnownEnds(NamedTuple):
-    """The published ends of a partition as they were returned, and the glance that shows whether they
+    """The published ends that `ends` returned last, and the `EndsGlance` that shows whether they have
     changed.
     """
 
@@ -36,14 +36,15 @@ class PublishedPartition:
         self._directory = topic_files.partition_path(info.name, number)
         self._key = slot_key(info.topic_id, info.name, number)
         self._known: _KnownEnds | None = None
-        # log start offsets by the published one, and without one by the identities of the files that have it
+        # log start offsets, by the published offset; `_unpublished`: by the identities of the files read
+        # instead
         self._starts: dict[int, int] = {}
         self._unpublished: dict[tuple[object, ...], int] = {}
         # id and inode of the directory when it last belonged to this topic
         self._own_mark: tuple[str, int] | None = None
 
     def ends(self) -> Ends | None:
-        """Return the published ends; None if they don't count, or lack the partition."""
+        """Return the published ends; None if they are not the last writer's, or lack the partition."""
         ends, last = self._ends.known(), self._known
         if ends is None:
             return None
@@ -63,8 +64,8 @@ class PublishedPartition:
         return shown
 
     def log_start(self) -> int:
-        """Return the log start offset if no end is published. The files that have it are read again when one
-        of them was replaced.
+        """Return the log start offset if no end is published. The files that have this offset are read again
+        if one of them was replaced.
         """
         seen = tuple(self._identity(os.path.join(self._root, place)) for place in LOG_START_FILES)
         if seen not in self._unpublished:
@@ -72,7 +73,9 @@ class PublishedPartition:
         return self._unpublished[seen]
 
     def ends_count(self) -> bool:
-        """Return whether the published ends count, or will once a writer that has the store has opened it."""
+        """Return whether the published ends are the last writer's, or will be when the present writer has
+        opened the store.
+        """
         return self._ends.believed() is not None or self._ends.have_writer()
 
     def exists(self) -> bool:
@@ -86,9 +89,9 @@ class PublishedPartition:
         )
 
     def has_directory(self) -> bool:
-        """Return whether the directory still belongs to this topic. The id in the directory is compared, and
-        if that differs, the id in the topic's settings. Topics of old brokers, without ids, can't be
-        distinguished.
+        """Return whether the directory still belongs to this topic. The directory belongs to this topic if
+        its topic id is the same; if it differs, if the id in the topic's settings is the same. Topics of old
+        brokers, without ids, can't be distinguished.
         """
         found_id = self._topic_files.told_id(self._info.name, self._number)
         if found_id == self._info.topic_id:

@@ -37,8 +37,8 @@ _PATIENCE = 50  # looks, one ms apart, at a writer that is opening or closing th
 
 
 class _Topics(NamedTuple):
-    """The topics found at these time stamps of the root and the settings directory. `names` are the partition
-    directories, unchanged since `since_ns`.
+    """The topics, read when the root and the settings directory had the time stamps `version`. `names` are
+    the partition directories, unchanged since `since_ns`; `settled`: a later change must move a stamp.
     """
 
     version: tuple[int, int]
@@ -67,18 +67,18 @@ class StoreReader:
 
     @property
     def host_pid(self) -> int:
-        """Return the pid of the process that holds the store's lock, 0 without one."""
+        """Return the pid of the process that holds the store's lock; 0 if there is none."""
         return self.context.files.lock_holder(os.path.join(self.context.root, names.LOCK)) or 0
 
     def members(self) -> list[StoreMember]:
-        """Return an empty list: the store is not shared."""
+        """Return an empty list, because the store is not shared."""
         return []
 
     @property
     def topics(self) -> dict[str, TopicInfo]:
         """Return all topics by name. Raises OSError, CorruptCheckpointError."""
-        # The stamps are read first, so that a later change is seen next time. A fresh stamp proves nothing: a
-        # change within the same clock tick of the file system would not move it.
+        # The stamps are read first, so that a later change is seen next time. A fresh stamp proves nothing,
+        # because a change within the same clock tick of the file system would not move it.
         now, version, topics = time.time_ns(), self._topic_files.version(), self._topics
         if version == topics.version and topics.settled and now - max(version) > _TICK_NS:
             return topics.found
@@ -123,14 +123,14 @@ class StoreReader:
             return self._followers[key]
 
     def writing(self) -> WritingSide:
-        """Raise ReadOnlyError: this process has no writing side."""
+        """Raise ReadOnlyError, because this process has no writing side."""
         raise ReadOnlyError(f'{self.context.root} is open with mode="r"')
 
     def flush(self) -> None:
         """Do nothing: a reader has appended nothing."""
 
     def appender(self, topic: str, partition: int) -> Partition | None:
-        """Return None: nothing appends to a store that is open for reading."""
+        """Return None, because nothing appends to a store that is open for reading."""
         return None
 
     def _follow(self, info: TopicInfo, partition: int) -> ReadOnlyPartition:
@@ -161,8 +161,8 @@ class StoreReader:
         return -1 if ends is None else ends.news
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Sleep until there is a publication after `publications` was `seen`, or `seconds` have passed. A
-        broker publishes nothing: then this sleeps for POLL_SECONDS at most.
+        """Sleep until there is a publication after `publications` was `seen`, or `seconds` have passed. In a
+        broker's directory, where nothing is published, this sleeps for POLL_SECONDS at most.
         """
         ends, me = self._ends.believed(), threading.get_ident()
         if ends is None:
@@ -193,16 +193,16 @@ class StoreReader:
         followed.outdated = mapped != (followed.memory, followed.shared)
         return not followed.outdated
 
-    @calls_out  # as `Store.wait_for`
+    @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
         """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
         passed. Return the result of `FollowedEnds.wait`, or LOOK. The sleep is longer while a live writer has
-        the store, as only the writer changes the ends.
+        the store, because only the writer changes the ends.
         """
         if not self._ends.are_fresh() and not self._follows(followed):
             return LOOK
         me, blind = threading.get_ident(), _BLIND_SECONDS
-        self._waiting.append(me)  # as in `wait`
+        self._waiting.append(me)  # before `closed` is read, for the reason in `wait`
         try:
             if self.context.closed:
                 return LOOK
@@ -227,7 +227,7 @@ class StoreReader:
         self._ends.wake()
 
     def abandon(self) -> None:
-        """End the store's threads, because nothing refers to the store."""
+        """Stop the store's threads, because nothing refers to the store."""
         self.context.scheduler.close()
 
     @property

@@ -17,7 +17,7 @@ from segstore.storage.store.writer import let_go_of_lost
 
 _PAUSE = 0.01  # seconds
 _LEAST = 5.0
-"""Seconds for which an open waits at least while another process opens or closes the store."""
+"""The least number of seconds that an open waits for a process that opens or closes the store."""
 
 
 def open_shared(
@@ -70,7 +70,9 @@ def _join(context: StoreContext, config: StoreConfig, *, may_host: bool) -> Stor
 
 
 def _let_go_of_lost(context: StoreContext) -> None:
-    """Close a host of this process that Ctrl-C has left without a reference: else this open would join it."""
+    """Close a host of this process that Ctrl-C has left without a reference, so that this open does not join
+    it.
+    """
     file = SharedFile.view(context.files, context.root)
     slot = -1 if file is None else int(file.header.host_slot)
     if file is not None and slot >= 0 and file.member(slot).pid == context.pid:

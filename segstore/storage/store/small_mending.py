@@ -35,7 +35,8 @@ def mend_small(context: StoreContext, there: Collection[str]) -> None:
     if f"{names.OURS}/{names.SWEEPS}" in there and (wrong := SWEEPS.damage(context.files, context.root)):
         path = SWEEPS.path(context.root)
         context.remake(path, SWEEPS.pack({}), wrong, "nothing: it is known of no sweep any more")
-    # If one of these is missing, it is made when it is next needed: the producer id from the ids in all logs.
+    # If one of these files is missing, it is made when it is next needed; the producer id is taken from all
+    # logs.
     for each in (PRODUCER_ID, CLUSTER_ID):
         if f"{names.OURS}/{each.name}" in there:
             _move(context, each.path(context.root), each.damage(context.files, context.root))
@@ -67,7 +68,7 @@ def _mend_quotas(context: StoreContext) -> None:
 
 
 def _mend_copies(context: StoreContext, copies: Copies[Any]) -> bool:
-    """Rewrite the damaged copy from the sound one; return whether the sound one has no checksum."""
+    """Rewrite a damaged copy from the sound copy; return whether the sound copy has no checksum."""
     try:
         right, wrong = copies.look()
     except (CorruptCheckpointError, StorageError):

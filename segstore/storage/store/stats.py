@@ -52,7 +52,7 @@ class PartitionStats(NamedTuple):
     that was not compacted yet, None if the topic is not compacted (Kafka: LogToClean.cleanableRatio);
     `swept_ms` is in ms since the epoch, -1 for never; `deleted_bytes` and `compacted_bytes` are the bytes
     that retention and compaction have freed. `error` is the first of these that applies: the error of reading
-    the partition, the full disk with its time, the error of the last sweep; None without one.
+    the partition, the full disk with its time, the error of the last sweep; None if none applies.
     """
 
     topic: str
@@ -142,12 +142,12 @@ def _of_view(
 
 
 def dirty_ratio(view: LogView, cleaned: int) -> float:
-    """Return the part of the sealed segments' bytes at and after offset `cleaned`; 0 without
-    sealed segments.
+    """Return the part of the sealed segments' bytes at and after offset `cleaned`; 0 if there is no sealed
+    segment.
     """
     sealed = range(len(view.segments) - 1)
     total = sum(map(view.end_of, sealed))
-    # An offset outside of the log belongs to another log: then all is dirty, as for the cleaner.
+    # An offset outside of the log belongs to another log; then, as for the cleaner, the whole log is dirty.
     first = view.slot(cleaned) if view.start_offset <= cleaned <= view.end_offset else 0
     return sum(view.end_of(slot) for slot in sealed if slot >= first) / total if total else 0.0
 
@@ -169,16 +169,16 @@ def _count(view: LogView, files: Files) -> int:
     for slot, segment in enumerate(view.segments):
         end, sparse = view.end_of(slot), not segment.may_be_old
         for step in walk_past_damage(files, segment.handle, end, check_crcs=False, sparse=sparse):
-            batches = step.batches if sparse else _looked_into(step, segment.path)
+            batches = step.batches if sparse else _with_inner_counts(step, segment.path)
             seen = (batches["attributes"] & CONTROL_FLAG) == 0
             seen &= (batches["last_offset"] >= start) & (batches["last_offset"] < view.end_offset)
-            # Of the batch that holds the log start offset only the offsets from there on may count.
+            # In the batch that holds the log start offset, no offset below that one is counted.
             room = batches["last_offset"][seen] - start + 1
             count += int(np.minimum(batches["count"][seen], room).sum(dtype=np.int64))
     return count
 
 
-def _looked_into(step: ScanStep, path: str) -> NDArray[np.void]:
+def _with_inner_counts(step: ScanStep, path: str) -> NDArray[np.void]:
     """Return the batch headers of a step, each wrapper message with its number of inner records."""
     batches = step.batches.copy()
     wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)
@@ -321,7 +321,8 @@ def prometheus_family(family: Family) -> Any:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     metric, labels, samples = family
-    # Not Counter: it would report the time of this call as the time when the counter began at 0.
+    # prometheus-client's Counter is not used, because it would report that the counter began at 0 in this
+    # call.
     kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
     made: Any = kinds[metric.kind](metric.prometheus, metric.doc, labels=labels)
     for sample in samples:

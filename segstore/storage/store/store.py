@@ -190,7 +190,7 @@ def _make_root(files: Files, root: str) -> None:
 
 
 def _warn_of_strangers(files: Files, root: str, held: set[str], mode: str) -> None:
-    """Log a warning for a directory with other files and no store: its path may be a mistake."""
+    """Log a warning for a directory with other files and no store, because its path may be a mistake."""
     if others := strangers(files, root, held):
         fate = "a store is made beside them" if mode == "rw" else "it is read as a store without topics"
         log.warning("%s: holds no store, but other files, as %s: %s", root, ", ".join(others[:3]), fate)
@@ -369,8 +369,8 @@ class Store(PublicNames):
         return find_topic(topics, name) if name in topics else None
 
     def own_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Return a topic of the engine's own, and create it if it is missing. Other callers may create it at
-        the same time; in a replicated store a creation may succeed after its caller's timeout. Raises the
+        """Return an internal topic of the engine, and create it if it is missing. Other callers may create it
+        at the same time; in a replicated store a creation may succeed after its caller's timeout. Raises the
         errors of `create_topic`, except TopicAlreadyExistsError.
         """
         return made_or_found(
@@ -380,7 +380,7 @@ class Store(PublicNames):
         )
 
     def _create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Create a topic, also one of the engine's own."""
+        """Create a topic, which may be an internal one."""
         with os_errors():
             if self.context.writable and not self.keeps and name in self.engine.topics:
                 # ensure_topic() catches this
@@ -399,7 +399,7 @@ class Store(PublicNames):
         return self._alter_topic(name, config)
 
     def _alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Change settings of a topic, also of one of the engine's own."""
+        """Change settings of a topic, which may be an internal one."""
         with os_errors():
             return self.writer().topic_admin.alter(name, config)
 
@@ -423,14 +423,15 @@ class Store(PublicNames):
         self._delete_topic(name)
 
     def _delete_topic(self, name: str) -> None:
-        """Delete a topic, also one of the engine's own."""
+        """Delete a topic, which may be an internal one."""
         writer = self.writer()
         topics_before = writer.topics
         try:
             with os_errors():
                 writer.topic_admin.delete(name)
         finally:
-            # Also if the deletion failed midway: the next open finishes it, and the name may be used again.
+            # Forget the topic even if the deletion failed midway, because the next open finishes it, and the
+            # name may be used again.
             if writer.topics is not topics_before and name not in writer.topics:
                 info = topics_before.get(name)
                 self._forget(name, "" if info is None else info.topic_id)
@@ -557,7 +558,7 @@ class Store(PublicNames):
     def wait(self, seen: int, timeout_ms: float) -> None:
         """Sleep until there is a publication after `publications` was `seen`, or `timeout_ms` have passed.
 
-        Read `publications` first, then look for records, then wait: so no record is missed. The call may
+        Read `publications` first, then look for records, then wait, so that no record is missed. The call may
         return early. A writer in another process wakes readers too; a broker's log is looked at every 5 ms.
         Raises InvalidTypeError, InvalidArgumentError, StoreClosedError.
         """
@@ -567,8 +568,8 @@ class Store(PublicNames):
         self.engine.wait(count, seconds)
 
     def follow_ends(self, partitions: Sequence[tuple[str, int]]) -> FollowedEnds | None:
-        """Return the published ends of these partitions, for `wait_for`; None without published ends: then
-        only `wait` can wait for records.
+        """Return the published ends of these partitions, for `wait_for`; None if no ends are published, so
+        that only `wait` can wait for records.
         """
         topics = self.engine.topics
         if not all(topic in topics for topic, _ in partitions):
@@ -590,15 +591,15 @@ class Store(PublicNames):
         self.engine.wake()
 
     def nudge(self) -> None:
-        """Wake the threads in `wait`, although nothing was published: a client has changed something for
-        another.
+        """Wake the threads in `wait`, although nothing was published, because a client has changed something
+        for another.
         """
         self.writer().nudge()
 
     # --- all of it --------------------------------------------------------------------------
 
     def attach_client(self, client: StoreClient) -> None:
-        """Have `close` end this client of the store, as long as the client is referenced. Raises
+        """Have `close` close this client before the store. The store refers to the client only weakly. Raises
         StoreClosedError.
         """
         self._clients.attach(client)
@@ -718,18 +719,17 @@ class Store(PublicNames):
         return read_states(self.context.files, self.context.root)
 
     def close(self, timeout: float | None = None) -> None:
-        """End the store's clients, make all durable, and release the directory. A second call does nothing.
+        """Close the store's clients, make all durable, and release the directory. A second call does nothing.
 
         A guest of a shared store syncs its own appends, unless only the host can sync them.
 
         First consumers are closed, as by `Consumer.close`; then producers send the records in their buffers,
         and abort open transactions; then the store is closed. `timeout` is the time in seconds (a number of
-        at least 0, by default 30) that all clients together may take; with 0 unwritten records are not waited
-        for.
+        at least 0, by default 30) that all clients together may take; if it is 0, no client is waited for.
 
         Raises UnwrittenRecordsError, with their number, if records that producers had accepted could not be
-        written. This is logged too, also if an interrupt, or the exception that leaves a `with` block, is
-        raised instead. Raises StorageError: the next open recovers then, as it does after Ctrl-C in this
+        written. The error is logged too, even if an interrupt, or the exception that leaves a `with` block,
+        is raised instead. Raises StorageError: the next open recovers then, as it does after Ctrl-C in this
         call; the directory is released all the same. Raises InvalidArgumentError in a producer's callback;
         nothing was closed then.
         """
@@ -753,7 +753,7 @@ class Store(PublicNames):
             return self._clients.once(lambda: self._close_all(timeout, orderly))
         except Exception:
             raise
-        except BaseException:  # after an interrupt at any place the directory is released
+        except BaseException:  # wherever the interrupt came, the directory is released
             self.engine.close()
             raise
 
@@ -792,7 +792,7 @@ class Store(PublicNames):
                 closing.callback(attached.close)
 
     def __reduce__(self) -> NoReturn:
-        """Raise InvalidTypeError: another process opens the store by its path."""
+        """Raise InvalidTypeError, because a store can't be pickled: another process opens it by its path."""
         raise InvalidTypeError(
             f"{self!r} can't be pickled or copied: give its path to the other process, which opens it with "
             'mode="r", or serve the store'

@@ -1,9 +1,9 @@
 """The succession of a shared store's host: when the host dies or closes, a guest becomes the host (rules H1
 and H2 of docs/shared.md).
 
-Each member that may be host has a thread with a connection to the host. When the host ends, the kernel closes
-the connection, and each thread tries to take the store's lock. The first one gets it, so a stopped member
-delays nobody. Threads: its own.
+Each member that may be host has a thread with a connection to the host. When the host's process exits, the
+kernel closes the connection, and each thread tries to take the store's lock. The first one gets it, so a
+stopped member delays nobody. Threads: its own.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from segstore.storage.shared.members import Members, SharedMember
 from segstore.threads import Background, Latch
 
 log = Logger("segstore")
-_PAUSE, _LONGEST = 0.001, 0.008  # seconds between two tries, while a host starts or ends
+_PAUSE, _LONGEST = 0.001, 0.008  # seconds between two tries: the first, the largest
 _SOON, _LATE = 0.01, 1.0
-"""Seconds to wait for a host that does not listen: it may be starting, ending, or stopped."""
+"""Seconds to wait for a host that does not listen: it may be opening or closing the store, or be stopped."""
 _RETRY = 1.0
 """Seconds after which a member tries again to be host, if its disk failed."""
 
 
 class Succession:
-    """Waits for the host's end. `become()` opens the store as its host, and raises StoreLockedError if
-    another member is faster.
+    """Waits until the host closes or dies. `become()` opens the store as its host, and raises
+    StoreLockedError if another member is faster.
     """
 
     def __init__(self, context: StoreContext, members: Members, become: Callable[[], None]) -> None:
@@ -40,17 +40,17 @@ class Succession:
         self._done, self._ended = Latch(), Latch()
         self._thread = Background(self._run, "segstore-succession")
         self._closing = Mutex()
-        """Held while the event is closed, or written to: after the close its number may belong to another
-        file.
+        """Held while the event is closed or written to, because after the close its number may belong to
+        another file.
         """
         self._patience = _SOON
 
     def start(self) -> None:
-        """Start the thread, which ends when this process is the host."""
+        """Start the thread, which runs until this process is the host."""
         self._thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """End the thread; the thread itself may call this. May be repeated."""
+        """Stop the thread; the thread itself may call this. May be repeated."""
         with self._closing:
             if self._ended.is_open:
                 return
@@ -68,7 +68,7 @@ class Succession:
                 os.close(self._event)
 
     def _await_end(self) -> bool:
-        """Wait until the host has ended; return whether this process is the host now."""
+        """Wait until the host has closed or died; return whether this process is the host now."""
         try:
             line = HostLine(self._context.files, self._context.root, self._members, self._patience)
         except (HostUnavailableError, NotShareableError):
@@ -93,7 +93,7 @@ class Succession:
 
     def _try(self, gone: SharedMember | None = None) -> bool:
         """Become the host, and return whether that succeeded. If another member is faster, it will listen
-        soon. `gone` is the ended host, which counts as alive until the kernel has freed its locks too.
+        soon. `gone` is the former host, which counts as alive until the kernel has freed its locks too.
         """
         patience = self._patience if gone is None else _LATE
         pause, end = _PAUSE, time.monotonic() + patience

@@ -199,7 +199,7 @@ class Sweeper:
     """Sweeps one store. `topics()` gives the current topics; `partition(topic, n)` opens a partition;
     `cleaned` is the cleaner's checkpoint; `checkpoint` writes the checkpoints of the store.
 
-    After a failed compaction the background leaves the partition alone until the store is opened anew (Kafka:
+    After a failed compaction background sweeps skip the partition until the store is opened anew (Kafka:
     LogCleanerManager.markPartitionUncleanable), unless the disk had no room; `sweep` tries it again.
     """
 
@@ -219,7 +219,7 @@ class Sweeper:
         self._failed: dict[TopicPartitionKey, dict[SweepStep, str]] = {}
         self._ids = {name: info.topic_id for name, info in topics().items()}
         rate = config.log_cleaner_io_max_bytes_per_second
-        throttle = GivingWay(rate, self._meanwhile, stopping=self._closing)
+        throttle = GivingWay(rate, self._run_due_retention, stopping=self._closing)
         self._retained = time.monotonic()  # the monotonic time of the last retention, seconds
         self._unsaved: str | None = None  # the error of the last save of the notes
         self._compacted: TopicPartitionKey | None = None  # the partition that is being compacted
@@ -275,9 +275,9 @@ class Sweeper:
             self._save()
         return tuple(found[key] for key in sorted(found))
 
-    def _meanwhile(self) -> float:
-        """Run retention if it falls due during a compaction, which a low rate limit may stretch to hours;
-        return the seconds until it is due next.
+    def _run_due_retention(self) -> float:
+        """Run retention if it is due; return the seconds until it is due next. A compaction calls this,
+        because a low rate limit may make it last hours.
         """
         interval = self._config.log_retention_check_interval_ms / 1000
         left = self._retained + interval - time.monotonic()
@@ -321,7 +321,7 @@ class Sweeper:
             if self._closing.is_open:
                 return
             failed = self._failed.setdefault(key, {})
-            if key == self._compacted or (self._gives_up(step, key) and not by_hand):
+            if key == self._compacted or (self._skips(step, key) and not by_hand):
                 continue
             try:
                 done = self._swept(step, key, now)
@@ -341,8 +341,10 @@ class Sweeper:
             if done is not None:
                 yield done
 
-    def _gives_up(self, step: SweepStep, key: TopicPartitionKey) -> bool:
-        """Return whether the background skips a partition after a failure, unless the disk had no room."""
+    def _skips(self, step: SweepStep, key: TopicPartitionKey) -> bool:
+        """Return whether background sweeps skip this partition: a compaction failed, but not because of a
+        full disk.
+        """
         return step is self._compaction and step in self._failed[key] and key not in self._compaction.no_room
 
     def _met(self, error: Exception) -> None:
@@ -368,7 +370,7 @@ class Sweeper:
         self.states.note(key, after)
 
     def stop(self) -> None:
-        """Stop the running sweep soon, and wait for its end."""
+        """Stop the running sweep soon, and wait until it has stopped."""
         self._closing.open()
         self._scheduler.close()
 

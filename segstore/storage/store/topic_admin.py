@@ -125,7 +125,8 @@ class TopicAdmin:
         if stays != before.partition_ids and stays:
             before = self._remove_partitions(before, stays)
         if info.partition_ids != before.partition_ids:
-            # A topic has at least one partition: if none of the old ones stays, they are removed last.
+            # A topic has at least one partition, so if none of the old partitions stays, they are removed
+            # last.
             both = tuple(sorted({*before.partition_ids, *info.partition_ids}))
             self._bury_but(before)
             self._topic_files.remove_buried()
@@ -143,8 +144,8 @@ class TopicAdmin:
     def _removed(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         stays = info.partition_ids
         try:
-            # First: the next open makes no partition anew that the settings don't list, and no partition that
-            # is made later takes over the files that a crash leaves.
+            # Write the settings first, so that after a crash the next open does not make a removed partition
+            # anew, and a later partition of that number does not take over its files.
             self._topic_files.write(info)
         except OSError:
             with suppress(OSError):
@@ -160,7 +161,9 @@ class TopicAdmin:
         return info
 
     def _bury_but(self, info: TopicInfo) -> None:
-        """Move away the directories of partitions that the topic does not have, as deleted ones."""
+        """Rename the directories of partitions that `info` does not list to Kafka's form for deleted
+        partitions.
+        """
         for directory in self._topic_files.bury(info.name, info.partition_ids):
             self._context.pool.forget_directory(directory)
         self._checkpoints.forget(info.name, info.partition_ids)
@@ -197,7 +200,7 @@ class TopicAdmin:
     def _alter(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         if forgets(before, info):
             self._partitions.load_all(before)
-        # The settings first: then no compaction starts above the offsets below which gaps are allowed.
+        # Use the settings first, so that no compaction starts above the offsets below which gaps are allowed.
         self._partitions.configure(info)
         try:
             info = remembering(before, info, self._partitions.ends_of(before))
@@ -213,7 +216,8 @@ class TopicAdmin:
 
     def remember_gaps(self, name: str, ends: Mapping[int, int]) -> TopicInfo:
         """Note, durably, that partitions may have offset gaps below these end offsets, whatever the settings
-        say: their records were copied from another log. Raises UnknownTopicOrPartitionError, StorageError.
+        say, because their records were copied from another log. Raises UnknownTopicOrPartitionError,
+        StorageError.
         """
         with self._lock:
             self._context.check_leads()
@@ -247,7 +251,8 @@ class TopicAdmin:
         try:
             self._make(info)
         except OSError:
-            # The settings last: while they list the new partitions, the next open makes these.
+            # Restore the settings last: if this is interrupted, they still list the new partitions, and the
+            # next open makes their directories.
             for directory in self._topic_files.bury(info.name, before.partition_ids):
                 self._context.pool.forget_directory(directory)
             self._topic_files.remove_buried()
@@ -264,7 +269,7 @@ class TopicAdmin:
             try:
                 self._topic_files.write(info, deleting=True)
             except OSError:
-                # The failed write may have left `deleting` in the file, but the topic stays: the next open
+                # The failed write may have left `deleting` in the file, but the topic stays, so the next open
                 # must not delete it.
                 with suppress(OSError):
                     self._topic_files.write(info)

@@ -4,8 +4,8 @@ On disk both copies of `.segstore/topics/<topic>` may change; see `meta.topics`.
 (`StoreContext.tell`). Threads: one, before the topics are used.
 
 A topic's id is in three places: its settings, each partition's metadata, the keys of the published ends.
-Settings with a checksum are right. Settings of an older segstore have no checksum: then the id in most places
-is taken.
+Settings with a checksum are right. Settings of an older segstore have no checksum; the topic's id is then the
+one that most places have.
 """
 
 from __future__ import annotations

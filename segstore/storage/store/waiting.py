@@ -17,7 +17,7 @@ def until_unlocked(attempt: Callable[[], T], seconds: float) -> T:
     """Return the result of `attempt`, which is called again if it raises StoreLockedError, for up to
     `seconds`; then that error is raised.
 
-    It is polled with growing pauses, because a blocking wait for a lock of an open file has no timeout.
+    The pauses between calls grow. A blocking wait for the lock has no timeout, so it can't be used.
     """
     deadline, pause = time.monotonic() + seconds, _SHORTEST
     while True:

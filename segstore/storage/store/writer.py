@@ -59,12 +59,12 @@ _LINES = 16
 
 
 class StoreWriter:
-    """Opens a store for writing, and finishes after a crash: topic changes, swaps, torn tails.
+    """Opens a store for writing. After a crash it finishes topic changes and swaps, and cuts torn tails.
 
     `replicated`: the directory is one of a replicated store, and each of its partitions is a replica, which
     readers see up to its high watermark. `clean_epoch` is the broker epoch of the last clean close of such a
     directory, else -1 (Kafka: PreviousBrokerEpoch, R26). `role` is the kind of role that the directory must
-    have (see `meta.role`), None for none.
+    have (see `meta.role`); None if it must have none.
     """
 
     shares = False
@@ -86,7 +86,7 @@ class StoreWriter:
         self.owner: Callable[[], object] | None = None
         root, me = context.files.real_path(context.root), weakref.ref(self)
         self._held = _take_lock(context)
-        # no call lies between taking the lock and this line, so no interrupt comes between them
+        # no call comes between this line and the one above, so no interrupt does
         _begun[root] = me
         try:
             with context.reserve:
@@ -97,7 +97,7 @@ class StoreWriter:
                 if isinstance(error, Exception):
                     self.undo()
                 self.let_go()
-            finally:  # a second interrupt may have come within that call
+            finally:  # a second interrupt may have stopped the first `let_go`
                 self.let_go()
             raise
 
@@ -110,7 +110,7 @@ class StoreWriter:
     # --- opening --------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Open the parts. If this fails, the caller ends the threads that run already."""
+        """Open the parts. If this fails, the caller stops the threads that were started."""
         context, config = self.context, self.config
         files, root = context.files, context.root
         root_names = check_readable(files, root)
@@ -145,7 +145,7 @@ class StoreWriter:
         if left.clean and left.ends_hold:
             self.clean_epoch = broker_epoch_of(marker)
         if not left.ends_hold:
-            # The ends are cleared before their nonce: after a second crash they must not be believed.
+            # Clear the ends before their nonce, so that they are not believed after a second crash.
             self._ends.clear()
         if self._ends.lost and not left.clean:
             self._ends.doubt()
@@ -193,8 +193,8 @@ class StoreWriter:
         self._begin()
 
     def _share(self, root_names: Collection[str]) -> Sharing | None:
-        """Return the shared file of dead members as this process takes it over; None if the store was not
-        shared. Raises StorageError.
+        """Take over the shared file if all members of the store died, and return it; None if the store was
+        not shared, or was closed. Raises StorageError.
         """
         files, root = self.context.files, self.context.root
         if f"{names.OURS}/{names.SHARED}" not in root_names:
@@ -227,8 +227,8 @@ class StoreWriter:
 
     def _owed_epochs(self, note: FoundNote, *, was_closed: bool) -> OwedEpochs:
         """Return the partitions that begin a leader epoch when they are opened: all partitions of a restored
-        store, else those of the note. A missing note is reported only if the store `was_closed`: else the
-        directory may be a killed broker's.
+        store, else those of the note. A missing note is reported only if the store `was_closed`, because a
+        killed broker's directory has no note.
         """
         if not note.is_restored:
             return note.owed()
@@ -310,7 +310,7 @@ class StoreWriter:
         """Cut the bytes that members have written after the ends of sealed segments. Raises OSError."""
         from segstore.storage.store.takeover import cut_all_sealed
 
-        # No member may append any more. The shared file with these ends is given up after this.
+        # No member can append now. This is the last use of the shared file, which has these ends.
         for info in self.topics.values():
             for number in info.partition_ids:
                 key = slot_key(info.topic_id, info.name, number)
@@ -352,8 +352,8 @@ class StoreWriter:
             self.context.full.met(error)
 
     def _reserve_size(self) -> int:
-        """Return the bytes that the small files need at most while a topic is deleted: the files of the root
-        have a line for each partition.
+        """Return the largest number of bytes that the small files need while a topic is deleted. The files of
+        the root have a line for each partition.
         """
         partitions = sum(len(info.partition_ids) for info in self.topic_admin.topics.values())
         return SIZE + partitions // _LINES * PIECE
@@ -375,7 +375,7 @@ class StoreWriter:
         return self.context.pid
 
     def members(self) -> list[StoreMember]:
-        """Return an empty list: the store is not shared."""
+        """Return an empty list, because the store is not shared."""
         return []
 
     @property
@@ -422,7 +422,7 @@ class StoreWriter:
 
     def leader_epochs(self, topic: str, numbers: Sequence[int]) -> list[int]:
         """Return the leader epochs of a topic's partitions, -1 for unknown. A closed partition counts with
-        the epoch that it will have when it is opened: the published one, plus a step that it owes. No
+        the epoch that it will have when it is opened: the published epoch, plus the step in `OwedEpochs`. No
         partition is opened for this.
         """
         epochs = self.partitions.epochs(topic, numbers)
@@ -438,13 +438,13 @@ class StoreWriter:
         return -1 if ends is None else ends.epoch + self._loader.owed.of(key)
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
-        """Return the offset in cleaner-offset-checkpoint up to which a partition was cleaned, None without
-        one.
+        """Return the offset in cleaner-offset-checkpoint up to which a partition was cleaned; None if there
+        is none.
         """
         return self._checkpoints.cleaner_offsets.get((topic, partition))
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
-        """Remove a partition's line from cleaner-offset-checkpoint: its whole log counts as dirty then.
+        """Remove a partition's line from cleaner-offset-checkpoint, so that its whole log counts as dirty.
         Raises OSError.
         """
         self._checkpoints.cleaner_offsets.update({(topic, partition): None})
@@ -471,13 +471,15 @@ class StoreWriter:
         self._ends.wait(seen, seconds)
 
     def follow(self, keys: list[int]) -> FollowedEnds | None:
-        """Return the published ends of these slot keys for `wait_for`; None if one has no slot."""
+        """Return the published ends of these slot keys for `wait_for`; None if one of the keys has
+        no slot.
+        """
         try:
             return self._ends.follow(keys)
         except LookupError:
             return None
 
-    @calls_out  # as `Store.wait_for`
+    @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
         """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
         passed.
@@ -495,7 +497,7 @@ class StoreWriter:
     # --- closing --------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """End the store's threads, because nothing refers to the store. The next open recovers."""
+        """Stop the store's threads, because nothing refers to the store. The next open recovers."""
         if hasattr(self, "inbox"):  # it is missing if an interrupt came within `_open`
             self.inbox.close()
         if hasattr(self, "sweeper"):
@@ -503,8 +505,8 @@ class StoreWriter:
         self.context.scheduler.close()
 
     def undo(self) -> None:
-        """Remove the files of a new store after a failed open, so that no store begins by it. `let_go`
-        follows. A file that can't be removed is left to the next open.
+        """Remove the files of a new store whose open failed; an existing store is kept. The caller then calls
+        `let_go`. A file that can't be removed is left to the next open.
         """
         context = self.context
         self.abandon()
@@ -526,7 +528,7 @@ class StoreWriter:
         return self._thread == threading.get_ident() if self.owner is None else self.owner() is None
 
     def let_go(self) -> None:
-        """End the store's threads, then release the directory, its lock last. May be repeated."""
+        """Stop the store's threads, then release the directory, its lock last. May be repeated."""
         self.abandon()
         self.context.closed = True
         self.context.pool.close()
@@ -542,8 +544,8 @@ class StoreWriter:
 
     def close(self, broker_epoch: int | None = None) -> None:
         """Close cleanly. In a replicated store the marker keeps `broker_epoch`, which the next writer reads
-        as `clean_epoch`. The first error is raised after the directory was released; the next open recovers
-        then, also after an interrupt in this call; a second call releases what is still held. Raises
+        as `clean_epoch`. The first error is raised after the directory was released. After an error or an
+        interrupt the next open recovers, and a second call only releases the directory. Raises
         InvalidArgumentError for a `broker_epoch` below 1; nothing is done then.
         """
         nonce = new_nonce() if broker_epoch is None else replicated_nonce(broker_epoch)
@@ -562,17 +564,17 @@ class StoreWriter:
             self.inbox.settle()
         self.sweeper.close()
         self.context.closed = True
-        self.wake()  # they see that the store is closed
+        self.wake()  # threads in `wait` see that the store is closed
         self.context.scheduler.close()
         self.context.full.forget()
         with self.partitions.lock:
             errors = self.partitions.close()
             if errors:
                 raise first_of(errors)
-            # If threads ended with the interpreter, their work may be half done: the next open recovers.
+            # If the interpreter has stopped threads, their work may be half done: the next open recovers.
             if self.partitions.is_clean() and not others_are_gone():
                 self.partitions.checkpoint_held(nonce)
-                self._ends.sync()  # so that the marker is right after a power cut too
+                self._ends.sync()  # before the marker, which is valid only with these ends
                 put_marker(self.context.files, self.context.root, nonce)
                 self._note(nonce)
                 self._ends.set_nonce(nonce)
@@ -593,9 +595,9 @@ def let_go_of_lost(files: Files, root: str) -> None:
 
 
 def check_plain(files: Files, root: str) -> None:
-    """Raise InvalidArgumentError if the directory belongs to a replicated store: a single writer would begin
-    leader epochs that the other replicas don't know (R7). A broker's directory has no settings files of
-    segstore, and passes. Raises CorruptCheckpointError, OSError.
+    """Raise InvalidArgumentError if the directory belongs to a replicated store, because a single writer
+    would begin leader epochs that the other replicas don't know (R7). A broker's directory, which has no
+    settings files of segstore, is accepted. Raises CorruptCheckpointError, OSError.
     """
     if TopicFiles(files, root).is_replicated():
         raise InvalidArgumentError(
@@ -604,8 +606,8 @@ def check_plain(files: Files, root: str) -> None:
         )
 
 
-_ENDS = {MIRROR: "end-mirror", STANDBY: "promote"}
-"""The command that ends each role."""
+_COMMANDS = {MIRROR: "end-mirror", STANDBY: "promote"}
+"""The command that makes a directory of each role a plain store."""
 
 
 def check_role(files: Files, root: str, kind: str | None) -> None:
@@ -616,7 +618,7 @@ def check_role(files: Files, root: str, kind: str | None) -> None:
     if held is not None and held.kind != kind:
         raise InvalidArgumentError(
             f"{root} is a {held.kind} of cluster {held.cluster_id} ({held.source}): nothing else is written"
-            f' there, mode="r" reads it, and `segstore {_ENDS[held.kind]}` makes an ordinary store of it'
+            f' there, mode="r" reads it, and `segstore {_COMMANDS[held.kind]}` makes an ordinary store of it'
         )
     if held is None and kind is not None:
         raise InvalidArgumentError(f"{root} is no {kind}, but a store of its own")
@@ -636,9 +638,9 @@ def locked(files: Files, root: str) -> StoreLockedError:
     )
 
 
-def _leave_nothing(context: StoreContext) -> None:
-    """Remove a lock file that could not be written, and a directory that was made for it, if no store has
-    been begun there.
+def _remove_lock_file(context: StoreContext) -> None:
+    """Remove the lock file that could not be written, and the directory if this open made it, unless there is
+    a store.
     """
     files, root = context.files, context.root
     with suppress(OSError), files.lock(names.below(root, names.LOCK)):
@@ -653,7 +655,7 @@ def _take_lock(context: StoreContext) -> Handle:
     except BlockingIOError:
         raise locked(context.files, context.root) from None
     except OSError as error:
-        _leave_nothing(context)
+        _remove_lock_file(context)
         if error.errno != errno.EISDIR:
             raise
         hint = (

@@ -125,8 +125,8 @@ class WritingSide(Protocol):
         """Return the recoveries of partitions, in order."""
 
     def partition(self, topic: str, partition: int) -> Partition:
-        """Return the partition's present log; after a change of leader a `PartitionLog` follows another one.
-        Raises UnknownTopicOrPartitionError, StorageError, NotLeaderOrFollowerError.
+        """Return the partition's present log, which changes with the leader of a replicated store. Raises
+        UnknownTopicOrPartitionError, StorageError, NotLeaderOrFollowerError.
         """
 
     def opened(self) -> list[TopicPartitionKey]:
@@ -136,7 +136,7 @@ class WritingSide(Protocol):
         """Return the partitions with an open transaction."""
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
-        """Return the offset up to which a partition was cleaned; None without one."""
+        """Return the offset up to which a partition was cleaned; None if it was never cleaned."""
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
         """Forget the cleaned offset of a partition."""
@@ -169,7 +169,7 @@ class WritingSide(Protocol):
         """Have all threads in `wait` return early."""
 
     def abandon(self) -> None:
-        """End the threads, since nobody can close the store."""
+        """Stop the threads, because nobody can close the store."""
 
     @property
     def closed(self) -> bool:
