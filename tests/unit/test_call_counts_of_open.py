@@ -15,7 +15,7 @@ from stores import killed
 
 import segstore
 
-MOST = 970
+MOST = 971
 RECORDS = 100
 SHOWN = 25
 
