@@ -42,9 +42,9 @@ class Acknowledger(Protocol):
         """
 
     def shown(self) -> None:
-        """Take note of an append that all replicas have written and readers see."""
+        """Report an append that all replicas have written and that readers see."""
 
     def failed(self, error: StorageError) -> None:
-        """Take note of an append that fails with `error`: the disk refused it for another reason than room,
-        or the log is fenced (R32).
+        """Report an append that failed with `error`, because the log is fenced or the disk refused the append
+        for a reason other than a lack of room (R32).
         """

@@ -1,9 +1,9 @@
 """Appends to a partition: records are checked by the topic's settings, encoded, and written.
 
 On the fast path one call of C appends a record (`append_short`; `_native/tail_append.c`) or a list of records
-(`append_list`). Other records of an application come by `append_one` and `append_columns`, those of a
-producer by `append_record`, `append_batches` and `append_pieces` (a file of its own). These are encoded and
-compressed here; then C writes their batches (`_write_short`). If C answers `SLOW`, `Partition.put` writes
+(`append_list`). `append_one` and `append_columns` append an application's other records; `append_record`,
+`append_batches` and `append_pieces` (in a file of its own) append a producer's. They encode and compress the
+records in Python; then C writes the batches (`_write_short`). If C answers `SLOW`, `Partition.put` writes
 them, which takes the append token. Threads: any.
 """
 
@@ -41,9 +41,9 @@ def append(
     claim: ProducerAppendInfo | ExpectedEnd | None = None,
     acks: Acks = ALL,
 ) -> int:
-    """Append `n` records with contiguous offsets, visible together; return the first offset. With a `claim`
-    Kafka's rules for a producer with an id are applied first, or the log's end is compared with the expected
-    offset. The append is flushed by `flush.messages`, and acknowledged by `acks`.
+    """Append `n` records with contiguous offsets, visible together; return the first offset. If `claim` has a
+    producer id, Kafka's rules for the producer are applied first; if it has an expected offset, that is
+    compared with the log's end. Then the append is flushed by `flush.messages`, and waits as `acks` asks.
 
     Raises StorageError, OffsetMismatchError, and the errors of `append_info.judge`. Nothing is appended then,
     unless the flush failed. Raises the errors of `Acknowledger`.
@@ -106,11 +106,11 @@ def tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledge
 
 
 def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], int]) -> int:
-    """Append `n` records to all replicas, or to a log with a standby, by `write`, one call of C.
+    """Append `n` records by `write`, one call of C, to all replicas, or to a log that has a standby.
 
-    Return the first offset, or SLOW, and nothing is appended, if a replica's tail is not open. Wait, as
-    `acks` asks, for the standby, or for a follower that did not take the records. Raises StorageError, and
-    the errors of `Acknowledger`.
+    Return the first offset, or SLOW if a replica's tail is not open: then nothing is appended. Wait, as
+    `acks` asks, for the standby, or for a follower that lacks the records. Raises StorageError, and the
+    errors of `Acknowledger`.
     """
     acknowledger, native = partition.acks, partition.tail.native
     if acknowledger is None:
@@ -242,7 +242,7 @@ def undone(tail: Tail, answer: int, need: int) -> int:
     """Return `answer` if it says that a follower lacks the append. Else raise the error of a failed append of
     `need` bytes.
     """
-    with tail.token:  # pauses the tail: followers can fetch the records that were not shown
+    with tail.token:  # pauses the tail, so that followers can fetch these records
         if answer <= BEHIND:
             return answer
         raise tail.torn(-answer, need)
@@ -250,8 +250,8 @@ def undone(tail: Tail, answer: int, need: int) -> int:
 
 # --- an application's records ------------------------------------------------------------------
 
-# So many bytes of a long append are encoded before it takes the append token. The later bytes are encoded
-# with the token held, while other appends wait: the records of one append are contiguous.
+# The bytes of a long append that are encoded before the append token is taken. Later bytes are encoded with
+# the token held, while other appends wait, because the records of one append are contiguous.
 AHEAD_PLAIN = 4 << 20
 AHEAD_COMPRESSED = 64 << 20
 
@@ -479,7 +479,9 @@ def _append(
 
 
 def _room(columns: Columns, batches: int) -> int:
-    """Return an upper bound of the uncompressed bytes of these records: the bound makes them one chunk."""
+    """Return an upper bound of the uncompressed bytes of these records, by which `encode` puts them into one
+    chunk.
+    """
     size = batches * HEADER_SIZE + columns.n * _NUMBERS
     size += int(columns.keys.c.data_len) + int(columns.values.c.data_len)
     if columns.headers:

@@ -42,8 +42,9 @@ class AppendedBatch(NamedTuple):
 def append_as_leader(
     partition: Partition, batch: Received, acks: Acks, verified: bool, allow_zstd: bool, where: str
 ) -> AppendedBatch:
-    """Append a received batch, and wait as `acks` asks. `verified` lets it begin a transaction, `allow_zstd`
-    lets it have that codec; `where` names the partition in errors. Errors as `PartitionLog.append_as_leader`.
+    """Append a received batch, and wait as `acks` asks. With `verified` the batch may begin a transaction;
+    with `allow_zstd` it may be compressed with zstd; `where` names the partition in errors. Raises the errors
+    of `PartitionLog.append_as_leader`.
     """
     check_received(batch, allow_zstd)
     header = ffi.new(_NEW_HEADER)

@@ -29,8 +29,8 @@ def load_epochs(
 ) -> tuple[LeaderEpochs, str]:
     """Return the leader epochs of a log, and the fault of the checkpoint file, "" for none. Raises OSError.
 
-    The file of a `replicated` log has no entry if no batch has an epoch, or if all batches were deleted; a
-    segment may still have deleted batches.
+    The file of a `replicated` log may lack entries without a fault: if no batch has an epoch, or if all
+    batches lie below the log start offset, though a segment still has them.
     """
     empty = opened.end_offset == (opened.start_offset if replicated else opened.segments[0].base_offset)
     if replicated and not empty:
@@ -94,7 +94,7 @@ def _batch_at(segments: list[Segment], offset: int) -> Any:
     """
     slot = max(bisect.bisect_right(segments, offset, key=attrgetter("base_offset")) - 1, 0)
     segment, header = segments[slot], ffi.new("seg_batch *")
-    if not slot:  # for most partitions this is enough, without an index
+    if not slot:  # most partitions have one batch header to read here, and need no index
         last = segment.header_at(0, segment.size, header)
         if last is not None and last >= offset:
             return header

@@ -1,9 +1,9 @@
-"""`NativeExchange`: requests of one connection that match a template, each of which one call of C receives,
-does and answers (`_native/exchange.c`): a produce by the native tail, a fetch of a few batches by one look at
-one segment.
+"""`NativeExchange`: for requests of one connection that match a template, one call of C receives the request,
+handles it and answers it (`_native/exchange.c`). C appends a produce request's batch by the native tail; for
+a fetch it copies a few batches from one segment.
 
-On disk are the log's files, written and read as by `append_as_leader` and `stretch`, which do the requests
-that C leaves. Threads: an exchange belongs to one thread at a time.
+On disk are the log's files. `append_as_leader` and `stretch` handle the requests that C does not. Threads: an
+exchange belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _NOTHING, _NO_RECORDS = MessageTemplate(b"", []), RecordsFrame(False, b"")
 
 
 class CopyLimits(NamedTuple):
-    """The bytes of batches that C copies into an answer: `most` are wanted, below `least` there is no answer
-    yet, and above `longest` the batches are not copied. `committed`: C leaves batches of transactions.
+    """The bytes of batches that C copies into an answer: up to `most`. C does not answer while there are
+    fewer than `least`, nor if they are more than `longest`. With `committed` C does not copy transactional
+    batches.
     """
 
     most: int
@@ -34,9 +35,9 @@ class CopyLimits(NamedTuple):
 
 
 class NativeExchange:
-    """`c` is the struct for C. Requests match `asked`, and are answered by `answer`, of which the first hole
-    is the correlation id. `counts`, a `seg_counts *`, counts the answers that are sent whole. `begin` comes
-    before each call: its memory is the caller's, and not kept.
+    """Receives requests that match the template `asked`, and answers them by the template `answer`, whose
+    first hole is the correlation id. `c` is the struct for C. `counts`, a `seg_counts *`, counts the answers
+    that were sent whole. Call `begin` before each request; the caller keeps its memory alive.
     """
 
     __slots__ = ("_header", "_owners", "c", "committed")
@@ -81,13 +82,14 @@ class NativeExchange:
 
     @property
     def rest(self) -> bytearray:
-        """Return what the socket has not taken of the answer."""
+        """Return the bytes of the answer that the socket has not accepted yet."""
         c = self.c
         return bytearray(ffi.buffer(c.room, c.received + c.answered)[c.received + c.sent :])
 
     def produce(self, partition: Partition, sock: int) -> bool | None:
-        """Receive a request, and append its batch; return whether it is answered. None, and nothing was
-        received: another way has to be taken. Raises StorageError: the batch is not in the log.
+        """Receive a request, and append its batch. Return True if the request was answered, False if it was
+        received but the caller must handle it, None if nothing was received. Raises StorageError; the batch
+        is not in the log then.
         """
         tail, validator = partition.tail.native, partition.validator
         if tail.on_append or tail.flush_left or partition.acks is not None or not tail.c.open:

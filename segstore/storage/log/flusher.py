@@ -3,12 +3,12 @@
 On disk it syncs logs, the index and snapshot files of segments that a roll has sealed, the leader epochs, and
 the directory; it writes nothing.
 
-Threads: any. One thread syncs for all; the others wait for the end of that sync, and each goes on at once if
-its records are durable, whoever syncs next. While the native tail is open and only the active segment's log
-is to be synced, C syncs (`_native/commit.c`). The append token is never taken here.
+Threads: any. One thread syncs for all. The other threads wait until that sync is done; each whose records are
+durable by then returns at once, and one of the others syncs next. While the native tail is open and only the
+active segment's log is to be synced, C syncs (`_native/commit.c`). The append token is never taken here.
 
-If several processes share a log, one of them syncs for all (`_native/share_sync.c`). While the host syncs
-here, no other process does.
+If several processes share a log, one of them syncs for all (`_native/share_sync.c`). While the host syncs by
+this module, no other process syncs the log.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class Flusher:
         # nothing was synced), and the errno of a failed sync.
         self._synced, self._errno = -1, 0
         self._writes_again = False
-        """Whether another process died during a sync: the kernel may have reported an error to it alone."""
+        """Whether the next sync writes the bytes again, because another process died during a sync, and the
+        kernel may have reported an error to that process alone.
+        """
         self._changes = count(1)  # numbers each change of a file other than the active segment's log
         self.lock = Mutex()
         self.lock.on_taken = self._close
@@ -168,7 +170,7 @@ class Flusher:
 
     def _sync_or_fence(self, view: LogView) -> None:
         try:
-            # An earlier sync failed, and an interrupt came then; or it was another process's.
+            # A sync of another process failed, or an interrupt came after a failed sync and before the fence.
             if number := self._tail.sync_failure:
                 raise OSError(number, os.strerror(number), self._segments.active.segment.path)
             if self._tail.c.share:
@@ -217,7 +219,7 @@ class Flusher:
                     pool.files.sync(handle)
         names_now = view.bases[-1], self._segments.removals
         if names_now != self._names_synced:
-            self._names_synced = names_now  # first: the next sync is for files made during this one
+            self._names_synced = names_now  # set first: files may be made during this sync
             pool.files.sync_dir(self._segments.directory)
 
     def _write_again(self, handle: Handle, end: int) -> None:
@@ -231,10 +233,10 @@ class Flusher:
             raise OSError(-code, os.strerror(-code), handle.path)
 
     def _sync_aborts(self, segment: Segment) -> None:
-        segment.unsynced_aborts = False  # first: the next sync is for aborts that come during this one
+        segment.unsynced_aborts = False  # reset first: aborts during this sync need another
         try:
             with (
-                suppress(FileNotFoundError),  # the abort was undone, or the segment deleted
+                suppress(FileNotFoundError),  # the abort was undone, or the segment was deleted
                 self._pool.files.open(segment.file(names.TXN_INDEX), write=True) as handle,
             ):
                 self._sync_file(handle)
@@ -255,7 +257,7 @@ class Flusher:
             try:
                 run()
             finally:
-                # One call of C: no interrupt comes before it.
+                # A single call of C, so that no interrupt can prevent it.
                 lib.seg_tail_open_syncs(self._tail.c, self._synced, self._errno or self._failure[0])
 
     def _close(self) -> None:

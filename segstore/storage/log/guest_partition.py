@@ -1,5 +1,5 @@
-"""A partition to which a guest appends. A guest is a process beside the host of a shared store; it does by
-itself the work for which the log's end is enough.
+"""A partition to which a guest appends. A guest is a process beside the host of a shared store. It appends
+and syncs by itself; the host does the rest of the work on the log, for example rolls.
 
 C appends as in a host (`_native/append.c`), with the log's lock held. If C can't append, `GuestPartition`
 removes the obstacle: it opens the files of another generation, cuts bytes that this process wrote beyond the
@@ -48,7 +48,9 @@ class GuestSide(Protocol):
     """The parts of a guest's store that its partitions use."""
 
     def share_of(self, key: int) -> tuple[int, Any] | None:
-        """Return the slot of a partition, and a new share of its log; None if there is none yet."""
+        """Return the slot of a partition, and a new share of its log; None if the host has not opened the log
+        yet.
+        """
 
     def ask(self, what: int, request: MemberRequest) -> None:
         """Send a request to the host, and wait for its answer. `what` is a SEG_ASKS constant; errors as
@@ -195,7 +197,7 @@ class GuestPartition:
         """
         led = self._side.led(self.topic, self.partition, self._key)
         share = self._share
-        # A log is closed while its settings change, until the next append.
+        # A log whose settings have changed is closed until the next append.
         if led is None and (share is None or not share.log.open or share.log.settings != self._settings):
             self._use(self._topic_config())
         return led or self
@@ -336,14 +338,14 @@ class GuestPartition:
         return MemberRequest(self._slot, self._key, generation, 0, chunk.size, n, offsets, when)
 
     def _when(self, timestamp: int) -> int:
-        """Return the time in ms by which C measures the age of the segment for a batch."""
+        """Return the time in ms with which C compares the segment's age when it appends a batch."""
         clock = self.tail.native.clock
         if self.tail.native.c.stamps and clock is not None:
             return int(clock())
         return wall_clock() if self.tail.native.c.stamps or timestamp < 0 else timestamp
 
     def _find_log(self) -> None:
-        """Take the log's share from the shared file, or have the host open the partition."""
+        """Set the slot and the share of the log from the shared file, or have the host open the partition."""
         with self.token:
             self.tail.native.pause()
             found = self._side.share_of(self._key)

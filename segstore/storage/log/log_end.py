@@ -59,7 +59,7 @@ class LastRecordEnds:
         """
         places = self.followed.content
         for number in range(self.followed.n):
-            places[number].fd = -1  # first: an interrupt may come between these lines
+            places[number].fd = -1  # closed first, as an interrupt may come between these lines
         self._ends = ends  # keeps the files open
         for number, end in enumerate(ends):
             if end is not None:
@@ -67,8 +67,8 @@ class LastRecordEnds:
                 place.offset, place.position, place.fd = end.offset, end.position, end.handle.fd
 
     def read_up_to(self, ends: Sequence[LogEnd]) -> bool:
-        """Expect records at these ends, up to which all records were read. The next wait ends at once if more
-        is published already. Return False if the published ends can't be compared now.
+        """Expect records at these ends, up to which all records were read. The next wait returns at once if
+        later records are published already. Return False if the published ends can't be compared now.
         """
         self.expect(ends)
         return self.followed.see([end.offset for end in ends])

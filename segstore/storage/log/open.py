@@ -25,13 +25,13 @@ from segstore.storage.segment.segment_files import (
 
 
 class Expected(NamedTuple):
-    """The state of a partition by its checkpoints. `gaps_end`, `suspect`: as in `PartitionRecovery`.
+    """The state of a partition by its checkpoints. `PartitionRecovery` explains `gaps_end` and `suspect`.
 
     `recovery_point_checked`, `log_start_checked`: whether the source of the number has a checksum. A recovery
-    point without one is ignored if it lies beyond the log's end; because of a log start offset without one no
-    file is removed. `log_start_claimed`: an earlier open has reported such a log start offset. `now_ms` is
+    point without a checksum is ignored if it lies beyond the log's end; a log start offset without a checksum
+    removes no file. `log_start_claimed`: an earlier open has reported such a log start offset. `now_ms` is
     the store's clock. `told` are messages about checkpoints that disagree. `replicated`: this is a replica's
-    log, which ends at its last record (R7): its leader has the records that it lacks. `may_be_old`: as in
+    log, which ends at its last record (R7), because its leader has any later ones. `may_be_old` is passed to
     `Segment`. `ends`: the ends of sealed segments that processes may still write to, by base offset (A5).
     """
 
@@ -54,7 +54,8 @@ class Expected(NamedTuple):
 class Opened(NamedTuple):
     """An opened log; all below `durable_offset` is synced. `recovered` is None if no recovery was needed.
     `told` are messages about other faults. `buried` are paths of `.deleted` files, to be deleted later.
-    `claimed`: segments stay below a log start offset from a source without a checksum.
+    `claimed`: whether segments below the log start offset were kept, because no source with a checksum
+    confirms that offset.
     """
 
     segments: list[Segment]

@@ -31,7 +31,7 @@ class Publisher:
         self.epoch = epoch
 
     def publish(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> None:
-        """Publish a partition's view, and the end of the log that was `written`, which may lie above it."""
+        """Publish the end of a partition's `view`, and the end of the `written` log, which may be higher."""
         ends = self._ends_of(view, written, flusher, layout)
         if self.share is None:
             self._ends.publish_one(self._slot, ends)
@@ -57,7 +57,9 @@ class Publisher:
 
     @staticmethod
     def synced(flusher: Flusher) -> int:
-        """Return the recovery point as it is published: its complement if a sync has failed."""
+        """Return the number that is published for the recovery point: the recovery point, or its complement
+        if a sync has failed.
+        """
         return flusher.recovery_point ^ -int(flusher.failed)
 
     @staticmethod

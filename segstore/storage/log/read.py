@@ -65,21 +65,21 @@ class Gaps:
         except (SegstoreError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in NOT_A_FILE:
                 raise
-            return -1  # with unreadable settings no gap counts as damage
+            return -1  # if the settings are unreadable, no gap counts as damage
 
 
 def forgets(before: TopicInfo, after: TopicInfo) -> bool:
-    """Return whether gaps were allowed by the settings `before`, and are not by `after`. The earlier settings
-    of a broker's topic are unknown.
+    """Return whether the settings `before` allowed gaps, and `after` do not. For a broker's topic, whose
+    earlier settings are unknown, gaps remain allowed by them.
     """
     return before.gapped and not (after.gapped and before.ours)
 
 
 def remembering(before: TopicInfo, after: TopicInfo, held: Mapping[int, tuple[LogView, int]]) -> TopicInfo:
-    """Return the settings `after` of a topic, which keep the offset below which there may be gaps by the
-    settings `before`: the cleaner's checkpoint does not know of compactions that were stopped. `held` has
-    views and recovery points of partitions in which no compaction begins any more; a partition that is not in
-    it may have gaps anywhere.
+    """Return a topic's settings `after`, with the offset of each partition below which compaction under the
+    settings `before` may have left gaps, since the cleaner's checkpoint lacks compactions that were stopped.
+    `held` has views and recovery points of partitions in which no compaction begins any more; a partition
+    that is not in `held` may have gaps anywhere.
 
     The cleaner skips the active segment, and records that are not synced; a broker's log may be a replica of
     a compacted log.
@@ -127,7 +127,8 @@ def fetch(
 ) -> list[FetchDataInfo]:
     """Return the batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, and at
     least one batch if there is any. Raises CorruptRecordError if the first batch is damaged, or if offsets
-    before it are missing by damage. Damage or such a gap further on ends the fetch before it.
+    before it are missing by damage. If a later batch is damaged or missing, only the batches before that are
+    returned.
     """
     found: list[FetchDataInfo] = []
     slot, last = bisect_right(view.bases, offset, 1) - 1, len(view.segments)
@@ -300,7 +301,7 @@ def to_records(
     """Return the records of the fetched batches, without control records, records before `offset`, and
     records with timestamps outside `times` (first and last ms).
 
-    If batches are many times as large once decompressed, only the first of them are decoded: this bounds the
+    If batches are many times as large once decompressed, only the first batches are decoded, to bound the
     memory.
     """
     most, parts = max(_PLAIN_TIMES * max_bytes, _PLAIN_LEAST), []

@@ -33,13 +33,13 @@ class PublishedLog(Protocol):
     """What a store's reader knows about a log beside its files."""
 
     def ends(self) -> Ends | None:
-        """Return the published ends; None if the log has none that count."""
+        """Return the published ends; None if the log has no valid ones."""
 
     def log_start(self) -> int:
         """Return the log start offset if no end is published."""
 
     def ends_count(self) -> bool:
-        """Return whether published ends would count: a log without any is then a deleted one."""
+        """Return whether the log must have published ends: if it has none, it was deleted."""
 
     def exists(self) -> bool:
         """Return whether the topic with this id has the partition, though a new writer may not have opened it
@@ -168,8 +168,8 @@ class ReadOnlyPartition:
         return False
 
     def _within(self, view: LogView, ends: Ends) -> LogView:
-        """Return the view without offsets that were published, not synced, and then lost in a power cut: a
-        writer gives these offsets again.
+        """Return the view without offsets that were published, but lost in a power cut before they were
+        synced, because a writer will assign these offsets again.
 
         Synced offsets stay visible even if their bytes are gone, so that a reader gets an error.
         """
@@ -194,7 +194,7 @@ class ReadOnlyPartition:
         _end_sealed(found[:-1], sealed | self._published.sealed())
         if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
             raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)
-        # After the listing: so a directory that was replaced before the listing is noticed.
+        # Checked after the listing, so that a directory that was replaced before the listing is noticed.
         if not self._published.has_directory():
             raise self._deleted()
         if not found:
@@ -206,7 +206,7 @@ class ReadOnlyPartition:
                 self._pool.forget(segment.path)  # a removed file takes disk space while it is open
         for s in found:
             if s.sealed and s.base_offset in known and not known[s.base_offset].sealed:
-                self._pool.forget(s.path)  # an empty log may have given its name to a staged file
+                self._pool.forget(s.path)  # the file may be a staged file that replaced an empty log
         return tuple(
             known[s.base_offset]
             if s.base_offset in known
@@ -258,7 +258,7 @@ class ReadOnlyPartition:
         relative, position = offsets.entry(-1)
         try:
             found = last.locate(last.base_offset + relative, last.size)
-        except CorruptRecordError:  # a power cut has left the entry, and only a part of its batch
+        except CorruptRecordError:  # a power cut has left the entry, but only a part of its batch
             found = None
         if found is None or found.position < position:  # an entry of magic 0 or 1 is for a set of messages
             return 0, last.base_offset

@@ -103,7 +103,8 @@ class PartitionRecovery:
         replicated: bool = False,
     ) -> None:
         """Below `gaps_end` compaction may have left gaps between batches (-1: anywhere). `suspect`: a sync
-        has failed, and the kernel may have marked unwritten pages clean. `replicated`: see step 4.
+        has failed, and the kernel may have marked unwritten pages clean. `replicated`: this is a replica's
+        log, which step 4 treats differently.
         """
         self.suspect, self.replicated = suspect, replicated
         self.segments, self.config, self.recovery_point = segments, config, recovery_point
@@ -200,7 +201,7 @@ class PartitionRecovery:
         segment.size = size
         if start or below != names.MAX_OFFSET:
             segment.attach(None)
-        # Else the last segment keeps its indexes, which were begun anew.
+        # Else this is the last segment, whose indexes were begun anew: they stay loaded.
         return position, end, reason
 
     def _reopened(self, segment: Segment, position: int, end: int) -> ActiveSegment:

@@ -52,9 +52,9 @@ class Truncated(NamedTuple):
 
 
 class Replica:
-    """One partition's log as a replica, which readers see up to `high_watermark`; None keeps the high
-    watermark. `recovery_point_moved` makes a lower recovery point durable, and `start_moved` a log start
-    offset; `quarantine` is the directory for copies of cut batches.
+    """One partition's log as a replica, which readers see up to `high_watermark`; None keeps the partition's
+    current high watermark. `recovery_point_moved` makes a lower recovery point durable, and `start_moved`
+    makes a log start offset durable; `quarantine` is the directory for copies of cut batches.
     """
 
     def __init__(
@@ -126,10 +126,10 @@ class Replica:
 
     def lead(self, epoch: int) -> None:
         """Begin the leader epoch at the log's end, then take appends of applications, which are written under
-        it (R3). So the batches themselves have the epoch, even if a power cut loses the file of epochs.
+        it (R3). Each batch has the epoch in its header, even if a power cut loses the file of epochs.
 
-        The file of epochs is written by `save_epochs`, or before the first append. A crash before leaves a
-        log without a batch of the epoch, and the next open forgets the epoch.
+        The file of epochs is written by `save_epochs`, or before the first append. If a crash comes first, no
+        batch has the epoch, and the next open forgets it.
 
         If `epoch` is the latest already, only the role changes. Raises InvalidArgumentError for an epoch
         below the latest.
@@ -154,7 +154,7 @@ class Replica:
 
     def save_epochs(self) -> None:
         """Write the file of epochs, if it lacks the epoch under which this replica leads. Raises
-        StorageError: then the next append tries again.
+        StorageError; the next append then tries to write the file again.
         """
         partition = self._partition
         if partition.writer.save_epochs is not None:
@@ -243,7 +243,9 @@ class Replica:
         return self.log_end_offset if chunk is None else self.append_checked(chunk, high_watermark)
 
     def append_checked(self, chunk: Encoded, high_watermark: int = -1) -> int:
-        """Append a chunk that `checked` has returned, as `append_as_follower`; return the log end offset."""
+        """Append a chunk that was returned by `checked`, and return the log end offset. Raises the errors of
+        `append_as_follower`.
+        """
         partition, batches = self._partition, chunk.batches
         with os_errors(), partition.token:
             self._check_follows(batches)
@@ -253,7 +255,7 @@ class Replica:
             try:
                 partition.writer.write_as_follower(chunk)
             except BaseException:
-                # The next fetch may end before these epochs begin, or have other epochs.
+                # The next fetch may bring fewer of these batches, or batches of other epochs.
                 self._restore_epochs(before)
                 raise
             else:
@@ -287,7 +289,7 @@ class Replica:
                 partition.visible.raise_high_watermark(min(high_watermark, end))
             finally:
                 partition.show()
-            if len(batches) <= _FEW:  # the next may be C's
+            if len(batches) <= _FEW:  # C can append such small fetches
                 partition.tail.open_replicated(partition.validator)
         partition.flushing.flush_if_due(end)
         return end
@@ -390,8 +392,8 @@ class Replica:
         self._partition.visible.begin_epoch(self._epochs.current)
 
     def _go_back_to(self, before: Sequence[tuple[int, int]]) -> None:
-        """Set the epochs back to those before an unfinished change. The file may keep later epochs until the
-        next change, as after a kill.
+        """Set the epochs back to those before an unfinished change. Until the next change the file may have
+        later epochs, which an open drops.
         """
         self._epochs.truncate_from_end(0)
         for entry in before:
@@ -457,7 +459,7 @@ class Replica:
             return self._keep_all(self._ahead().segments)
 
     def _ahead(self) -> LogView:
-        """Return a view of all written records, by C too."""
+        """Return a view of all written records, including those that C has appended."""
         with self._partition.token:
             return self._partition.visible.ahead()
 
@@ -531,11 +533,12 @@ class Replica:
         """Remove all segments, and begin the log in a new segment at `offset`."""
         partition = self._partition
         files = partition.context.files
-        # First: once the log start offset is durable and above the log's end, the next open begins the log
-        # anew there, even if a crash leaves old segments. If `offset` is below the first segment, the new
-        # segment comes first: the old ones then lie after a gap, and the next open cuts them.
+        # The log start offset is moved first: once it is durable and above the log's end, the next open
+        # begins the log anew there, even if a crash leaves old segments. If `offset` is below the first
+        # segment, the new segment is made before the old ones are removed: after a crash those lie after a
+        # gap, and the next open cuts them.
         self._move_start(offset)
-        partition.producers.forget_all(offset)  # first: a crash may leave segments that name their producers
+        partition.producers.forget_all(offset)  # before the segments, which a crash may leave
         below = offset < view.bases[0]
         segment = self._create(offset) if below else None
         for gone in reversed(view.segments):
@@ -553,15 +556,15 @@ class Replica:
 
     def _move_start(self, offset: int) -> None:
         """Set the log start offset, durably."""
-        # In memory first: a checkpoint that is written at the same time must have the new offset.
+        # Set in memory first, as a checkpoint that is written at the same time must have the new offset.
         self._partition.visible.start_offset = offset
         self._start_moved(offset)
 
     def _change(self, end: int, change: Callable[[], None], high_watermark: int) -> None:
         """Change the log's files by `change`, which removes all from offset `end` on, and show the log up to
-        a high watermark. Readers stop seeing the removed part before the change begins. A higher recovery
-        point is lowered first, durably: else the next open would miss bytes that were synced and then
-        removed.
+        a high watermark. Readers stop seeing the removed part before the change begins. A recovery point
+        above `end` is durably lowered first, because the next open would otherwise report the removed bytes
+        as lost.
         """
         partition = self._partition
         visible, flusher, segments = partition.visible, partition.flusher, partition.segments
@@ -569,7 +572,8 @@ class Replica:
         def changed() -> None:
             visible.set_high_watermark(min(visible.high_watermark, end))
             if flusher.recovery_point > end:
-                # In memory first: a checkpoint that is written at the same time must have the new one.
+                # Set in memory first, as a checkpoint that is written at the same time must have the new
+                # point.
                 flusher.set_recovery_point(end)
                 self._recovery_point_moved(end)
                 visible.publish()

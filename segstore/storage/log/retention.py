@@ -16,7 +16,7 @@ from segstore.storage.segment.log_view import LogView
 
 
 def applies(config: TopicConfig) -> bool:
-    """Return whether a topic's settings allow to remove segments by age or size."""
+    """Return whether a topic's settings let segments be removed by age or size."""
     return "delete" in config.cleanup_policy and (config.retention_ms >= 0 or config.retention_bytes >= 0)
 
 

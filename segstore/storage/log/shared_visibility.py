@@ -32,5 +32,5 @@ class SharedVisible(Visible):
         return super().log_end_offset
 
     def current_if_same(self, view: LogView) -> LogView | None:
-        """Return None: `view` can't be compared without reading the shared end."""
+        """Return None, because `view` can't be compared without reading the shared end."""
         return None

@@ -83,7 +83,7 @@ class StandbyAcks:
         StorageError.
         """
         visible = self._partition.visible
-        # An append that begins to wait now waits for a later offset, which this fetch does not have.
+        # An append that begins to wait from now on waits for an offset above this fetch offset.
         if offset <= visible.high_watermark and not self._waiting:
             return
         with self._lock:
@@ -117,7 +117,7 @@ class StandbyAcks:
         """
         partition = self._partition
         with self._lock:
-            # First: an append must not be acknowledged before readers see its records.
+            # Before the waiting appends are acknowledged, readers must see their records.
             with os_errors(), partition.token:
                 partition.tail.has_standby = False
                 partition.visible.end_replica()

@@ -1,7 +1,7 @@
 """The tail of a partition's log: the times when C may append to it, and the undo of failed appends.
 
 C appends while the tail is open. A thread that takes the append token pauses the tail, and finds the log as
-if all appends had been made on the slow path. After an append with the token held the tail is opened again,
+if all appends had been made on the slow path. After an append by the token's holder the tail is opened again,
 unless the partition is closed, fenced or a follower, or has an append to undo. Threads: the holder of the
 append token; any thread may `pause` the tail, and append by it.
 """
@@ -103,7 +103,7 @@ class Tail:
             and writer.segments.next_offset == end_offset
             and isinstance(shown, LogView)
             and shown.end_offset == shown.stable_offset == end_offset
-            and config.flush_messages == config.flush_ms == NEVER  # replicas sync at the same time
+            and config.flush_messages == config.flush_ms == NEVER  # else replicas sync in parallel
         )
 
     def _open(
@@ -184,8 +184,8 @@ class Tail:
     # --- pausing --------------------------------------------------------------------------
 
     def _taken(self) -> None:
-        """Pause the tail after the append token was taken, and note the undo of a failed append in the
-        writer. A shared log is fenced if a sync of another process has failed [S2]. May be repeated.
+        """Pause the tail after the append token was taken; if an append by C has failed, set the writer's
+        `pending_undo`. A shared log is fenced if a sync of another process has failed [S2]. May be repeated.
         """
         if self.native.c.share and self.native.sync_failure:
             self._fence()
@@ -225,8 +225,8 @@ class Tail:
         self.native.pause()
 
     def quit(self) -> None:
-        """Let no append by C begin any more, without a wait for the disk: an append that is under way may
-        still end.
+        """Let no append by C begin any more, without waiting for the disk: an append that is under way may
+        still complete.
         """
         self.native.quit()
 

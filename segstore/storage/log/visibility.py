@@ -223,12 +223,12 @@ class Visible:
     # --- looking --------------------------------------------------------------------------
 
     def _reached(self) -> int:
-        """Return the high watermark of a replica, also if C has raised it."""
+        """Return the high watermark of a replica, which C may have raised."""
         return max(self._high_watermark or 0, int(self.tail.c.seen_offset))
 
     def _look(self, high_watermark: int | None = None) -> tuple[LogView, LogView]:
-        """Return the view of the written log, and the view for readers: of a replica, up to this high
-        watermark; None: the high watermark as set, or as C has raised it.
+        """Return the view of the written log, and the view for readers. For a replica the latter goes up to
+        this high watermark; with None, up to the current one, which C may have raised.
         """
         written = self._look_at_all()
         if self._high_watermark is None:
@@ -247,8 +247,8 @@ class Visible:
 
     def _below(self, high_watermark: int, view: LogView) -> LogView:
         """Return the part of `view` below the high watermark, or below the log start offset if that is
-        higher. A transaction is undecided there if its marker is not below the high watermark, or if it has
-        not ended in its other partitions.
+        higher. A transaction is undecided in that part if its marker is not below the high watermark, or if
+        the transaction is still undecided in another of its partitions.
         """
         end = min(max(high_watermark, view.start_offset), view.end_offset)
         undecided = [e.first_offset for e in self._ended if e.last_offset >= end or self._holds(e)]
@@ -379,13 +379,13 @@ class Visible:
     # --- transactions over several replicas -----------------------------------------------
 
     def hold(self, offset: int, held: CommittedTogether) -> None:
-        """Keep a transaction undecided for readers until `held` is over. Its marker is at `offset`, and not
-        visible yet. The caller holds the append token.
+        """Keep the transaction whose marker is at `offset` undecided for readers, until `held` is shown. The
+        marker is not visible yet. The caller holds the append token.
         """
         self._held = {**self._held, offset: held}
 
     def let_go(self, offset: int) -> None:
-        """Show readers the end of the transaction with its marker at `offset`; -1: of all held
+        """Show readers the transaction whose marker is at `offset` as completed; with -1, all held
         transactions.
         """
         for marker, held in list(self._held.items()):
@@ -393,7 +393,7 @@ class Visible:
                 held.show()
 
     def has_passed(self, offset: int) -> bool:
-        """Return whether the high watermark lies above this offset, or does not move here any more."""
+        """Return whether the high watermark is above this offset, or replication no longer moves it."""
         return (
             self.current is None
             or self._writer.follows
@@ -404,10 +404,10 @@ class Visible:
     # --- showing --------------------------------------------------------------------------
 
     def show(self, high_watermark: int | None = None) -> None:
-        """Make the whole written log visible; a replica's, up to this high watermark, None for the current
-        one. The caller holds the append token.
+        """Make the whole written log visible. A replica's log becomes visible up to this high watermark, with
+        None up to the current one. The caller holds the append token.
         """
-        if self.segments.closed:  # or deleted: another partition may have its slot in the published ends
+        if self.segments.closed:  # after a deletion another partition may use its published slot
             return
         if self._writer.pending_undo is not None:
             self._writer.recall()  # an unfinished append is not shown
@@ -489,9 +489,9 @@ class Visible:
 
 
 class CommittedTogether:
-    """The end of a transaction in several replicas. Their high watermarks pass the markers one by one;
-    readers see the end in all replicas at once, after the last one has passed (in Kafka each shows it by
-    itself).
+    """A transaction that was committed or aborted in several replicas. Their high watermarks pass its markers
+    one by one; once all have passed, readers see the transaction completed in all replicas at once. (In Kafka
+    each replica shows its own marker.)
 
     Threads: any. `over` is set once, with `publishing` of all partitions held.
     """
@@ -501,12 +501,12 @@ class CommittedTogether:
         self._markers, self.over = tuple(markers), False
 
     def look(self) -> None:
-        """Show the end if all high watermarks have passed their markers."""
+        """Show the transaction as completed if all high watermarks have passed its markers."""
         if not self.over and all(it.has_passed(offset) for it, offset in self._markers):
             self.show()
 
     def show(self) -> None:
-        """Show the end in each replica whose high watermark has passed the marker."""
+        """Show the transaction as completed in each replica whose high watermark has passed the marker."""
         partitions, at_once = [it for it, _ in self._markers], AtomicPublish()
         for it in partitions:
             it._publish_pending()
@@ -548,7 +548,7 @@ def _publish(together: AtomicPublish) -> None:
         [(it.publisher, it.view, _written(it, of), it.flusher, it.segments.layout) for it, of in turned]
     )
     for it, of in turned:
-        it._unpublished = True  # until C's end is the end of the view
+        it._unpublished = True  # an interrupt now leaves C's end above the view's
         it._replace_views(_written(it, of), it.view)
         it._unpublished = False
 

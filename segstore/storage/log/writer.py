@@ -66,8 +66,8 @@ class _AskedAppend(NamedTuple):
 
 
 class AppendUndo:
-    """The state of the log before an append, by which the append can be undone. Once `together` is done the
-    append can't be undone.
+    """The state of the log before an append, by which the append can be undone. Once the `together`
+    publication is done, the append is final.
 
     `saved` is the state of the producers whose batches are appended. `aborts` is the size in bytes of the
     active `.txnindex`, -1 if the append does not change it. `rolled` are the segments made since, None before
@@ -127,8 +127,8 @@ class LogWriter:
     # --- appends --------------------------------------------------------------------------
 
     def write(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
-        """Append all of the chunks, or nothing; return the first offset. Raises StorageError; the log is as
-        before then.
+        """Append all of the chunks, or none; return the first offset. Raises StorageError; the log is
+        unchanged then.
 
         With a `claim` the append is judged first, which raises the errors of `append_info.judge`. A repeated
         append is not written; its first offset is that of the batches that it repeats. Raises
@@ -312,14 +312,15 @@ class LogWriter:
             raise RecordTooLargeError(
                 f"a batch is larger than segment.bytes={self.config.segment_bytes} allows"
             )
-        # Trimmed first: to other processes the next segment's name says that this one is sealed.
+        # The active segment is trimmed first, because other processes take the next segment's name as the
+        # sign that it is sealed.
         active.trim()
         segment = new_segment(self.pool, segments.directory, begin, self.config)
-        segments.append(segment)  # first: `take_back` removes the files that were made, or fences
+        segments.append(segment)  # before the files: `take_back` removes them, or fences
         make_files(segment)
         segments.activate(ActiveSegment(segment, self.config, begin))
         active.seal()
-        self.rolled(segment.base_offset)  # a producer snapshot, and a flush in the background
+        self.rolled(segment.base_offset)  # writes a producer snapshot, begins a background flush
 
     def leave_sealed(self, tail: NativeTail) -> None:
         """Continue in a new segment, because the active segment was sealed while another process may still
@@ -362,7 +363,7 @@ class LogWriter:
             self.judge(error, header.size)
             raise
         end = self.segments.active.end
-        if header.size and (end.rolled_ms < 0 or not end.position):  # C needs it before its first append
+        if header.size and (end.rolled_ms < 0 or not end.position):  # C needs `rolled_ms`
             end.rolled_ms = clock()
 
     def roll_apart(self, base_offset: int | None = None) -> None:
