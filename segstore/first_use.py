@@ -35,13 +35,14 @@ _NONE: AbstractContextManager[object] = nullcontext()
 def import_apart(name: str) -> ModuleType:
     """Import a module in a thread of its own, in which no signal handler runs.
 
-    NumPy can't be imported again after Ctrl-C ended its import, and a handler would see half-imported
-    modules. An exception of a handler is raised after the import has ended.
+    NumPy can't be imported again after Ctrl-C interrupted its import, and a handler would see half-imported
+    modules. An exception of a handler is raised once the import is done.
     """
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         return module
-    # Another thread may need the module that is being imported here, while this one waits for that thread.
+    # The caller is itself part of an import. A new thread would wait for that module's lock, while the caller
+    # waits for the new thread.
     if _is_importing(sys._getframe(1)):
         return import_module(name)
     under_way = Lock()
@@ -58,7 +59,8 @@ def import_apart(name: str) -> ModuleType:
 
 
 def _undisturbed(name: str) -> ModuleType:
-    # A finalizer in this thread could wait for a lock of the caller, which waits for this thread.
+    # The garbage collector could run a finalizer here that waits for a lock of the caller, which waits for
+    # this thread.
     was_enabled = gc.isenabled()
     gc.disable()
     try:

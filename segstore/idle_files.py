@@ -32,7 +32,7 @@ os.register_at_fork(after_in_child=_pools.refs.clear)
 
 
 def register(pool: FilePool) -> None:
-    """Register a pool that closes files on demand, for as long as it lives."""
+    """Register a pool that closes files on demand; only a weak reference to the pool is kept."""
     _pools.add(pool)
 
 

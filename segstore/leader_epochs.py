@@ -14,8 +14,8 @@ from typing import NamedTuple
 from segstore.errors import InvalidArgumentError
 
 DISTANCE = 1 << 16
-"""Leader epochs that a promoted store skips above the largest known epoch if it can't ask the old leader,
-which begins a new epoch at each open after a crash.
+"""The number of leader epochs that a promoted store skips above the largest known epoch if it can't ask the
+old leader: that may have begun more epochs, one at each open after a crash.
 """
 
 

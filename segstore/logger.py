@@ -97,7 +97,7 @@ set.
 
 
 class _Carrier:
-    """A thread that calls the handlers, message by message; it ends when there are no more messages."""
+    """A thread that calls the handlers, message by message; it stops when there are no more messages."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[logging.Logger, logging.LogRecord, Latch]] = deque()

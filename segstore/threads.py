@@ -9,7 +9,7 @@ waits of this module are single calls of a lock or of a `SimpleQueue`, which are
 
 `SimpleQueue.get(timeout=...)` may wait for ever (CPython 3.10 to 3.12): if it finds the queue's inner lock
 free, or a signal comes, it computes the remaining time again, and takes a negative one for "for ever". So a
-thread that loses the processor at the wrong moment never returns. `take` and `Latch` have waits that end.
+thread that loses the processor at the wrong moment never returns. The waits of `take` and `Latch` do return.
 
 The interpreter's end first stops all other threads for ever, at any point, and then finalizes modules
 (`others_are_gone`). A finalizer's call then waits for no other thread, and does the work itself. A lock that
@@ -71,7 +71,7 @@ def take(queue: SimpleQueue[T], seconds: float) -> T:
 
 
 class LiveSet(Generic[T]):
-    """The added objects that still live. One thread may look at all of them while other threads and signal
+    """The added objects that still exist. One thread may look at all of them while other threads and signal
     handlers add more: the set is copied in one step of C, unlike a `WeakSet`, whose iteration fails.
     """
 
@@ -89,7 +89,7 @@ class LiveSet(Generic[T]):
 
 
 class Latch:
-    """A gate that is opened once, and stays open. An exception that ends one wait does not affect other
+    """A gate that is opened once, and stays open. An exception that interrupts one wait does not affect other
     waits, and an interrupted `open` may be called again. Once `others_are_gone`, no thread is left to open
     it: a wait without a timeout then returns at once.
     """
@@ -101,10 +101,10 @@ class Latch:
         self._waiting: list[_thread.LockType] = []
 
     def open(self) -> None:
-        """Open the latch: all waits end, and later ones return at once."""
+        """Open the latch: all waits return, and later waits return at once."""
         self.is_open = True
         for waiter in list(self._waiting):
-            with contextlib.suppress(RuntimeError):  # another `open` has ended this wait
+            with contextlib.suppress(RuntimeError):  # another `open` has released this lock
                 waiter.release()
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -162,8 +162,8 @@ class Background(threading.Thread):
         )
 
     def is_alive(self) -> bool:
-        """Return whether the thread runs. False after `join` has seen its end, and after the interpreter has
-        stopped it.
+        """Return whether the thread runs: False once `join` has seen it stop, or the interpreter has stopped
+        it.
         """
         return super().is_alive() and not self._ended.is_open and not others_are_gone()
 
@@ -185,7 +185,7 @@ class Background(threading.Thread):
             self._ended.open()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait up to `timeout` seconds until the thread has ended; return at once in the thread itself. A
+        """Wait up to `timeout` seconds until the thread has stopped; return at once in the thread itself. A
         thread that has not begun never calls `run` afterwards.
         """
         if others_are_gone():
@@ -200,8 +200,8 @@ class Background(threading.Thread):
 
 def apart(run: Callable[[], T], name: str) -> T:
     """Call `run` in a thread of its own, in which no signal handler runs; return its result, or raise its
-    exception. If an exception ends the wait, `run` continues to its end. If no thread can be started, the
-    calling thread calls it.
+    exception. If an exception interrupts the wait, `run` still completes. If no thread can be started, the
+    calling thread calls `run`.
     """
     if others_are_gone():
         return run()
@@ -255,8 +255,8 @@ class Worker:
             self._work.put(work)
 
     def result(self) -> None:
-        """Wait for the oldest work without a `result` so far, and raise its exception, if it failed. Raises
-        IllegalStateError if the interpreter stopped the thread before the end of that work.
+        """Wait for the oldest work whose `result` was not asked for yet, and raise its exception, if it
+        failed. Raises IllegalStateError if the interpreter stopped the thread before that work was done.
         """
         if others_are_gone() and self._done.empty():
             raise IllegalStateError(f"the interpreter ends: {self._thread.name} has stopped within its work")
@@ -269,7 +269,7 @@ class Worker:
         self._thread.join()
 
     def leave(self) -> None:
-        """End the thread without waiting for it: a finalizer may call this."""
+        """Stop the thread without waiting for it: a finalizer may call this."""
         self._over = True
         self._work.put(None)
 
@@ -291,9 +291,10 @@ class Shelter:
     """A thread of its own for calls, in which no signal handler runs. Calls are made in the order of
     requests.
 
-    If an exception ends the wait for a call, the call continues to its end, and the next one comes after it.
-    Only the main thread needs this, since no other thread runs signal handlers: in other threads `call` makes
-    the call directly. The thread begins with the first call, and ends at `end`, or when the shelter is freed.
+    If an exception interrupts the wait for a call, that call still completes, and the next one comes after
+    it. Only the main thread needs this, since no other thread runs signal handlers: in other threads `call`
+    makes the call directly. The thread starts with the first call, and stops after `end`, or once the shelter
+    is freed.
     """
 
     def __init__(self, name: str) -> None:
@@ -329,15 +330,15 @@ class Shelter:
         except IllegalStateError:
             self._served.finish()
         else:
-            self._started = True  # last: after an interrupt before this line, the thread is started again
+            self._started = True  # set last: if an interrupt comes before, the next call starts the thread
 
     def end(self) -> None:
-        """End the thread once all queued work is done. Later calls run in the calling thread."""
+        """Stop the thread once all queued work is done. Later calls run in the calling thread."""
         self._ended = True
         self._served.queue.put(None)
 
     def close(self) -> None:
-        """End the thread once all queued work is done, and wait for its end."""
+        """Stop the thread once all queued work is done, and wait until it has stopped."""
         self.end()
         if others_are_gone():
             self._served.finish()
@@ -371,7 +372,9 @@ class _Served:
                 self.running.release()
 
     def finish(self) -> None:
-        """Do the queued work. Work that is queued while the thread ends is done by either thread."""
+        """Do the queued work. Work that is queued while the shelter's thread stops is done by that thread or
+        the caller's.
+        """
         with contextlib.suppress(Empty):
             while True:
                 work = self.queue.get_nowait()
@@ -381,7 +384,7 @@ class _Served:
 
 def answer(run: Callable[[], T], later: Callable[[Callable[[], None]], object]) -> T:
     """Return the result of `run`, or raise its exception; `later` makes another thread call it. If an
-    exception ends the wait, that thread calls it all the same.
+    exception interrupts the wait, that thread calls `run` all the same.
     """
     answers: SimpleQueue[tuple[list[T], list[BaseException]]] = SimpleQueue()
     later(partial(_answer, run, answers))

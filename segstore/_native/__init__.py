@@ -12,8 +12,8 @@ Memory is lent to C in one of three ways, and tests/unit/test_lending.py checks 
 - `with ffi.from_buffer(kind, owner) as view:`, or `with lent(owners) as views:`: it is released at the end;
 - `held(kind, owner)`: the view may be kept anywhere, and so it refuses a memoryview.
 
-The reason is a fault of CPython (gh-77894, mended in 3.12.7 and 3.13). A memoryview that lies in a cycle
-together with a view of it ends the interpreter when the garbage collector clears that cycle. A frame that
+All three avoid a fault of CPython (gh-77894, mended in 3.12.7 and 3.13): if a memoryview and a view of it lie
+in one reference cycle, the interpreter crashes when the garbage collector clears that cycle. A frame that
 raises is kept by the traceback of its error, and with it all of its local variables. Other owners are safe:
 bytes, bytearray, mmap, numpy arrays and Arrow buffers free nothing before their last reference goes.
 """
@@ -128,7 +128,7 @@ def crc32c_by(hardware: bool) -> Callable[[bytes], int]:
     that of the crc32c package.
 
     The package imports importlib.metadata and email, more than a hundred modules: it is imported only if it
-    is used, and always while segstore is loaded.
+    is needed, and then while segstore is being imported, never later.
     """
     if hardware:
         return _crc32c

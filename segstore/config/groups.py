@@ -227,6 +227,6 @@ BOUNDED = (
     "record_lock_duration_ms",
     "session_timeout_ms",
 )
-"""Ends of attribute names of share group settings. A store has group.share.NAME with the bounds
+"""The last parts of the names of share group settings. A store has group.share.NAME with the bounds
 group.share.min.NAME and group.share.max.NAME; a group has share.NAME.
 """

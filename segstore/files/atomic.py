@@ -82,8 +82,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         """Replace or create a file in one step, without a sync, with content that may depend on the new
         file's identity.
 
-        `data` gets the identity (`which` without `or_change`, which the rename keeps) and returns the
-        content. Raises OSError.
+        `data` is called with the new file's identity (`which` with `or_change=False`), which the rename does
+        not change, and returns the content. Raises OSError.
         """
         in_reserve(lambda: self._replace(os.fspath(path), data, sync=False), PIECE)
 

@@ -52,10 +52,9 @@ _inherited: LiveSet[Closable] = LiveSet()
 
 
 def close_in_children(opened: Closable) -> None:
-    """Have `opened.close` called in each child process that is forked while `opened` lives.
-
-    Otherwise the child would keep locks and connections alive: they end with the last descriptor. A child
-    made by a bare clone(2) keeps them until it ends, or runs another program.
+    """Have `opened.close` called in each child process that is forked while `opened` exists. Otherwise the
+    child would keep locks and connections alive, which are released only with the last descriptor. A child
+    made by a bare clone(2) keeps them until it exits or runs another program.
     """
     _inherited.add(opened)
 

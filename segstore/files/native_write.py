@@ -46,7 +46,7 @@ class OwnWrite(NativeWrite):
 
     def __init__(self, files: Writing, handle: Handle) -> None:
         self._raised: BaseException | None = None
-        # Weak: a tail that was stopped must not keep its file open.
+        # The reference is weak, because a tail that was stopped must not keep its file open.
         open_file, this = weakref.ref(handle), weakref.ref(self)
 
         @ffi.callback("seg_writer", error=-errno.EIO)  # type: ignore[untyped-decorator]

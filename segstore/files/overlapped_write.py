@@ -1,8 +1,8 @@
 """Overlapped writes: one chunk of a long append is written while the next one is being encoded.
 
-Threads: used by one at a time. A single write is done in place; from the second on, a thread that lives as
-long as the append does the writes. At most one write is under way, so that order and errors are those of
-plain calls.
+Threads: used by one at a time. A single write is done by the caller; later writes are done by a thread, which
+leaving the `with` block stops. At most one write is under way, so that order and errors are those of plain
+calls.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Pipeline:
     def _start(self, write: _Step) -> None:
         self._wait()
         if self._worker is None:
-            self._worker = Worker("segstore-append")  # first: `end` stops it if its start is interrupted
+            self._worker = Worker("segstore-append")  # so that `end` can stop it if `start` is interrupted
             self._worker.start()
         self._under_way = True
         self._worker.do(lambda: self._run(write))

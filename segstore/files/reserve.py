@@ -6,8 +6,8 @@ directories. The files are cut piece by piece, only as far as needed: other writ
 each block that becomes free. With its last piece a file is removed, which also frees an inode. Log data never
 uses the reserve.
 
-Threads: any; a thread may use a reserve within its `with` block. Interrupts: if one prevents the end of a
-block, no thread may use the reserve, and the next block takes it again.
+Threads: any; a thread may use a reserve within its `with` block. If an interrupt prevents `__exit__` of a
+block, no thread may use the reserve after it, and the end of the next block allocates the reserve again.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ _using = _Using()
 
 
 def _usable() -> list[Reserve]:
-    """Return the reserves of the blocks that the calling thread is in: their frames are on the stack."""
+    """Return the reserves of the blocks that the calling thread is in, and drop blocks whose frame is no
+    longer on the stack.
+    """
     alive: set[Frame] = set()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -235,7 +237,7 @@ class Reserve:
     def __exit__(self, *_: object) -> None:
         frame, blocks = sys._getframe(1), _using.blocks
         while blocks and blocks[-1][1] != (id(frame), frame.f_code):
-            blocks = blocks[:-1]  # an interrupt has prevented the end of a block within this one
+            blocks = blocks[:-1]  # an interrupt has prevented `__exit__` of an inner block
         _using.blocks = blocks[:-1]
         if not self._is_whole and self not in _usable():
             self.take_again()

@@ -20,7 +20,8 @@ _MISSING = frozenset({-errno.ENOENT, -errno.ENOTDIR})
 
 def status(handle: Handle) -> Any:
     """Return the result of fstat(2) for an open file: a `seg_status`. Raises OSError as fstat(2)."""
-    # Not os.fstat: in CPython 3.10 it raises SystemError if two signals arrive in it whose handlers raise.
+    # This is not os.fstat, which in CPython 3.10 raises SystemError if two signals arrive in it whose
+    # handlers raise.
     result = ffi.new("seg_status *")
     code = lib.seg_fstat(handle.fd, result)
     if code < 0:
@@ -32,7 +33,7 @@ def status_of(path: Path, *, follow: bool = False) -> Any:
     """Return the result of lstat(2), or of stat(2) with `follow`, for a path. Raises OSError as lstat(2) and
     stat(2).
     """
-    # Not os.stat: it may raise SystemError, see `status`.
+    # This is not os.stat, which may raise SystemError (see `status`).
     result = ffi.new("seg_status *")
     code = lib.seg_stat(os.fspath(path).encode(*CODING), follow, result)
     if code < 0:
@@ -58,7 +59,8 @@ class Stats:
         """Return the absolute path without symbolic links, as realpath(3). For a missing name, return the
         real path of its directory with the name. Raises OSError (ELOOP, EACCES, ENOTDIR).
         """
-        # Not os.path.realpath: it calls os.lstat, which has the fault that `status` names.
+        # This is not os.path.realpath, because that calls os.lstat, which may raise SystemError (see
+        # `status`).
         out = ffi.new("char[]", _PATH_MAX)
         existing, missing = os.fsdecode(path), ""
         if not existing.startswith("/"):

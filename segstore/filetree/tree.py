@@ -57,7 +57,9 @@ if TYPE_CHECKING:
 
 
 class Upload:
-    """A file that is being received. A context manager: its end aborts an upload that was not committed."""
+    """A file that is being received. As a context manager it aborts an upload that was not committed in the
+    block.
+    """
 
     def __init__(self, tree: FileTree, path: str, file_id: int, chunk_bytes: int, overwrite: bool) -> None:
         self._tree, self._path, self._overwrite = tree, path, overwrite
@@ -288,7 +290,8 @@ class FileTree:
             below = list(self._nodes.walk(path))
             if len(below) > 1 and not recursive:
                 raise error(errno.ENOTEMPTY, path)
-            # Contents before their directory, so that a kill in a long delete leaves a valid tree.
+            # Contents are deleted before their directory, so that a kill in a long delete leaves a valid
+            # tree.
             entries: list[Entry] = []
             for at, node in reversed(below):
                 entries += [(nodes.path_key(at), None)] if at != ROOT else []

@@ -1,8 +1,8 @@
 """The index builder makes a segment's index entries from its batch headers, for a segment that is written or
 indexed as a whole. The entries of the active segment are made with its appends (`_native/active.c`).
 
-As org.apache.kafka.storage.internals.log.LogSegment.append. The entries depend only on the batches and
-`index.interval.bytes`, so that a rebuilt index equals the original. Nothing is on disk. Threads: one at a
+It follows org.apache.kafka.storage.internals.log.LogSegment.append. The entries depend only on the batches
+and `index.interval.bytes`, so that a rebuilt index equals the original. Nothing is on disk. Threads: one at a
 time.
 """
 
@@ -86,7 +86,7 @@ class IndexBuilder:
         return offsets, ffi.buffer(self._time_out, self._n_time[0] * TimeIndex.ENTRY.size)[:]
 
     def last_time_entry(self) -> bytes:
-        """Return the closing time index entry, as `closing_entry`."""
+        """Return the closing time index entry (`closing_entry`)."""
         return closing_entry(self._state, self.base_offset)
 
     def _room(self, n: int) -> None:

@@ -5,9 +5,10 @@ through the mapping of a hole on a full disk would be a SIGBUS) and ends in zero
 to its entries. A broker's index may be preallocated: the number of entries never comes from the file's size.
 
 Threads: one writer, and any number of look-ups at the same time, without locks. A look-up works on a `View`,
-which the writer replaces whole. A view reads only below its count, and these entries never change: a file is
-trimmed after them. Only `truncate_to` removes entries, and leaves zeros. An old view's mapping is unmapped
-with its last reference. Other processes map only sealed files, and read active ones by pread.
+which the writer replaces whole. A view reads only the entries below its count. These never change, and a file
+is only trimmed above them. Only `truncate_to` removes entries, and leaves zeros in their place. An old view's
+mapping is unmapped with its last reference. Other processes map only sealed files, and read active ones by
+pread.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ class ActiveIndex(SparseIndex):
     @property
     def view(self) -> View:
         """Return the view for C's look-ups, valid for as long as a reference exists."""
-        count = self._count[0]  # first: memory that is read later has all counted entries
+        count = self._count[0]  # before the memory, which then has all counted entries
         view, (pointer, memory) = self._view, self._mapped
         if view.n != count or view.memory is not memory:
             view = self._view = _view((pointer, count, memory))
@@ -215,7 +216,8 @@ class ActiveIndex(SparseIndex):
             return
         self._looked_at = max(self._looked_at, n)
         self._count[0] = keep
-        # A look-up under way finds zeros now: a hint at the log's start, right if slow.
+        # A look-up under way finds zeros now, which point to the log's start: the search from there is slow
+        # but right.
         size = self.ENTRY.size
         memory[keep * size : n * size] = bytes((n - keep) * size)
 
@@ -257,7 +259,8 @@ class ActiveIndex(SparseIndex):
                 self._files.allocate(handle, room, size - room)
                 mapped = _mapping(self._files.map(handle, size, write=True))
             except OSError:
-                # An emulated posix_fallocate may have allocated a part. Its error is raised, not a later one.
+                # An emulated posix_fallocate may have allocated a part, which is cut off. An error of that is
+                # ignored, so that the first error is raised.
                 with contextlib.suppress(OSError):
                     self._files.truncate(handle, room)
                     self._size = room

@@ -1,5 +1,4 @@
-"""Templates of Fetch's answers: of those that tell of one partition, without an error, and of those that tell
-of none.
+"""Templates of Fetch's answers that have one partition, without an error, or no partition.
 
 Threads: no state.
 """
@@ -14,11 +13,11 @@ from segstore.protocol.template import MessageField, MessageTemplate, answer_tem
 
 _Response = structs("FetchResponse")
 _FLEXIBLE_SINCE, _START_SINCE = 12, 5
-"""The first versions whose lengths are varints, and whose answers tell the log start offset."""
+"""The first version whose lengths are varints, and the first whose answers have the log start offset."""
 
 
 class Brought(NamedTuple):
-    """What an answer tells of its partition; `records` is a part of the answer, not a copy."""
+    """The fields of an answer's one partition; `records` is a part of the answer, not a copy."""
 
     high_watermark: int
     last_stable_offset: int
@@ -35,9 +34,9 @@ def partition_answer(
     committed: bool,
     session_id: int = NO_SESSION,
 ) -> MessageTemplate:
-    """Return the template of answers that tell of this partition its high watermark, last stable offset, log
-    start offset (since version 5) and records. `topic_id` counts since version 13, and `topic` before.
-    `committed`: the answers list aborted transactions, of which there are none.
+    """Return the template of answers for this partition: its high watermark, last stable offset, log start
+    offset (since version 5) and records. `topic_id` counts since version 13, and `topic` before. `committed`:
+    the answers list aborted transactions, of which there are none.
     """
     data = _Response.PartitionData(
         partition_index=partition, aborted_transactions=[] if committed else None, records=b""

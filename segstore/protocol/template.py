@@ -39,8 +39,8 @@ class Hole(NamedTuple):
 
 
 class RecordsFrame(NamedTuple):
-    """What a message with records has around the records: `is_compact` if their length is a varint, and the
-    bytes after the records.
+    """The frame around the records in a message: `is_compact` if their length is a varint, and the bytes
+    after the records (`end`).
     """
 
     is_compact: bool
@@ -119,8 +119,8 @@ class MessageTemplate:
         return found[1::2] if found[::2] == self.constants else None
 
     def fill(self, values: Sequence[int], size: int = 0) -> tuple[bytearray, int]:
-        """Return the message with these numbers, after its size, and the position at which its records of
-        `size` bytes belong, which are counted and left out.
+        """Return the message with its size before it and these numbers in its holes, and the position in it
+        for its records. The records have `size` bytes, which the sizes count, but which the caller sends.
         """
         parts = self._parts.copy()
         parts[1::2] = values
@@ -143,7 +143,7 @@ def request_template(
     frame: memoryview, body_at: int, version: int, body: Any, fields: Sequence[MessageField]
 ) -> MessageTemplate | None:
     """Return the template of requests that differ from this one in correlation id and `fields`; None if the
-    request has bytes that its decoded body does not tell, such as tagged fields of unknown tags.
+    request has bytes that its decoded body lacks, such as tagged fields of unknown tags.
     """
     made = template_after(bytes(frame[:body_at]), version, body, fields)
     return made if made.front == frame else None
@@ -198,7 +198,9 @@ def _encoded(head: bytes, version: int, body: Any) -> bytes:
 
 
 def _hole(made: bytes, head: bytes, version: int, body: Any, field: MessageField) -> Hole:
-    """Return the place of a field in an encoded message: of the bytes that change if all its bits do."""
+    """Return the place of a field in an encoded message. It is found by inverting the field's bits: its bytes
+    are those that change.
+    """
     value = getattr(field.holder, field.name)
     setattr(field.holder, field.name, ~value)
     try:

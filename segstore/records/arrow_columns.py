@@ -89,7 +89,9 @@ def _decoded_type(kind: pa.DictionaryType) -> pa.DataType:
 
 
 def _of_dictionary(array: pa.DictionaryArray) -> pa.Array:
-    """Return the decoded values. polars has views in a Categorical, for which pyarrow has no `take`."""
+    """Return the decoded values. polars stores a Categorical's strings as views, which pyarrow can't `take`,
+    so they are cast first.
+    """
     return array.dictionary.cast(_decoded_type(array.type)).take(array.indices)
 
 

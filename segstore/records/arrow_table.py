@@ -85,7 +85,8 @@ def read_table(table: Any) -> pa.Table:
         return table
     if _is_pandas(table):
         return _from_pandas(table)
-    # Not through the C interface: it would turn an error of Python code into a pyarrow error.
+    # A reader of pyarrow is not read through the C interface, which would turn an error of Python code into a
+    # pyarrow error.
     if isinstance(table, pa.RecordBatchReader):
         return table.read_all()
     if type(table).__module__.startswith("segstore.") and hasattr(table, "to_arrow"):

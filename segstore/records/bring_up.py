@@ -175,7 +175,7 @@ class _Made:
         if not self._headers:
             return b"", np.empty(0, batch_type())
         headers = np.concatenate(self._headers)
-        # The unused bytes are mostly a quarter of the whole: not worth a copy.
+        # The unused bytes are mostly a quarter of the whole, which is not worth a copy.
         alone = len(self._pieces) == 1 and 0 < len(self._last) <= self.size + self.size // 2
         return (self._last if alone else b"".join(self._pieces)), headers
 

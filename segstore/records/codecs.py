@@ -28,7 +28,8 @@ XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = XERIAL + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 * 1024
 _LZ4_MAGIC = 0x184D2204
-# version 1, independent blocks, no checksums, no content size; 64 KiB blocks; their xxhash32, second byte.
+# The three bytes after the magic number: the flags (version 1, independent blocks, no checksums, no content
+# size), the block size of 64 KiB, and the second byte of the xxHash32 of both.
 _LZ4_HEADER = struct.pack("<IBBB", _LZ4_MAGIC, 0x60, 0x40, 0x82)
 _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 1 << 31

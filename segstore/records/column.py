@@ -2,7 +2,7 @@
 nothing is on disk.
 
 A Column is immutable once made and owns the memory of its pointers, so that any thread may encode from it.
-Until the encoding has ended, the caller must not change an array or a bytearray that it passed in.
+Until the encoding is done, the caller must not change an array or a bytearray that it passed in.
 """
 
 from __future__ import annotations
@@ -179,9 +179,9 @@ class HeaderColumns:
     __slots__ = ("_owners", "c", "n")
 
     def __init__(self, offsets: Any, names: Column, values: Column, ends: Any = None) -> None:
-        """`offsets`, int64: the index of each record's first header, and as one more element the end of the
-        last record's headers. With `ends`: `offsets` has the first headers only, `ends` the end for each
-        record.
+        """`offsets` (int64) has the index of each record's first header, then the index after the last
+        record's headers. If `ends` is given, `offsets` lacks that last element, and `ends` has the index
+        after each record's headers.
         """
         pointer = held("int64_t[]", offsets)
         until = None if ends is None else held("int64_t[]", ends)

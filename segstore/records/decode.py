@@ -339,7 +339,7 @@ def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
 
     Return None if a batch is compressed or older, or claims more records than its bytes can hold.
     """
-    # Without numpy: its calls would cost more than the decoding.
+    # This does without numpy, whose calls would cost more than the decoding.
     at, lens, codecs, count = [], [], 0, 0
     for i in range(n):
         h = headers[i]

@@ -73,7 +73,7 @@ class Run:
         buffer = pool.take(chunk_bytes)
         size, batches = self._fill(buffer, chunk_bytes, most_batches)
         if size == lib.SEG_E_ROOM:
-            # One batch is larger than a chunk: it gets a buffer of its own size.
+            # A batch that is larger than a chunk gets a buffer of its own size.
             pool.give(buffer)
             largest = largest_record(self.columns, self.first, self.columns.n)[0] + HEADER_SIZE
             buffer = np.empty(max(self.batch_bytes, largest), np.uint8)
@@ -205,7 +205,7 @@ class _Arguments:
 
     def fill(self, template: Template, codec: int) -> Any:
         """Fill `filled` with the template and codec, and return it."""
-        self.of = None  # first: an interrupt may leave `filled` half done
+        self.of = None  # reset first: an interrupt may leave `filled` half done
         fill_template(self.filled, template, codec)
         self.codec = codec
         self.of = template

@@ -135,8 +135,8 @@ class SendfileCalls:
         return sent(lib.seg_splice(source.fd, position, pipe, count, 0), source)
 
     def splice_on(self, pipe: int, sink: int, count: int, more: bool) -> int:
-        """Call splice(2) from a pipe, which has `count` bytes, to a sink; return the bytes. `more`: further
-        bytes follow at once.
+        """Call splice(2) from a pipe, which has `count` bytes, to a sink; return the number of bytes moved.
+        `more` is True if further bytes follow at once.
         """
         return sent(lib.seg_splice(pipe, -1, sink, count, more))
 

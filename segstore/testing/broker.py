@@ -52,7 +52,7 @@ _NODES = frozenset({"brokers", "num_brokers", "nodes", "num_nodes", "replicas"})
 class Broker(Closing):
     """A running server on a port of 127.0.0.1, with its store.
 
-    `directory` is the path of a store that stays after the end, None for a temporary one. `topics` are names,
+    `directory` is the path of a store that stays after `close`, None for a temporary one. `topics` are names,
     or a mapping of names to numbers of partitions; existing topics are unchanged. `port` is the server's, by
     default a free one. `clock` is a `segstore.testing.Clock`, the broker's time in place of the machine's.
     `settings` are a server's and a store's, with underscores for dots: `num_partitions=4`. By default groups
@@ -129,8 +129,8 @@ class Broker(Closing):
     # --- stop and start -----------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop, as a broker that is shut down: end all connections, refuse new ones, and close the store. The
-        data, the faults and the requests stay. May be repeated.
+        """Stop like a broker that is shut down: close all connections, refuse new ones, and close the store.
+        The data, the faults and the requests stay. May be repeated.
         """
         with self._lock:
             self._stop()

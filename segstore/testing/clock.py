@@ -58,7 +58,7 @@ class Clock:
         self._listeners.remove(listener)
 
     def govern(self, store: Store) -> None:
-        """Let this clock end the group sessions of a store, which was opened with it."""
+        """Let this clock expire the group sessions of a store that was opened with it."""
         shared(store, GroupCoordinator, partial(GroupCoordinator, clock=self))
 
     def run_due(self, store: Store) -> None:

@@ -50,8 +50,8 @@ class ProducerAppendInfo:
 
 
 class ExpectedEnd:
-    """The offset that an append must get (compare and append); `where` names the log. It takes the place of a
-    ProducerAppendInfo: such records have no producer id.
+    """The offset that an append must get (compare and append); `where` names the log. It is passed in place
+    of a ProducerAppendInfo, because such records have no producer id.
     """
 
     __slots__ = ("offset", "where")

@@ -4,9 +4,9 @@ snapshots.
 The state is a function of the log (Kafka: ProducerStateManager): batches are applied one by one in order of
 offset, so that the state is the same for batches that are read and batches that are being written. No batch
 of the log is refused here; `append_info` judges sequences and epochs before an append. The state lies in a
-table of C's (`_native/producers.c`), which also applies C's own appends while the log's tail is open; the
+table in C (`_native/producers.c`), which also applies the appends by C while the log's tail is open; the
 entries read here are copies. Nothing is written here; `state_manager` has the files. Threads: the holder of
-the partition's append token, which has paused the tail; the functions for snapshots any.
+the partition's append token, which has paused the tail; any thread may call the functions for snapshots.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class BatchMetadata(NamedTuple):
 
 
 class CompletedTxn(NamedTuple):
-    """A transaction that has ended: the offsets of its first record and of its marker."""
+    """A committed or aborted transaction: the offsets of its first record and of its marker."""
 
     first_offset: int
     last_offset: int
@@ -202,7 +202,7 @@ class ProducerState:
         self.c.seed = int.from_bytes(os.urandom(8), "little")
         self.producers = ProducerTable(self.c)
         self.ended: list[CompletedTxn] | None = None
-        """In a replica, the ended transactions with markers from the high watermark on (Kafka:
+        """In a replica, the completed transactions with markers from the high watermark on (Kafka:
         ProducerStateManager.unreplicatedTxns); else None.
         """
 

@@ -132,9 +132,9 @@ def mend(
     """Bring `state` to `end_offset`, the log's end, by replaying the segments. Rewrite transaction indexes
     that are damaged, or that differ from a replayed segment. Raises OSError.
 
-    `state_at(offset)` is the state in a snapshot at that offset or below. Entries of transactions that ended
-    below `synced` are on disk. A later entry without a transaction in the log may be left from records that a
-    power cut has lost.
+    `state_at(offset)` is the state in a snapshot at that offset or below. Entries of transactions whose
+    markers lie below `synced` are on disk. A later entry that matches no transaction in the log may come from
+    records that a power cut has lost.
     """
     ends = [*[s.base_offset for s in segments[1:]], end_offset]
     for slot, segment in enumerate(segments):

@@ -139,8 +139,8 @@ class Producers:
         self.state.ended = []
 
     def cut(self, segments: list[Segment], end_offset: int) -> None:
-        """Go back to the state at `end_offset`, at which the log was cut. Snapshots above are removed, and
-        `.txnindex` files made to agree. Raises OSError.
+        """Go back to the state at `end_offset`, at which the log was cut. Snapshots above that offset are
+        removed, and `.txnindex` files are made to agree with the log. Raises OSError.
         """
         taken = _drop_snapshots_above(self._files, self._directory, end_offset)
         taken = _drop_damaged(self._files, self._directory, taken, every=True)
@@ -214,7 +214,7 @@ def state_at(files: Files, directory: str, offset: int) -> ProducerState:
 
 
 def _newest(files: Files, directory: str, taken: list[int]) -> ProducerState:
-    """Return the state of the newest readable snapshot of these."""
+    """Return the state of the newest readable snapshot among these offsets."""
     for offset in reversed(taken):
         with contextlib.suppress(SegstoreError, FileNotFoundError):
             return _read(files, directory, offset)
@@ -250,7 +250,8 @@ def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -
 
 def _sync_from(files: Files, directory: str, taken: list[int], recovery_point: int) -> None:
     """Sync the snapshots from the recovery point on."""
-    # No flush has followed their rolls, and recovery moves the recovery point past them.
+    # No flush has synced them since their rolls, and none will, because recovery moves the recovery point
+    # past them.
     for offset in (offset for offset in taken if offset >= recovery_point):
         with files.open(_path(directory, offset), write=True) as handle:
             files.sync(handle)

@@ -73,9 +73,9 @@ class ScanThreads(Generic[R]):
 def in_order(tasks: Iterator[T], work: Callable[[T], R], size: Callable[[T], int], small: int) -> Iterator[R]:
     """Yield `work(task)` for each task, in order, with up to four threads that work two tasks each ahead.
 
-    If all tasks together are smaller than `small`, the calling thread does each when its result is asked for,
-    and no thread is started; it does so, too, with tasks of size 0 before any other. An exception of `tasks`
-    or `work` is raised at its place in the order.
+    If all tasks together are smaller than `small`, no thread is started: the calling thread does each task
+    when its result is asked for. Leading tasks of size 0 are always done by the calling thread. An exception
+    of `tasks` or `work` is raised at its place in the order.
     """
     first: list[T] = []
     total = 0

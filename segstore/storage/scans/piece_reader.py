@@ -44,7 +44,7 @@ BY_HEADERS = frozenset({"topic", "partition", "offset", "timestamp_type"})
 _CONSTANT = frozenset({"topic", "partition"})
 AT_A_TIME, HEADERS_AT_A_TIME, COUNTED_AT_A_TIME = 8 << 20, 64 << 20, 256 << 20
 """Bytes of a piece in general, if headers are enough, and if records are only counted. They are so large that
-the Python code costs little beside the C code; headers need little memory, counts none.
+the Python code costs little beside the C code; headers need little memory, and counts need none.
 """
 STEP = 2 << 20
 """Bytes of a read, few enough to stay in a processor's cache until they are decoded."""
@@ -104,8 +104,8 @@ class PieceReader:
         return 0 if is_known else piece.size
 
     def read(self, piece: ScanPiece) -> PieceRead:
-        """Read a piece, at least its first batch. Raises as `PartitionLog.read`; damage after the first batch
-        ends the read before it.
+        """Read a piece, at least its first batch. Raises as `PartitionLog.read`, if the first batch is
+        damaged; if a later batch is damaged, only the batches before that one are read.
         """
         log = piece.of.log
         return log.with_reading(piece.start, self.committed, lambda reading: self._read(reading, piece))
@@ -156,9 +156,7 @@ class _Making:
     # --- records --------------------------------------------------------------------------
 
     def by_records(self, end: int, size: int) -> None:
-        """Read and decode batches up to offset `end`, which have about `size` bytes, or up to a limit of the
-        piece.
-        """
+        """Read and decode batches of about `size` bytes up to offset `end`, or until the piece is full."""
         end = min(end, self._end)
         while self.at < end and self.rows.plain < _MOST_PLAIN:
             view, gaps = self._reading.view, self._reading.gaps
@@ -248,8 +246,8 @@ class _Making:
     # --- headers --------------------------------------------------------------------------
 
     def by_headers(self, most_rows: int) -> None:
-        """Add rows by headers, up to the end of the piece, to `most_rows` rows or more, or to the last
-        header.
+        """Add rows by headers until the piece ends, there are `most_rows` rows or more, or the last header
+        was read.
         """
         view, limit = self._reading.view, self._end
         slot = view.slot(self.at)
@@ -271,7 +269,7 @@ class _Making:
 
     def _walk(self, slot: int, end: int, below: int) -> bool:
         """Add rows by the headers of one segment, which is visible up to byte `end` and offset `below`;
-        return False if the read ends there.
+        return False if no further segment may be read.
         """
         limit = self._end
         first = first_batch(self._reading.view, slot, end, self.at, limit, self._reading.gaps)
@@ -302,7 +300,7 @@ class _Making:
 
     def _take_headers(self, slot: int, batches: NDArray[np.void]) -> bool:
         """Add rows of batches by their headers, and read the batches that headers don't determine. Return
-        False if the read ends before `batches` do, or with them.
+        False if the read stops before the last of these batches, or after it.
         """
         count = len(batches)
         batches = batches[: int((batches["base_offset"] < self._end).sum())]
@@ -340,7 +338,7 @@ class _Making:
 _LEFT_OUT, _DENSE, _READ = range(3)
 """Kinds of batches: records left out, known by headers, or to be read."""
 _FEW = 8
-"""If more than one of this many batches must be read, it is faster to read all."""
+"""If more than one batch in this many must be read, it is faster to read all."""
 
 
 def _runs(batches: NDArray[np.void], wanted: NDArray[np.bool_]) -> Iterator[tuple[int, int, int]]:

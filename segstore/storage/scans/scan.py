@@ -27,8 +27,8 @@ AT_A_TIME = 1 << 20
 class Edge(Enum):
     """The ends of a log as bounds of a range; they are the defaults.
 
-    None is no bound: `offset_for_time` returns it if no record is that late, and a caller who passes that on
-    must not get the whole log.
+    None is refused as a bound: `offset_for_time` returns None if no record is that late, and a caller who
+    passes it on must not get the whole log.
     """
 
     EARLIEST = "earliest"
@@ -68,7 +68,7 @@ def given_bound(name: str, value: Any, first: int, last: int) -> int:
 
 class Times(NamedTuple):
     """Time bounds of a range, ms since the epoch: from the first record at or after `start` up to the first
-    record at or after `end`. None is no bound.
+    record at or after `end`. With None the range has no such bound.
     """
 
     start: int | None = None

@@ -32,8 +32,9 @@ def batches_of(
     reader: PieceReader,
     finish: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of the schema, each of one partition, after `finish`, which runs in the thread that read
-    them. Raises as `PartitionLog.read`, after yielding the records before the error.
+    """Yield batches of the schema, each of one partition, after they went through `finish`, which the thread
+    that read them calls. Raises the errors of `PartitionLog.read`, after yielding the records before the
+    error.
     """
     maker = BatchMaker(topic, schema)
 

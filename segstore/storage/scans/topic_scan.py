@@ -182,8 +182,8 @@ def scan_topic(
     isolation_level: str,
     check_crcs: bool,
 ) -> TopicScan:
-    """Return the scan for the arguments of `Store.scan`. `logs` returns the logs of the given partitions, of
-    all for None.
+    """Return the scan for the arguments of `Store.scan`. `logs` returns the logs of the given partitions, or
+    of all partitions for None.
     """
     how = {
         "isolation_level": arguments.one_of("isolation_level", isolation_level, ISOLATION_LEVELS),

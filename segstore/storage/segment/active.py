@@ -112,7 +112,7 @@ class ActiveSegment:
         # Kafka's segment.jitter.ms: partitions that began together don't all roll together.
         self._jitter = random.random()
         self.configure(config)
-        self._born_ms: int | None = None  # the clock's time of the first batch, or of its first sight
+        self._born_ms: int | None = None  # the clock's time of the first batch, or of the first check
         self._open_indexes(index_bytes or config.segment_index_bytes)
 
     @classmethod
@@ -195,11 +195,12 @@ class ActiveSegment:
         as_is: bool = False,
         more: int = 0,
     ) -> int:
-        """Return the number of leading batches of a part that fit into the segment, with the next offsets, or
-        with their own (`as_is`); 0: roll first. For these batches, and for `more` batches after them, room in
-        the indexes is reserved on disk. Raises OSError if the disk is full; nothing has changed then.
+        """Return the number of leading batches of a part that fit into the segment, 0 if the log must roll
+        first. The batches get the next offsets, or keep their own (`as_is`). Reserves room in the indexes on
+        disk for these batches, and for `more` batches after them. Raises OSError if the disk is full; nothing
+        has changed then.
 
-        As org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
+        The rules are those of org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
         """
         end = self.end
         if not end.position:
@@ -229,7 +230,8 @@ class ActiveSegment:
                 last = header.last_offset - end.base_offset
             else:
                 last += header.last_offset - header.base_offset + 1
-            # A leader with a larger segment.bytes may have written a larger batch: it gets its own segment.
+            # A leader with a larger segment.bytes may have written a larger batch, which gets a segment of
+            # its own.
             is_alone = as_is and i == 0 and not end.position
             if (left < 0 and not is_alone) or last > MOST_RELATIVE:
                 return i
@@ -248,8 +250,8 @@ class ActiveSegment:
 
     def outlived(self, now_ms: int) -> bool:
         """Return whether the segment was begun more than segment.ms ago by the clock, independent of its
-        records' timestamps: an idle log must not keep old records for ever. The age of a reopened segment
-        counts from the first call.
+        records' timestamps, because an idle log must not keep old records for ever. The age of a reopened
+        segment counts from the first call.
         """
         if not self.end.position:
             return False

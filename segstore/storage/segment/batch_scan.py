@@ -75,8 +75,8 @@ def walk(
 
     No batch begins below offset `least` (-1: not known), or below the batch before it. `sparse`: of large
     batches only the headers are read; steps with such headers have no data. `large`: the caller knows that
-    such batches come first. If the last step's `stop.position` is `end`, the whole range was read; else bytes
-    there are no batch, are cut off, or (with `check_crcs`) fail their CRC.
+    such batches come first. If the last step's `stop.position` is `end`, the whole range was read; else there
+    is no batch at that position, or it is cut off, or (with `check_crcs`) its CRC is wrong.
     """
     size = chunk
     if large:
@@ -86,7 +86,7 @@ def walk(
         length = min(size, end - position)
         data = files.pread(handle, length, position)
         headers, stop = scan_headers(data, position, check_crcs=check_crcs, least=least)
-        if headers and _base_offset(headers, _BASE_OFFSET_AT)[0] < least:  # which a scan does not check
+        if headers and _base_offset(headers, _BASE_OFFSET_AT)[0] < least:  # not checked by the scan
             headers, stop = bytearray(), ScanEnd(position, 0, -1, lib.SEG_BAD_OFFSETS)
         step_start, least = position, max(least, stop.last_offset + 1) if stop.last_offset >= 0 else least
         yield ScanStep(position, data, headers, stop)

@@ -33,8 +33,8 @@ class DiskThread:
         return None if made == ffi.NULL else ffi.gc(made, lib.seg_job_free)
 
     def end(self, seconds: float) -> bool:
-        """End the thread, and wait for at most `seconds`; return whether it has ended. Batches that are
-        handed over later are not written.
+        """Stop the thread, and wait for at most `seconds`; return whether the thread has stopped. Batches
+        that are handed over later are not written.
         """
         self._over = True
         thread = self._thread

@@ -144,7 +144,7 @@ def _timeless(segment: Indexed) -> bool:
     for step in walk(segment.pool.files, segment.handle, 0, segment.size, check_crcs=False):
         first = step.c[0] if step.headers else None
         if first is not None and first.count > 0 and first.max_timestamp >= 0:
-            return False  # found without numpy, whose import would delay a new host
+            return False  # this loop needs no numpy, whose import would delay a new host
         if (step.batches["max_timestamp"][step.batches["count"] > 0] >= 0).any():
             return False
     return True

@@ -72,8 +72,9 @@ class NativeTail:
         self.on_append: Callable[[int], None] | None = None
         """Called with the end offset of each append if Python applies flush.ms or flush.messages."""
         self.flush_left: Callable[[int], None] | None = None
-        """Called in place of `on_append` if C applies flush.messages, and the recovery point shows that C has
-        left a flush. Each caller checks its own append: another thread may have opened the tail since.
+        """Called in place of `on_append` if C applies flush.messages, but has left an append unflushed, as
+        the recovery point shows. Each thread checks this after its own append, because another thread may
+        have opened the tail again since.
         """
         self.handle: Handle | None = None
         """The active segment's log, None once the pool has closed it."""
@@ -121,7 +122,7 @@ class NativeTail:
         return bool(self.c.commit.word & 1)
 
     def _let_go_of(self, handle: Handle | None) -> None:
-        """Release a log's file, or, if C syncs it now, keep it open until that sync has ended."""
+        """Release a log's file, or, if C is syncing it, keep it open until that sync is done."""
         if self._is_synced:
             self._kept.append(handle)
         # The holder of the append token may have bound the same handle again since it was released.
@@ -132,7 +133,7 @@ class NativeTail:
         """Have C append to these followers' tails, too."""
         if not followers and not self.followers:
             return
-        self.followers = followers  # they live as long as this tail
+        self.followers = followers  # keeps alive the structs that `c` points to
         self.c.n_followers = len(followers)
         self.c.spins = len(followers) < _processors()
         self.c.hands_over = any(follower.by_thread for follower in followers)
@@ -224,16 +225,16 @@ class NativeTail:
         _until_done(lib.seg_tail_pause, self.c, False)
 
     def quit(self) -> None:
-        """Let no append begin any more, without waiting. An append that is under way may still end: its file
-        stays open.
+        """Let no append begin any more, without waiting. An append that is under way may still complete, so
+        its file stays open.
         """
         self._has_quit, handle = True, self.handle
         if lib.seg_tail_quit(self.c):
             self._let_go_of(handle)
 
     def fence(self, epoch: int) -> None:
-        """Let no append begin under a leader epoch below this one, without waiting. Appends that wait for
-        another one are left to Python.
+        """Let no append begin under a leader epoch below this one, without waiting. C answers SLOW to appends
+        that are waiting for another append.
         """
         lib.seg_tail_fence(self.c, epoch)
 
@@ -242,8 +243,8 @@ class NativeTail:
         return bool(epoch < self.c.fenced_below)
 
     def let_go(self) -> None:
-        """Pause the tail, and release its file. If threads append to replicas, or a sync is under way, this
-        does not wait: the file then stays open until they end.
+        """Pause the tail, and release its file. If threads of other directories append to replicas, do not
+        wait for them; a file that is still written or synced stays open until that is done.
         """
         if self._has_quit or self.by_thread or self.c.hands_over:
             self.quit()

@@ -48,8 +48,8 @@ class Segment:
     ) -> None:
         self.pool, self.directory, self.base_offset = pool, directory, base_offset
         self.final_size = size
-        """The size in bytes of a segment that this process does not append to: `size`, without a function
-        call.
+        """The size in bytes of a segment that this process does not append to. It equals `size`, but costs no
+        function call.
         """
         self.end: Any = None
         """The record (`seg_end`) of the segment's end while it is open for appending."""
@@ -61,8 +61,8 @@ class Segment:
         self.may_be_old = False
         """Whether the log may have messages of magic 0 or 1: segstore writes none, brokers have."""
         self.number = next(_numbers)
-        """A number that no other segment of this process has; cached facts about the log's bytes are stored
-        by it.
+        """A number that no other segment of this process has; it is the key of cached facts about the log's
+        bytes.
         """
         self.dense: tuple[Any, ...] = ()
         """Ranges of offsets without gaps, found by scans of headers (`storage.scans.dense`)."""
@@ -78,7 +78,9 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """Return the bytes of the log that are batches. Setting the size ends the appends to the segment."""
+        """Return the bytes of the log that are batches. After the size is set, it no longer follows appends
+        (`end`).
+        """
         end = self.end
         return self.final_size if end is None else int(end.position)
 
@@ -159,8 +161,8 @@ class Segment:
         self.hold(self.handle, self.indexes)
 
     def release(self) -> None:
-        """Release the files of `hold`: the files with this segment's names are its own now. The pool has
-        forgotten the path before.
+        """Release the files of `hold`, because the files with this segment's names are its own now. The
+        caller has made the pool forget the path.
         """
         with self._loading:
             self.writable, self._held, self._indexes = True, None, None
@@ -322,7 +324,7 @@ class Segment:
             return None
         if self.sealed:
             if largest > last and self.indexes[1].entries and self.indexes[1].entry(-1)[0] < largest:
-                self.distrust()  # sealing adds an entry for the largest: the index was cut
+                self.distrust()  # sealing adds the largest to the index, so it was cut
             self._largest = largest
         return largest
 

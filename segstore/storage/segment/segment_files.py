@@ -94,7 +94,8 @@ def _undo_cleaned(files: Files, directory: str, found: Found) -> bool:
     if not cleaned:
         return False
     least = min(cleaned)
-    # The swaps first: while a `.cleaned` file exists, an open after a second crash repeats this step.
+    # The `.swap` files are removed first, because an open after a second crash repeats this step only while a
+    # `.cleaned` file exists.
     for ending in (names.SWAP, names.CLEANED):
         for base in sorted(b for b in found if b >= least):
             _remove(files, directory, base, {s for s in found[base] if s.endswith(ending)}, found)
@@ -197,9 +198,9 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
 
 
 def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
-    """Give files that will be written their own inode: those of a partition's last segment, or of `every`
-    segment, which recovery may cut. A file that was adopted from the inbox may still be linked there until
-    the adoption ends. Raises OSError.
+    """Copy files that are hard links, before they are written: those of a partition's last segment, or of
+    `every` segment if recovery may cut them. A file that was adopted from the inbox may have another link
+    there. Raises OSError.
     """
     found = scan_directory(files, directory)
     bases = _logs(found)

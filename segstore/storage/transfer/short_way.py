@@ -42,9 +42,9 @@ _NEXT = (1 << 32) - 1
 def send_at_once(
     view: LogView, fd: int, offset: int, max_bytes: int, context: StoreContext, views: Visible | None = None
 ) -> tuple[int, int] | None:
-    """Send batches as `transfer` does by sendfile, from an open store. Return (bytes, next offset); None, and
-    nothing was sent, if `transfer` must do it, as always in a forked child of the writer. `views` is the
-    `Visible` of which `view` is the current view: it lets `seg_transfer` make the next call.
+    """Send batches by sendfile, from an open store. Return (bytes, next offset), or None if nothing was sent
+    and `transfer` must send them, as always in a forked child of the writer. If `views`, the `Visible` with
+    the current view `view`, is given, `seg_transfer` can make the next call.
 
     Raises SinkError; InvalidArgumentError if sendfile can't serve the sink; StorageError of the segment's
     file.
@@ -92,8 +92,8 @@ def _leave(error: OSError, handle: Handle, fd: int, files: Files) -> None:
 def sendable(
     view: LogView, offset: int, context: StoreContext, views: Visible | None = None
 ) -> Sendable | None:
-    """Have `view` remember the segment that holds `offset`, and return it; None if `offset` is not in the
-    view, or the segment has to be opened first.
+    """Return a `Sendable` of the segment that holds `offset`, and keep it in `view`; None if `offset` is not
+    in the view, or the segment has to be opened first.
     """
     view.sendable = known = _sendable(view, offset, context, views)
     return known
@@ -111,7 +111,8 @@ def _sendable(view: LogView, offset: int, context: StoreContext, views: Visible 
     handle, index = ready
     end, below = view.bounds(slot)
     first = max(segment.base_offset, view.start_offset)
-    # After a power cut another process may cut the log, and write other bytes: only the writer remembers.
+    # Only the writer's C call caches positions: in a reader's process they could become wrong, because after
+    # a power cut the writer may cut the log and write other bytes.
     remembers = context.writable
     c = ffi.new(_SENDABLE, (segment.fields(end, view.end_offset, index), below, -1, -1, here, remembers))
     current = views.current_if_same(view) if views is not None and _is_plain(context.files) else None

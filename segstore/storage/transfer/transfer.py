@@ -25,7 +25,7 @@ from segstore.storage.transfer.sinks import look_at, refusal, unseen
 # --- delivering --------------------------------------------------------------------------------
 
 _OF_METHOD = frozenset({errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS})
-"""Errors for a good sink that this system call can't serve."""
+"""Errors for a valid sink that the method's system call can't serve."""
 
 
 def deliver(
@@ -97,7 +97,7 @@ def transfer(
     can't serve the sink; SinkError; StorageError of a segment's file. Raises OSError and CorruptRecordError;
     nothing was sent then.
     """
-    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # Python ignores it from its start
+    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # Python's default
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
     with without_sigpipe():
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
