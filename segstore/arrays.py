@@ -33,7 +33,9 @@ __all__ = ["is_array", "is_numpy_bool", "np"]
 
 
 def is_array(value: object) -> TypeIs[np.ndarray[Any, Any]]:
-    """Return whether a value is an array, without importing NumPy: no array exists before its import."""
+    """Return whether a value is an array, without importing NumPy, because no array exists before NumPy is
+    imported.
+    """
     return "numpy" in sys.modules and isinstance(value, np.ndarray)
 
 

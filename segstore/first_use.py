@@ -22,12 +22,12 @@ _one_at_a_time = RLock()
 """The lock of all imports. CPython locks `a.b` before its parent `a`, and a package that imports its own
 modules locks `a` first: of two threads that import both, one gets a deadlock error.
 
-A fork waits for it: otherwise the child would have half a module, and a lock whose thread it lacks. It is an
-RLock, since a module may fork during its import.
+A fork waits for this lock, because otherwise the child would have half a module, and a lock whose owner is a
+thread that the child lacks. It is an RLock, since a module may fork during its import.
 """
 _PATIENCE = 5.0
-"""In seconds: the longest delay of a fork by an import. The import may need a lock that the fork has
-taken.
+"""The longest time in seconds that a fork waits for an import, which itself may be waiting for a lock that
+the fork has taken.
 """
 _NONE: AbstractContextManager[object] = nullcontext()
 

@@ -15,7 +15,7 @@ from segstore.errors import InvalidArgumentError
 
 DISTANCE = 1 << 16
 """The number of leader epochs that a promoted store skips above the largest known epoch if it can't ask the
-old leader: that may have begun more epochs, one at each open after a crash.
+old leader, which may have begun more epochs, one at each open after a crash.
 """
 
 

@@ -19,7 +19,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
     ListenError.
     """
     try:
-        # An ASCII name as bytes: the codec of other names, idna, is not imported.
+        # An ASCII name is passed as bytes, so that idna, the codec of other names, is not imported.
         name = host.encode("ascii") if host.isascii() else host
         addresses = socket.getaddrinfo(name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:

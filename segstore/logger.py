@@ -2,11 +2,12 @@
 
 A handler of `logging` is the application's code. `logging` calls it with the handler's lock held, and it may
 wait, call segstore, or raise. So it is never called by a thread that holds a lock of this package, nor by a
-thread of this package, which other threads wait for: another thread calls it then (`_Carrier`). Its
-exceptions are reported like those of any failing handler (`Handler.handleError`), and have no effect on the
-engine.
+thread of this package, which other threads wait for. Then another thread calls the handler (`_Carrier`). A
+handler's exceptions are reported like those of any failing handler (`Handler.handleError`), and have no
+effect on the engine.
 
-Threads: any. No lock is taken here: a message may come from a finalizer that interrupts another message.
+Threads: any. No lock is taken here, because a message may come from a finalizer that interrupts another
+message.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class _Carrier:
         self._handle_all()
 
     def forget(self) -> None:
-        """Drop the messages in the child of a fork: they belong to the parent."""
+        """Drop the messages in the child of a fork, because they belong to the parent."""
         self._waiting.clear()
         self._thread = None
 
@@ -156,4 +157,4 @@ def deliver() -> None:
 _carrier = _Carrier()
 atexit.register(_carrier.end)
 os.register_at_fork(after_in_child=_carrier.forget)
-have_forks_wait()  # again: forks take the locks of `logging`, which imported modules need
+have_forks_wait()  # again, as forks take `logging`'s locks, which imports need

@@ -52,7 +52,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Mutex(OwnedLock):  # type: ignore[misc]
-    """A lock that its owner can't take again: the attempt raises ReentrantCallError."""
+    """A lock that its owner can't take again; the attempt raises ReentrantCallError."""
 
     on_taken: Callable[[], None] | None = None
     """Called after each acquisition; if it raises, the lock is released."""
@@ -62,7 +62,7 @@ class Mutex(OwnedLock):  # type: ignore[misc]
     """
 
     def __init__(self) -> None:
-        _all.refs.add(weakref.ref(self, _all.refs.discard))  # as `LiveSet.add`: stores make many of these
+        _all.refs.add(weakref.ref(self, _all.refs.discard))  # `LiveSet.add`, inlined: stores make many
 
     def __enter__(self) -> bool:
         if self._is_owned():
@@ -73,7 +73,7 @@ class Mutex(OwnedLock):  # type: ignore[misc]
             return True  # an interrupt left the lock taken (LEAVES_OPEN): this thread has it already
         try:
             # Between the return of a call and the next instruction that calls or jumps back, CPython runs no
-            # signal handler: so after the last call of this block, the caller's `with` releases the lock.
+            # signal handler. So after the last call of this block, the caller's `with` releases the lock.
             if not self.acquire(False):
                 self._wait()
             if LEAVES_OPEN:
@@ -157,8 +157,8 @@ class Outer(NamedTuple):
 
 
 def calls_out(function: F) -> F:
-    """Mark a function that intentionally calls the application's code, with no lock held: that code may call
-    this package again.
+    """Mark a function that intentionally calls the application's code, with no lock held, so that this code
+    may call the package again.
     """
     _on_purpose.add(function.__code__)
     return function
@@ -262,11 +262,11 @@ def let_go_of_left() -> None:
 
 
 def _let_go_of_dead() -> None:
-    """Release the locks that interrupts left taken, also during a call: this thread has them, but none of its
-    `with` blocks.
+    """Release the locks that interrupts left taken, also during a call. They are the locks that this thread
+    owns, but that none of its running `with` blocks has taken.
     """
-    # An ended frame's id may belong to a later frame of the same function: the lock is then kept. A lock that
-    # the interrupted call is just taking has no frame's id yet, and is kept too.
+    # The id of a finished frame may belong to a later frame of the same function; the lock is then kept. A
+    # lock that the interrupted call is just taking has no frame's id yet, and is kept too.
     alive: set[int] = set()
     being_taken: set[int] = set()
     frame: FrameType | None = sys._getframe(1)

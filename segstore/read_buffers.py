@@ -122,7 +122,7 @@ def _fields(data: bytes) -> Any:
 
 
 def _is_unused(data: bytes) -> bool:
-    """Return whether the bytes may be overwritten: their hash was never computed."""
+    """Return whether the bytes may be overwritten, because their hash was never computed."""
     fields = _fields(data)
     return bool(fields[_HASH] == _UNKNOWN and fields[_LENGTH] == len(data))
 
@@ -145,7 +145,7 @@ def matrix(rows: int, columns: int) -> NDArray[np.int64]:
     if not LEAST <= 8 * n <= MOST:
         return np.empty((rows, columns), np.int64)
     reused = _arrays.take(8 * n)
-    # With room to spare: the next read may have a few more records.
+    # There is room to spare, because the next read may have a few more records.
     array = np.empty(n + n // 8, np.int64) if reused is None else reused[1]
     _arrays.keep(array.nbytes, array)
     return array[:n].reshape(rows, columns)

@@ -4,7 +4,7 @@ Python runs signal handlers in the main thread, between bytecode instructions: a
 beginning of a Python function and at the end of each loop iteration. `with lock`, on a lock written in C,
 runs no handler between the acquisition of the lock and the block that releases it (CPython 3.10 to 3.13).
 `Event`, `Condition`, `Semaphore`, `Queue`, `Future`, executors, and `start` and `join` of `Thread` are
-written in Python: an exception that a handler raises within them may leave their lock taken for ever. The
+written in Python, so an exception that a handler raises within them may leave their lock taken for ever. The
 waits of this module are single calls of a lock or of a `SimpleQueue`, which are written in C.
 
 `SimpleQueue.get(timeout=...)` may wait for ever (CPython 3.10 to 3.12): if it finds the queue's inner lock
@@ -40,13 +40,13 @@ _LONGEST_WAIT = 1e9  # seconds; the wait of a `SimpleQueue` counts in nanosecond
 _NONE: Lock = nullcontext()
 
 others_are_gone = sys.is_finalizing
-"""Returns whether the interpreter is ending: then all other threads are stopped, and none can be started."""
+"""Returns whether the interpreter is exiting; then all other threads are stopped, and none can be started."""
 
 
 def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
     """Call `run` with all these locks held, taken in order."""
-    # Not by an ExitStack: an interrupt could make it lose a lock that it has just taken. Eight locks per
-    # frame, so that thousands of locks stay within Python's limit of frames.
+    # No ExitStack is used, because an interrupt could make it lose a lock that it has just taken. Eight locks
+    # per frame, so that thousands of locks stay within Python's limit of frames.
     if not locks:
         return run()
     if len(locks) == 1:  # mostly
@@ -72,7 +72,7 @@ def take(queue: SimpleQueue[T], seconds: float) -> T:
 
 class LiveSet(Generic[T]):
     """The added objects that still exist. One thread may look at all of them while other threads and signal
-    handlers add more: the set is copied in one step of C, unlike a `WeakSet`, whose iteration fails.
+    handlers add more, because the set is copied in one step of C. The iteration over a `WeakSet` would fail.
     """
 
     __slots__ = ("refs",)
@@ -91,7 +91,7 @@ class LiveSet(Generic[T]):
 class Latch:
     """A gate that is opened once, and stays open. An exception that interrupts one wait does not affect other
     waits, and an interrupted `open` may be called again. Once `others_are_gone`, no thread is left to open
-    it: a wait without a timeout then returns at once.
+    the latch, so a wait without a timeout returns at once.
     """
 
     __slots__ = ("_waiting", "is_open")
@@ -149,8 +149,8 @@ class Background(threading.Thread):
         except RuntimeError as error:
             raise self._refused(error) from None
         if failed := self._start_result.get():
-            # Taken out of the list: the error's traceback refers to this frame, which must not refer to the
-            # error.
+            # The error is taken out of the list, because its traceback refers to this frame, which must not
+            # refer to the error.
             if isinstance(failed[0], RuntimeError):
                 raise self._refused(failed.pop())
             raise failed.pop()
@@ -269,7 +269,7 @@ class Worker:
         self._thread.join()
 
     def leave(self) -> None:
-        """Stop the thread without waiting for it: a finalizer may call this."""
+        """Stop the thread without waiting for it, so that a finalizer may call this."""
         self._over = True
         self._work.put(None)
 

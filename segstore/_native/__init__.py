@@ -9,8 +9,9 @@ it for an append, and releases it for a flush; `_transfer` releases it after it 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py checks this in the source:
 
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
-- `with ffi.from_buffer(kind, owner) as view:`, or `with lent(owners) as views:`: it is released at the end;
-- `held(kind, owner)`: the view may be kept anywhere, and so it refuses a memoryview.
+- `with ffi.from_buffer(kind, owner) as view:`, or `with lent(owners) as views:`: the block releases the view
+when it ends;
+- `held(kind, owner)`: the view may be kept anywhere, and so `held` refuses a memoryview.
 
 All three avoid a fault of CPython (gh-77894, mended in 3.12.7 and 3.13): if a memoryview and a view of it lie
 in one reference cycle, the interpreter crashes when the garbage collector clears that cycle. A frame that
@@ -81,7 +82,8 @@ unset = ffi.new_allocator(should_clear_after_alloc=False)
 
 def descriptors() -> Any:
     """Return a slot for two open descriptors, each -1 at first. C opens files into it, and closes them with
-    the slot's last reference: if Python did this, an interrupt could leave a descriptor open for ever.
+    the slot's last reference: if Python code opened and closed them, an interrupt could leave a descriptor
+    open for ever.
     """
     return ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)
 

@@ -12,7 +12,7 @@ from segstore.errors import StorageError
 
 
 def settled(path: str) -> str:
-    """Return the absolute path of the same file, without slashes at its end: it stays valid if the current
+    """Return the absolute path of the same file, without slashes at its end, which stays valid if the current
     directory changes. Symbolic links stay in it, and "~" is an ordinary name, as for `open`.
 
     Raises StorageError if the current directory was deleted.

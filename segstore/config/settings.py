@@ -130,7 +130,7 @@ class KafkaSettings(Settings):
 
     def to_mapping(self) -> dict[str, Value]:
         """Return the explicitly set settings by dotted name, in the order of the reference; `parse` accepts
-        the result.
+        that mapping.
         """
         table = _table(type(self)).items()
         return {name: getattr(self, attribute) for name, (attribute, _) in table if name in self.explicit}

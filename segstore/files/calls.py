@@ -137,7 +137,7 @@ class FileContent:
     def native_sync(self, handle: Handle) -> Any:
         """Return the C function by which a tail (log.h) syncs this file: NULL stands for `seg_fdatasync`.
 
-        Return None if a subclass overrides `sync`: C would bypass it.
+        Return None if a subclass overrides `sync`, because C would bypass that method.
         """
         return ffi.NULL if type(self).sync is FileContent.sync else None
 

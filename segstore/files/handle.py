@@ -38,7 +38,7 @@ class Handle:
         """An int32 that gets the errno of a failed sync, even if an interrupt replaces its exception."""
         self.user: Callable[[], User | None] | None = None
         """A weak reference to the user of the descriptor that has no reference to this object."""
-        # `descriptors`, inlined: every access to a file makes a handle.
+        # This is `descriptors`, inlined, because every access to a file makes a handle.
         self._slot = ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)
         name = self.path.encode(*CODING)
         while (code := lib.seg_open(self._slot, name, flags | os.O_CLOEXEC, mode, found)) < 0:
@@ -58,8 +58,8 @@ class Handle:
 
     @property
     def closed(self) -> bool:
-        """Return whether the descriptor is closed; False if an interrupt stopped `close` before it
-        closed it.
+        """Return whether the descriptor is closed; False if an interrupt stopped `close` before the
+        descriptor was closed.
         """
         return bool(self._slot[0] < 0)
 

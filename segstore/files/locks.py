@@ -185,8 +185,8 @@ class Locking(Opening, FileContent, Stats):
 
 @cache
 def boot_id() -> str:
-    """Return the kernel's id of this start of the machine, "" if unknown. A clock would not do: it may be
-    set.
+    """Return the kernel's id of this start of the machine, "" if unknown. A clock would not do, because it
+    may be set.
     """
     try:
         with with_descriptors(lambda: open(_BOOT_ID, encoding="ascii", errors="replace")) as file:

@@ -1,7 +1,7 @@
 """The function by which C appends batches to a log's file (`seg_writer` of `_native/contract/active.h`).
 
-C writes by itself, unless a subclass of `Files` overrides `pwrite` or `pwritev`, as in tests: then C calls
-these. Threads: any.
+C writes by itself, unless a subclass of `Files` overrides `pwrite` or `pwritev`, as in tests; then C calls
+these methods. Threads: any.
 """
 
 from __future__ import annotations

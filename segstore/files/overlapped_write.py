@@ -22,7 +22,7 @@ _Step = Callable[[], None]
 class Pipeline:
     """A context manager that makes writes in order: leaving it waits for the last write and raises its error.
 
-    Ctrl-C may interrupt the exit from the block: code that continues after the block calls `end` first.
+    Ctrl-C may interrupt the exit from the block. So code that catches it and continues calls `end` first.
     """
 
     def __init__(self, files: Files) -> None:

@@ -1,10 +1,10 @@
 """A reserve: files whose blocks small files may use when the file system is full.
 
-On disk a few files of allocated bytes, whose content means nothing. Without them nothing could free space on
-a full file system: a log start offset is written before a segment is removed, a topic's settings before its
-directories. The files are cut piece by piece, only as far as needed: other writers of a full file system take
-each block that becomes free. With its last piece a file is removed, which also frees an inode. Log data never
-uses the reserve.
+On disk a few files of allocated bytes, whose content means nothing. Without a reserve nothing could free
+space on a full file system, because a log start offset is written before a segment is removed, and a topic's
+settings before its directories. The files are cut piece by piece, only as far as needed, because other
+writers of a full file system take each block that becomes free. With its last piece a file is removed, which
+also frees an inode. Log data never uses the reserve.
 
 Threads: any; a thread may use a reserve within its `with` block. If an interrupt prevents `__exit__` of a
 block, no thread may use the reserve after it, and the end of the next block allocates the reserve again.
@@ -58,7 +58,9 @@ class Calls(Protocol):
 
 
 Frame = tuple[int, "CodeType"]
-"""A frame by its id and its code. A reference to it would keep its variables alive, even a store."""
+"""A frame by its id and its code. A reference to the frame itself would keep its variables alive, among them
+perhaps a store.
+"""
 
 
 class _Using(threading.local):
@@ -105,8 +107,8 @@ def in_reserve(change: Callable[[], T], need: int = 0) -> T:
 
 
 class Sparing:
-    """A `with` block in which the calling thread uses no reserve: optional files leave it to files that are
-    needed.
+    """A `with` block in which the calling thread uses no reserve: it writes optional files, and leaves the
+    reserve to files that are needed.
     """
 
     def __enter__(self) -> None:
@@ -128,8 +130,8 @@ class Reserve:
         self._each, self._is_whole = 0, True
 
     def take(self, size: int) -> None:
-        """Allocate `size` bytes, or as many as possible. Never raises OSError: the reserve must not prevent
-        an open.
+        """Allocate `size` bytes, or as many as possible. Never raises OSError, because the reserve must not
+        prevent an open.
         """
         self._each, self._is_whole = size // FILES, False
         self._fill_all(anew=True)
@@ -141,7 +143,7 @@ class Reserve:
         return self._is_whole
 
     def _fill_all(self, anew: bool = False) -> None:
-        self._is_whole = True  # first: another thread that frees bytes from now on clears it
+        self._is_whole = True  # set first, because another thread that frees bytes clears it
         try:
             for path in self._paths:
                 self._fill(path, anew)

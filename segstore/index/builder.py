@@ -92,5 +92,5 @@ class IndexBuilder:
     def _room(self, n: int) -> None:
         offset_out = ffi.new("uint8_t[]", n * OffsetIndex.ENTRY.size)
         time_out = ffi.new("uint8_t[]", n * TimeIndex.ENTRY.size)
-        # In one statement: an interrupt must not leave `_capacity` larger than the buffers.
+        # Set in one statement, because an interrupt must not leave `_capacity` larger than the buffers.
         self._offset_out, self._time_out, self._capacity = offset_out, time_out, n

@@ -2,7 +2,8 @@
 
 On disk an active index is empty until its first entry, then grows by 64 KiB of allocated blocks (a store
 through the mapping of a hole on a full disk would be a SIGBUS) and ends in zeros. A sealed index is trimmed
-to its entries. A broker's index may be preallocated: the number of entries never comes from the file's size.
+to its entries. A broker's index may be preallocated, so the number of entries is never taken from the file's
+size.
 
 Threads: one writer, and any number of look-ups at the same time, without locks. A look-up works on a `View`,
 which the writer replaces whole. A view reads only the entries below its count. These never change, and a file
@@ -155,7 +156,7 @@ class ActiveIndex(SparseIndex):
         self._looked_at = 0  # the most entries that a view had before some were dropped
         self.max_entries = max_bytes // self.ENTRY.size
         # Bytes of the file; the bytes after the entries are allocated. While the file grows or is trimmed,
-        # and after an interrupt of that, `_size` is the larger and `_room` the smaller number: entries are
+        # and after an interrupt of that, `_size` is the larger and `_room` the smaller number. Entries are
         # only written below `_room`.
         self._size = self._room = entries * self.ENTRY.size
         with files.open(path, write=True, create=True) as handle:
@@ -228,7 +229,8 @@ class ActiveIndex(SparseIndex):
         used = self._count[0] * self.ENTRY.size
         if used == self._size:
             return
-        # In this order, as in `_grow_to`: at any moment the file has at least the room that `seg_end` says.
+        # `_most` is lowered before the file is trimmed, so that at any moment the file has the room that
+        # `seg_end` says.
         self._room = used
         self._most[0] = self._most_in(used)
         # A page that an older, longer view may still read must not be cut off.
@@ -259,8 +261,8 @@ class ActiveIndex(SparseIndex):
                 self._files.allocate(handle, room, size - room)
                 mapped = _mapping(self._files.map(handle, size, write=True))
             except OSError:
-                # An emulated posix_fallocate may have allocated a part, which is cut off. An error of that is
-                # ignored, so that the first error is raised.
+                # An emulated posix_fallocate may have allocated a part, which is cut off. An error of that
+                # cut is ignored, so that the first error is raised.
                 with contextlib.suppress(OSError):
                     self._files.truncate(handle, room)
                     self._size = room
@@ -289,8 +291,8 @@ class SealedIndex(SparseIndex):
         """
         super().__init__(files, path)
         with files.open(path) as handle:
-            # A batch has at most one entry, and is not smaller than its header: this bounds the entries,
-            # even if the file is larger.
+            # A batch has at most one entry, and is not smaller than its header. This bounds the number of
+            # entries, even if the file is larger.
             most = (log_size // _LEAST_BATCH + 2) * self.ENTRY.size
             size = min(files.size(handle), most)
             memory: Any = files.map(handle, size) if size and mapped else files.pread(handle, size, 0)
@@ -350,9 +352,9 @@ class SealedOffsetIndex(OffsetIndex, SealedIndex):
 # --- time index --------------------------------------------------------------------------------
 
 # `<base offset>.timeindex`: entries of timestamp int64 and relative offset int32, big-endian
-# (org.apache.kafka.storage.internals.log.TimeIndex). An entry is the largest timestamp (ms) of its segment
-# so far and the last offset, relative to the base offset, of the batch that has it: no record below that
-# offset has a later timestamp.
+# (org.apache.kafka.storage.internals.log.TimeIndex). An entry is the largest timestamp (ms) of its segment so
+# far and the last offset, relative to the base offset, of the batch that has this timestamp. No record up to
+# that offset has a later timestamp.
 
 
 class TimeIndex(SparseIndex):

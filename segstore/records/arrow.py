@@ -153,7 +153,7 @@ def _nulls(n: int) -> pa.Array:
 
 @lru_cache(maxsize=4)
 def _no_headers(n: int) -> pa.Array:
-    # pa.nulls makes children with long buffers, which IPC would write: empty children replace them.
+    # pa.nulls makes children with long buffers, which IPC would write, so empty children replace them.
     made, children = pa.nulls(n, HEADER_TYPE), [pa.array([], HEADER_TYPE.value_type)]
     return pa.Array.from_buffers(HEADER_TYPE, n, made.buffers()[:2], n, children=children)
 

@@ -115,8 +115,8 @@ class _Scratch:
 
 
 _unused: list[_Scratch] = []
-"""Scratch memory for the next calls. Each call takes one until its results are copied: a signal handler that
-reads may interrupt the call.
+"""Scratch memory for the next calls. Each call takes one until its results are copied, because a signal
+handler that reads may interrupt the call.
 """
 
 
@@ -183,7 +183,8 @@ def scan_headers(
     if size <= _SMALL:
         capacity, out = scratch.capacity, scratch.headers
     else:
-        # Room for the largest possible number of headers: untouched pages cost less than a second pass.
+        # There is room for the largest possible number of headers, because untouched pages cost less than a
+        # second pass.
         capacity = size // LEAST_ENTRY + 1
         out = unset("seg_batch[]", capacity)
     n = lib.seg_scan(
@@ -210,11 +211,11 @@ def decode(
     """Return the records of `batches` (from `scan`, or a part of them) in `buf`, read at `position` of file
     `where`.
 
-    Uncompressed records stay in `buf` if it is bytes: the Records refer to it. `next_offset` is by default
-    the offset after the last batch; records below `from_offset` are left out. Compressed batches end with the
-    one that brings them to `most` bytes: see `Records.next_offset`. Messages of magic 0 and 1 are converted
-    first: `Records.batches` has magic 2 only. Raises CorruptRecordError if the bytes are damaged, or a batch
-    has more than `limit` bytes once decompressed.
+    If `buf` is bytes, uncompressed records are not copied, and the Records refer to `buf`. `next_offset` is
+    by default the offset after the last batch; records below `from_offset` are left out. Compressed batches
+    end with the one that brings them to `most` bytes: see `Records.next_offset`. Messages of magic 0 and 1
+    are converted first: `Records.batches` has magic 2 only. Raises CorruptRecordError if the bytes are
+    damaged, or a batch has more than `limit` bytes once decompressed.
     """
     n = len(batches)
     if n == 0:
@@ -284,7 +285,7 @@ def _old(
 def _messages(buf: Bytes, batches: NDArray[np.void], position: int, from_offset: int) -> Records | None:
     """Return the records of plain messages of magic 0 or 1 as they lie in `buf`, without a conversion.
 
-    Return None if C refuses a message: it is compressed, or its bytes need the checks of `bring_up`.
+    Return None if C refuses a message, because it is compressed, or its bytes need the checks of `bring_up`.
     """
     n, arena = len(batches), buf if type(buf) is bytes else bytes(buf)
     matrix = np.empty((ROWS, n), np.int64) if n < _MANY else read_buffers.matrix(ROWS, n)

@@ -232,7 +232,7 @@ def single(
         a = _unused.pop()
     except IndexError:
         a = _Arguments()
-    # C reads the data through these views: they must live until `seg_encode` returns.
+    # C reads the data through these views, so they must exist until `seg_encode` returns.
     views = _set(a.value, value, "value"), b"" if key is None else _set(a.key, key, "key")
     if key is None:
         a.key.kind = NULLS
@@ -272,7 +272,7 @@ def _set(column: Any, data: Any, name: str) -> Any:
         hint = "; encode it first" if isinstance(data, str) else ""
         allowed = "bytes, bytearray, memoryview or None"
         raise InvalidTypeError(f"{name} is {type(data).__name__}: allowed is {allowed}{hint}")
-    # Mutable data is copied: after a failed call, nothing may still refer to the caller's object.
+    # Mutable data is copied, because after a failed call nothing may still refer to the caller's object.
     pointer = held("char[]", data if type(data) is bytes else bytes(data))
     column.kind, column.data = FIXED, pointer
     column.data_len = column.width = len(pointer)

@@ -25,7 +25,9 @@ Headers = list[tuple[str, bytes | None]]
 
 
 def chunks(n: int) -> Iterator[slice]:
-    """Yield slices that cover n elements. The first ones are small: a caller may need only one element."""
+    """Yield slices that cover n elements. The first slices are small, because a caller may need only one
+    element.
+    """
     at, size = 0, 8
     while at < n:
         yield slice(at, at + size)

@@ -219,7 +219,7 @@ def _at(specs: Sequence[ListenerSpec], ports: Sequence[int]) -> str:
 
 
 class UnsyncedFiles(Files):
-    """Files without syncs: the kernel writes the bytes at any time."""
+    """Files that are never synced; the kernel writes their bytes when it likes."""
 
     def sync(self, handle: Handle) -> None:
         """Do nothing."""

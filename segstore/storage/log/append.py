@@ -3,8 +3,8 @@
 On the fast path one call of C appends a record (`append_short`; `_native/tail_append.c`) or a list of records
 (`append_list`). `append_one` and `append_columns` append an application's other records; `append_record`,
 `append_batches` and `append_pieces` (in a file of its own) append a producer's. They encode and compress the
-records in Python; then C writes the batches (`_write_short`). If C answers `SLOW`, `Partition.put` writes
-them, which takes the append token. Threads: any.
+records in Python; then C writes the batches (`_write_short`). If C answers `SLOW`, `Partition.put` takes the
+append token and writes the batches. Threads: any.
 """
 
 from __future__ import annotations
@@ -412,8 +412,8 @@ def append_batches(
     If `template` has a producer id, its epoch, its sequences and its transaction are judged by Kafka's rules
     (ProducerAppendInfo), and batches that repeat one of the producer's last 5 are not written again. Raises
     InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError. With
-    `sequenced=False`, or a base sequence of -1, sequences are not judged: this is for a coordinator's own
-    records (Kafka: AppendOrigin.COORDINATOR).
+    `sequenced=False`, or a base sequence of -1, sequences are not judged, as a coordinator's own records
+    require (Kafka: AppendOrigin.COORDINATOR).
     """
     claim = claim_of(template, sequenced)
     partition = log.partition_for_write()

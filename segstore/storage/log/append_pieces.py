@@ -2,7 +2,7 @@
 
 On disk are record batches, as `append` writes them: each piece is an append of its own. Threads: any. A
 thread that returns from C while another runs Python waits up to 5 ms for the interpreter's lock, and the
-producer could send some MB in that time: so one call has many pieces. Each piece is small enough to stay in a
+producer could send some MB in that time. So one call has many pieces. Each piece is small enough to stay in a
 core's cache.
 """
 

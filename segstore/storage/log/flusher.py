@@ -63,7 +63,7 @@ class Flusher:
         self.lock.on_taken = self._close
         self._names_synced = _NEVER
         self._sealed: list[tuple[Segment, int]] = []  # sealed by rolls at these offsets, and not synced
-        self.failed = False  # whether a sync has failed: the page cache may have bytes that the disk lacks
+        self.failed = False  # whether a sync has failed, so that the disk may lack bytes
 
     @property
     def recovery_point(self) -> int:
@@ -146,8 +146,8 @@ class Flusher:
             raise StorageError(f"{self._segments.directory} is fenced for writing: {self._segments.reason}")
 
     def _is_done(self, upto: int) -> bool:
-        # A failed append removes its new segment, whose name a sync may have made durable: then the directory
-        # must be synced again.
+        # If a sync has made the name of a new segment durable, and a failed append then removes that segment,
+        # the directory must be synced again.
         removed = self._names_synced[1] != self._segments.removals
         return self.recovery_point >= upto and not self._sealed and not removed
 
@@ -182,7 +182,8 @@ class Flusher:
                 raise
             if error.errno == errno.ENOENT:
                 self._view()  # raises StoreClosedError if the partition was deleted during the sync
-            # The kernel may have dropped the pages and called them clean: a second sync proves nothing.
+            # A second sync would prove nothing, because the kernel may have dropped the pages and marked them
+            # clean.
             self._errno = error.errno or errno.EIO
             self._segments.fence(error)
             self.failed = True
@@ -194,7 +195,7 @@ class Flusher:
         try:
             self._sync_files(view, sealed)
         except BaseException:
-            # If a signal handler has raised the error, files may be unsynced: the next sync repeats all.
+            # If a signal handler has raised the error, files may be unsynced, so the next sync repeats all.
             self._sealed = sealed + self._sealed
             self.names_changed()
             raise

@@ -1,12 +1,12 @@
 """A partition to which a guest appends. A guest is a process beside the host of a shared store. It appends
-and syncs by itself; the host does the rest of the work on the log, for example rolls.
+and syncs by itself; other work on the log, for example a roll, is the host's.
 
 C appends as in a host (`_native/append.c`), with the log's lock held. If C can't append, `GuestPartition`
 removes the obstacle: it opens the files of another generation, cuts bytes that this process wrote beyond the
 end of a sealed segment, or sends a request to the host. Then the append is tried again. On disk the active
 segment's log and indexes are written.
 
-Threads: any. `token` is held while the tail is bound; C appends without it.
+Threads: any. `token` is held while the tail is bound; C appends without the token.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from segstore.storage.log.read_only_partition import ReadOnlyPartition
 
 MOST_AT_ONCE = 4 << 20
-"""Bytes of the largest append that a guest writes itself: a longer append would hold the log's lock too long.
+"""Bytes of the largest append that a guest writes itself, because a longer append would hold the log's lock
+too long.
 """
 NEVER = INT64_MAX
 
@@ -53,8 +54,8 @@ class GuestSide(Protocol):
         """
 
     def ask(self, what: int, request: MemberRequest) -> None:
-        """Send a request to the host, and wait for its answer. `what` is a SEG_ASKS constant; errors as
-        `Asking.ask`.
+        """Send a request to the host, and wait for its answer. `what` is a SEG_ASKS constant. Raises the
+        errors of `Asking.ask`.
         """
 
     @property
@@ -228,14 +229,14 @@ class GuestPartition:
 
     @property
     def writer(self) -> Any:
-        """Raise IllegalStateError: only the host has a writer."""
+        """Raise IllegalStateError, because only the host has a writer."""
         raise refused_in_guest("this call")
 
     admin = naming = producers = epochs = writer
 
     @property
     def log_start(self) -> Any:
-        """Raise IllegalStateError: only the host moves the log start offset."""
+        """Raise IllegalStateError, because only the host moves the log start offset."""
         raise refused_in_guest("delete_records()")
 
     def put(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
@@ -426,7 +427,7 @@ class GuestPartition:
             length = max(entries * size, 1)
             try:
                 return held("uint8_t[]", self.context.files.map(handle, length, write=True))
-            except OSError as error:  # no size check before the call: a roll may trim the file in between
+            except OSError as error:  # not checked before the call, as a roll may trim the file
                 if error.errno != errno.EINVAL:
                     raise
                 message = "The index has less room than its log says"
@@ -484,7 +485,7 @@ def joined(chunks: list[Encoded]) -> Encoded:
 
 def cut_sealed(context: StoreContext, directory: str, sealed: Any, interval: int) -> None:
     """Cut the bytes beyond the end of a sealed segment that no process writes to any more, and build its
-    indexes anew: they could not be finished before. Raises OSError.
+    indexes anew, because they could not be finished before. Raises OSError.
     """
     if sealed.is_replaced:  # another file has its name
         return

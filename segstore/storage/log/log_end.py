@@ -18,8 +18,8 @@ from segstore.storage.segment.log_view import LogView
 
 
 class LogEnd(NamedTuple):
-    """The byte `position` of an open log at which the batch with `offset` will begin. It is a hint: the
-    reader must compare the batch's own offset.
+    """The byte `position` of an open log at which the batch with `offset` will begin. It is only a hint, so
+    the reader must compare the batch's own offset.
     """
 
     offset: int
@@ -45,8 +45,8 @@ class LastRecordEnds:
         committed: bool,
         check_crcs: bool,
     ) -> None:
-        """`keys` and `kind` are those of `FollowedEnds`. `committed`: a record is read only if no transaction
-        is open in its partition.
+        """`keys` and `kind` are passed to `FollowedEnds`. `committed`: a record is read only if no
+        transaction is open in its partition.
         """
         followed.keys, followed.kind = tuple(keys), kind
         self.followed = followed

@@ -99,7 +99,7 @@ class LogStart:
                 return Retained(0, 0)
             before = partition.segments[count].base_offset
             if config.retention_bytes >= 0:
-                # Newer bytes use up retention.bytes: they must be durable before older bytes are removed.
+                # Newer bytes use up retention.bytes, so they must be durable before older bytes are removed.
                 partition.flusher.flush(view.end_offset)
             full = partition.context.full.note is not None  # appends fail for lack of room
             delay_ms = 0 if full else config.file_delete_delay_ms
@@ -107,8 +107,8 @@ class LogStart:
             return Retained(count, retention.freed(view, count))
 
     def _rolled_from(self, view: LogView, others: bool) -> bool:
-        """Roll as `Partition.roll_from`; return False if the roll fails and there are `others` to remove:
-        that may make room for a later roll.
+        """Roll by `Partition.roll_from`. If the roll fails, return False if there are `others` to remove,
+        which may make room for a later roll; else raise its error.
         """
         try:
             return self._partition.roll_from(view)
@@ -340,8 +340,8 @@ class Partition:
             self.flusher.rolled(self.segments[slot - 1], self.segments[slot].base_offset)
 
     def written_still(self) -> set[int]:
-        """Return the base offsets of sealed segments that another process may still write to: a stopped
-        process, whose lock was taken away [A5].
+        """Return the base offsets of sealed segments that another process may still write to, because it was
+        stopped and its lock was taken away [A5].
         """
         share = self.tail.native.c.share
         sealed = share.log.sealed if share else ()
@@ -430,7 +430,7 @@ class Partition:
                 self.tail.native.c.share.settings += 1
 
     def close(self) -> None:
-        """Make the log durable, and write a producer snapshot at its end, as a clean shutdown of Kafka.
+        """Make the log durable, and write a producer snapshot at its end, as Kafka does at a clean shutdown.
         Raises StorageError.
         """
         with self.token:

@@ -50,7 +50,7 @@ class _Point:
 
 
 _unused: list[_Point] = []
-"""Working memory for the next calls. A call takes one and returns it at its end: a signal handler may
+"""Working memory for the next calls. A call takes one and returns it at its end, because a signal handler may
 interrupt a read, and read too.
 """
 

@@ -50,7 +50,7 @@ class _Range:
 
 
 _unused: list[_Range] = []
-"""Working memory for the next calls. A call takes one and returns it at its end: a signal handler may
+"""Working memory for the next calls. A call takes one and returns it at its end, because a signal handler may
 interrupt a read, and read too.
 """
 
@@ -107,8 +107,8 @@ def _read(
 
 
 def _room(found: _Range, segment: Segment, end: int, below: int, size: int) -> int:
-    """Return the number of records that `size` bytes need room for: by the density of the last read, and some
-    more.
+    """Return the number of records for which a read of `size` bytes needs room: somewhat more than the
+    density of the last read suggests.
     """
     density = found.density
     if found.c.of_segment != segment.number:
@@ -123,7 +123,7 @@ def _records(
     n, position = c.records, c.position
     batches = np.frombuffer(bytearray(ffi.buffer(c.batches, c.n_batches * BATCH_SIZE)), batch_type())
     found.density = n / len(data)
-    if n > matrix.shape[1]:  # the records are smaller than those of the last read
+    if n > matrix.shape[1]:  # the records are smaller than the last read's
         try:
             records = decode(data, batches, segment.path, position, from_offset=offset)
         except CorruptRecordError:

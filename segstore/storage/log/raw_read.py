@@ -1,5 +1,5 @@
 """Reads batches of a log as they are stored, for the followers of a replica (Kafka: UnifiedLog.read with
-FetchIsolation.LOG_END). Messages of magic 0 and 1 are converted: followers get magic 2 only.
+FetchIsolation.LOG_END). Messages of magic 0 and 1 are converted, so that followers get only magic 2.
 
 On disk logs are only read. Threads: any; no lock is taken.
 """
@@ -83,7 +83,7 @@ def _stretch(
     *,
     at_least_one: bool,
 ) -> bytes | memoryview:
-    """Return batches of one segment, from byte `position` on, at most `most` bytes of them."""
+    """Return at most `most` bytes of batches of one segment, from byte `position` on."""
     files, handle = segment.pool.files, segment.handle
     size = min(end - position, max(most, LEAST_ENTRY if at_least_one else 0))
     if size < LEAST_ENTRY:
@@ -109,7 +109,7 @@ def _brought_up(segment: Segment, position: int, data: bytes | memoryview) -> by
     """Return the batches in `data`, which lies at `position` of a segment, converted to magic 2."""
     if not segment.may_be_old or not data:
         return data
-    batches, _ = scan(data, position)  # checks CRCs: the converted batches get new ones
+    batches, _ = scan(data, position)  # checks CRCs, as converted batches get new ones
     if not len(batches) or not is_old(batches):
         return data
     made, headers = bring_up(data, batches, segment.path, position)

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 # --- gaps --------------------------------------------------------------------------------------
 
-# Offsets may be missing from a log without damage: compaction removes records, and whole batches. A topic's
-# settings and the cleaner's checkpoint are read only after a read has met a gap.
+# Offsets may be missing from an undamaged log, because compaction removes records, and whole batches. A
+# topic's settings and the cleaner's checkpoint are read only after a read has met a gap.
 
 MayBeMissing = Callable[[int], bool]
 
@@ -69,8 +69,8 @@ class Gaps:
 
 
 def forgets(before: TopicInfo, after: TopicInfo) -> bool:
-    """Return whether the settings `before` allowed gaps, and `after` do not. For a broker's topic, whose
-    earlier settings are unknown, gaps remain allowed by them.
+    """Return whether the settings `before` allowed gaps, and `after` do not. Earlier settings of a broker's
+    topic are unknown, and count as allowing gaps.
     """
     return before.gapped and not (after.gapped and before.ours)
 
@@ -193,8 +193,8 @@ def _after_gap(view: LogView, slot: int, offset: int, limit: int, first: Any, ga
 
 
 def _is_twice(view: LogView, slot: int, first: Any) -> bool:
-    """Return whether a batch is also in a later segment: during a compaction's swap the merged segment has
-    its name already, and its source segments still have theirs.
+    """Return whether a batch is also in a later segment. This happens during a compaction's swap, when the
+    merged segment has its name already, and its source segments still have theirs.
     """
     other = view.slot(first.base_offset)
     if other <= slot:
@@ -287,8 +287,8 @@ def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], Sc
 
 
 def _after_damage(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> Any:
-    """Return the header of the batch that holds `offset` after the damaged batch `bad`, whose header claims
-    to hold it. Raises CorruptRecordError if the damaged batch may really hold it.
+    """Return the header of the batch that really holds `offset`, after the damaged batch `bad`, whose header
+    claims that offset. Raises CorruptRecordError if the damaged batch may be the one that holds `offset`.
     """
     base = int(bad.base_offset)
     position = segment.pass_by(int(bad.position), base + 1, max(base, offset), end, reason)
@@ -306,7 +306,7 @@ def to_records(
     """
     most, parts = max(_PLAIN_TIMES * max_bytes, _PLAIN_LEAST), []
     for part in found:
-        batches, after = part.batches, None  # None: the offset after the last record
+        batches, after = part.batches, None  # None stands for the offset after the last record
         if times is not None:
             after = int(batches["last_offset"][-1]) + 1
             batches = batches[stamped(part.data, batches, part.position, *times)]

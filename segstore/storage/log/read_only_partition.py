@@ -105,7 +105,7 @@ class ReadOnlyPartition:
         StoreClosedError if all files are gone.
         """
         with self.lock:
-            # Some open files were removed from disk: they must be forgotten with the known segments.
+            # Some open files were removed from disk, so they are forgotten with the known segments.
             self._pool.forget_directory(self.directory)
             for _ in range(_TRIES):
                 self._seen = self._view = self._written = None
@@ -114,7 +114,7 @@ class ReadOnlyPartition:
                 except FileNotFoundError:
                     if not self._pool.files.exists(self.directory):
                         break
-                    # A segment was removed after the listing: the next try lists the directory again.
+                    # A segment was removed after the listing. The next try lists the directory again.
         raise StoreClosedError(f"{self.directory} is not there: its topic is only being made, or was deleted")
 
     def _refresh(self, ends: Ends | None) -> LogView:
@@ -143,7 +143,7 @@ class ReadOnlyPartition:
     def _looked_at(self, view: LogView | None, ends: Ends | None) -> tuple[tuple[Segment, ...], Ends | None]:
         """Return the segments, and the ends that were published after they were listed."""
         segments = self._segments(view)
-        # Ends are read after the listing: with older ends a compacted segment would look truncated.
+        # Ends are read after the listing, because with older ends a compacted segment would look truncated.
         for _ in range(_TRIES):
             later = self._published.ends() if ends is not None else None
             if ends is None or later is None:  # None: the next refresh finds the topic deleted
@@ -164,7 +164,7 @@ class ReadOnlyPartition:
         stamp = self._pool.files.modified(self.directory)
         if seen is None and stamp == self._stamp and time.time_ns() - stamp > _TICK_NS:
             return True
-        self._stamp = stamp  # read before the listing: a change during the listing is seen the next time
+        self._stamp = stamp  # read first, so that the next call sees a change during the listing
         return False
 
     def _within(self, view: LogView, ends: Ends) -> LogView:
@@ -189,8 +189,8 @@ class ReadOnlyPartition:
         known = {s.base_offset: s for s in view.segments} if view else {}
         sealed = self._published.sealed()
         found = read_only_segments(self._pool, self.directory, self._config, self._may_be_old)
-        # A process may write beyond a sealed segment's end only while the list has the segment. So it is in
-        # one of two lists: the one read before the sizes, or the one read after them.
+        # A process may write beyond a sealed segment's end only while the list has the segment. So the
+        # segment is in the list that was read before the sizes, or in the list that is read after them.
         _end_sealed(found[:-1], sealed | self._published.sealed())
         if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
             raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)

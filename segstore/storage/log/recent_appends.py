@@ -97,7 +97,7 @@ class RecentAppends:
         return Recent(pieces[0] if len(pieces) == 1 else b"".join(pieces), offset, rising)
 
     def drop_below(self, offset: int) -> None:
-        """Release the appends below `offset`: a follower that lacks them reads them from the log."""
+        """Release the appends below `offset`; a follower that lacks these records reads them from the log."""
         kept = self._kept
         with suppress(IndexError):  # another thread has cleared the deque
             while kept and kept[0].next_offset <= offset:

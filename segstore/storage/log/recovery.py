@@ -6,19 +6,20 @@ Threads: one, before the partition is used.
 Before step 1, `open_partition` lets `segment_files.finish_renames` finish or undo a swap that a crash left
 half done.
 
-1. Batches below the recovery point were synced: they are not checked, and never cut. Damage there is bit
+1. Batches below the recovery point were synced, so they are not checked, and never cut. Damage there is bit
    rot, which readers report.
 2. From the recovery point on every batch is checked, its CRC too, and indexed anew.
 3. The log ends at the first bytes that are no valid batch (torn, a hole of zeros, a CRC that fails), or
-   before a segment that does not follow. Later bytes are copied to the quarantine if they hold whole
-   batches; then later segments are removed, the last one first; then the log is cut and synced. A crash in
-   between leaves the same first bad batch to the next recovery. But if a batch ends at the base offset of
-   the next segment, bytes after it belong to no record (A5): only they are cut, and the log continues.
-4. If bytes below the recovery point are missing, the log continues in a new segment at the recovery point:
-   an offset that was durable once is not given again. A replica's log is instead cut after its last whole
-   batch, and its leader sends the later records (R7). Nor does a replica's log end in empty segments that
-   begin after a gap above the recovery point: their bytes were lost, and their base offsets would make
-   other replicas believe that this one still has those records (R41).
+   before a segment that does not follow. Later bytes are copied to the quarantine if they hold whole batches;
+   then later segments are removed, the last one first; then the log is cut and synced. A crash in between
+   leaves the same first bad batch to the next recovery. But if a batch ends at the base offset of the next
+   segment, the bytes after that batch belong to no record (A5). Then only those bytes are cut, and the log
+   continues in the next segment.
+4. If bytes below the recovery point are missing, the log continues in a new segment at the recovery point, so
+   that an offset that was durable once is not assigned again. A replica's log is instead cut after its last
+   whole batch, and its leader sends the later records (R7). Empty segments at the end of a replica's log are
+   removed if they begin after a gap above the recovery point, because their bytes were lost, and their base
+   offsets would make other replicas believe that this replica still has those records (R41).
 5. The new end is synced. The caller begins a new leader epoch there, except in a replica.
 """
 
@@ -161,8 +162,8 @@ class PartitionRecovery:
         return end < base and end >= self.recovery_point and 0 <= self.gaps_end <= end
 
     def _in_order(self, batches: NDArray[np.void], end: int, below: int) -> int:
-        """Return the number of leading batches that can follow offset `end`: base offsets lie outside the
-        CRC.
+        """Return the number of leading batches that can follow offset `end`. This is checked because base
+        offsets lie outside the CRC.
         """
         bases, lasts = batches["base_offset"], batches["last_offset"]
         before = np.concatenate(([end], lasts[:-1] + 1))
@@ -192,7 +193,7 @@ class PartitionRecovery:
                     break
             if position >= size or end >= self.recovery_point:
                 break
-            # Damage below the recovery point is bit rot: checking continues after the damage.
+            # Damage below the recovery point is bit rot, so checking continues after the damage.
             found = next_whole(self.files, segment.handle, position + 1, size, end)
             if found is None:
                 break
@@ -228,8 +229,8 @@ class PartitionRecovery:
         return int(found.position), min(int(found.base_offset), self.recovery_point)
 
     def _cut_excess(self, segment: Segment, valid: int) -> None:
-        """Cut the bytes after a last batch that ends at the base offset of the next segment: they belong to
-        no record (A5).
+        """Cut the bytes after a segment's last batch that ends at the base offset of the next segment,
+        because they belong to no record (A5).
         """
         log.warning("%s: cut %d bytes behind the end", segment.path, segment.size - valid)
         self._truncate(segment, valid)
@@ -276,7 +277,7 @@ class PartitionRecovery:
         return replace(done, end_offset=end)
 
     def _write_back(self, segment: Segment) -> None:
-        """Write all bytes again: this dirties pages that a failed sync may have left clean and unwritten."""
+        """Write all bytes again, to dirty pages that a failed sync may have left clean and unwritten."""
         handle = self.pool.get(segment.path, write=True)
         for at in range(0, segment.size, CHUNK):
             self.files.pwrite(handle, self.files.pread(handle, min(CHUNK, segment.size - at), at), at)

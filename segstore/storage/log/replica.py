@@ -195,8 +195,8 @@ class Replica:
             return raw_read(self._partition, offset, end_offset, max_bytes, into)
 
     def is_gap(self, offset: int, end_offset: int) -> bool:
-        """Return whether no batch lies between these offsets. Raises as `read`, and CorruptRecordError if
-        damage lies between them.
+        """Return whether no batch lies between these offsets. Raises the errors of `read`, and
+        CorruptRecordError if damage lies between the offsets.
         """
         with os_errors():
             return is_gap(self._partition, offset, end_offset)
@@ -216,8 +216,8 @@ class Replica:
         return self._epochs
 
     def begin_epoch(self, epoch: int) -> None:
-        """Begin a leader epoch at the log's end: this replica leads, and later appends are written under the
-        epoch (R3). Raises InvalidArgumentError for an epoch that is not above the latest; StorageError.
+        """Begin a leader epoch at the log's end, because this replica leads; later appends are written under
+        the epoch (R3). Raises InvalidArgumentError for an epoch that is not above the latest; StorageError.
         """
         partition = self._partition
         with os_errors(), partition.token:
@@ -232,9 +232,10 @@ class Replica:
     def append_as_follower(self, data: bytes | memoryview, high_watermark: int = -1) -> int:
         """Append whole batches as a leader wrote them, with its offsets, leader epochs and CRCs (R1); return
         the log end offset. Offsets may have gaps, and epochs may change between batches. A batch that is cut
-        off at the end of `data` is skipped: a fetch may end anywhere. Messages of magic 0 and 1, which a
-        broker may send, are converted to magic 2. If the leader's `high_watermark` is higher than this
-        replica's, readers see the log up to it: both are published at once.
+        off at the end of `data` is skipped, because a fetch may end anywhere. Messages of magic 0 and 1,
+        which a broker may send, are converted to magic 2. If the leader's `high_watermark` is higher than
+        this replica's, readers see the log up to the leader's. The batches and the high watermark are
+        published at once.
 
         Raises CorruptRecordError if a batch is damaged, and InvalidArgumentError if the batches don't follow
         the log's end, or their leader epochs fall: nothing is appended then. Raises StorageError.
@@ -367,9 +368,9 @@ class Replica:
 
     def _change_epochs(self, change: Callable[[], object], *, sync: bool) -> None:
         """Change the leader epochs in memory and in the file, before a batch is written under them; then
-        publish the log under the latest. Without `sync` the next flush makes the file durable: a power cut
-        before may leave an older file, and the next open takes the epochs from the batches. The caller holds
-        the append token. Raises OSError; the epochs are as before then.
+        publish the log under the latest. Without `sync` the next flush makes the file durable. If a power cut
+        comes first and leaves an older file, the next open takes the epochs from the batches. The caller
+        holds the append token. Raises OSError; the epochs are as before then.
         """
         before = self._epochs.entries
         change()
@@ -425,7 +426,7 @@ class Replica:
 
     def truncate_fully_and_start_at(self, offset: int) -> Truncated:
         """Remove the whole log, and begin it anew at `offset`, without epochs and producers (R6). No copies
-        are kept: the leader has deleted these batches, too. Errors as `truncate_to`.
+        are kept, because the leader has deleted these batches, too. Errors as `truncate_to`.
         """
         with os_errors(), self._partition.admin_lock, self._partition.rename_lock:
             return self._start_at(offset)
@@ -506,13 +507,14 @@ class Replica:
             remove_segment(gone)
         segments.cut_after(segment)
         files.sync_dir(partition.directory)
-        # Other processes may have mapped the index files of a sealed segment: these are replaced, not cut.
+        # The index files of a sealed segment are replaced, not cut, because other processes may have mapped
+        # them.
         segment.hold(segment.handle, index_files.begin_anew(segment))
         with files.open(segment.path, write=True) as handle:
             files.truncate(handle, position)
             files.sync(handle)
         partition.context.pool.forget(segment.path)
-        # A new object: a compaction of the old object must not replace this segment.
+        # A new object is made, so that a compaction of the old object does not replace this segment.
         left = new_segment(partition.context.pool, partition.directory, segment.base_offset, partition.config)
         left.unsynced_aborts, left.may_be_old = segment.unsynced_aborts, segment.may_be_old
         segments.replace_last(left)
@@ -535,8 +537,8 @@ class Replica:
         files = partition.context.files
         # The log start offset is moved first: once it is durable and above the log's end, the next open
         # begins the log anew there, even if a crash leaves old segments. If `offset` is below the first
-        # segment, the new segment is made before the old ones are removed: after a crash those lie after a
-        # gap, and the next open cuts them.
+        # segment, the new segment is made before the old ones are removed: after a crash the old segments lie
+        # after a gap, and the next open removes them.
         self._move_start(offset)
         partition.producers.forget_all(offset)  # before the segments, which a crash may leave
         below = offset < view.bases[0]

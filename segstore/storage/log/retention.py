@@ -44,7 +44,7 @@ def breached(view: LogView, config: TopicConfig, now_ms: int, files: Files) -> i
 
 def _go_on(sizes: Sequence[int], count: int, goes: Callable[[int], bool]) -> int:
     """Return `count` plus the number of next segments for which `goes` holds. A segment that compaction has
-    emptied is removed with the segment after it.
+    emptied counts with the next segment that has records.
     """
     for slot in range(count, len(sizes)):
         if sizes[slot]:

@@ -73,10 +73,10 @@ class StandbyAcks:
             raise error(f"{self._partition.directory}: the records were appended, but {_WHY[error]}")
 
     def shown(self) -> None:
-        """Do nothing: no append writes the standby's log."""
+        """Do nothing, because no append writes the standby's log."""
 
     def failed(self, error: StorageError) -> None:
-        """Do nothing: the caller gets the error."""
+        """Do nothing, because the caller gets the error."""
 
     def fetched(self, offset: int) -> None:
         """Raise the high watermark to the standby's fetch offset, which lies within the log. Raises
@@ -107,13 +107,13 @@ class StandbyAcks:
             self._waiting = []
 
     def go_on(self) -> None:
-        """Wait for the standby again after a `demote`: the store still leads."""
+        """Wait for the standby again after `demote`, because the store still leads."""
         with self._lock:
             self._over = None
 
     def end(self) -> None:
-        """Acknowledge by the log alone, because there is no standby any more: waiting appends are
-        committed.
+        """Acknowledge by the log alone, because there is no standby any more. Waiting appends are
+        acknowledged.
         """
         partition = self._partition
         with self._lock:

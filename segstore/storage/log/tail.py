@@ -51,7 +51,8 @@ class Tail:
         self.may_be_open = False
         """Whether C may have appended since the append token was taken last."""
         self._binding: tuple[object, ...] = ()
-        """The objects that the tail was bound to last: a change of them binds it again."""
+        """The objects that the tail was bound to last. If one of them has changed, the tail is bound again.
+        """
         self.has_standby = False
         """Whether the high watermark is the fetch offset of a standby in sync mode."""
         writer.segments.stop_appends = native.pause
@@ -68,8 +69,8 @@ class Tail:
             self._open(validator)
 
     def open_replicated(self, validator: LogValidator) -> None:
-        """Let C append if `_is_usual` holds, to the log of a primary or its standby: another machine decides
-        the high watermark. The caller holds the append token.
+        """Let C append if `_is_usual` holds, to the log of a primary or its standby, whose high watermark
+        another machine decides. The caller holds the append token.
         """
         if self._visible.is_plain:
             self._open(validator, follows=self._writer.follows, replicated=True)
@@ -134,7 +135,7 @@ class Tail:
         native.c.leader_epoch, native.c.follows = writer.epoch, follows
         native.hand_on(followers)
         native.write_by(job)
-        self.may_be_open = True  # first: after an interrupt here the next holder of the token pauses the tail
+        self.may_be_open = True  # set first, so that after an interrupt the next token holder pauses
         try:
             self._visible.open(replicated)
             # Before C began, a sync may have failed, or the pool may have closed the file, which was not yet
@@ -146,8 +147,8 @@ class Tail:
             raise
 
     def _log(self) -> Handle | None:
-        """Return the active segment's log, or None if it can't be opened: the append is done, and must not
-        fail.
+        """Return the active segment's log, or None if it can't be opened. No error is raised, because the
+        append before is done, and must not fail.
         """
         try:
             return self._writer.segments.active.handle
@@ -209,7 +210,8 @@ class Tail:
 
     def torn(self, number: int, need: int) -> BaseException:
         """Undo an append by C of `need` bytes that failed with this errno; return the error for its caller.
-        If there is no room for the undo, the next append begins with it. The caller holds the append token.
+        If the disk has no room for the undo, the next append first repeats it. The caller holds the append
+        token.
         """
         self._writer.take_back()
         raised = self.native.write.raised()
@@ -225,7 +227,7 @@ class Tail:
         self.native.pause()
 
     def quit(self) -> None:
-        """Let no append by C begin any more, without waiting for the disk: an append that is under way may
+        """Let no append by C begin any more, without waiting for the disk. An append that is under way may
         still complete.
         """
         self.native.quit()

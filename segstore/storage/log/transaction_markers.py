@@ -57,7 +57,7 @@ def end_transaction(
 
     Raises InvalidProducerEpochError if one of the partitions knows a newer epoch; StorageError,
     StoreClosedError, ReadOnlyError, ForkedError: then no marker is written in any partition. `flush.messages`
-    is applied after the markers are visible: a StorageError of that flush leaves them visible.
+    is applied after the markers are visible; they stay visible if that flush raises StorageError.
     """
     kind = COMMIT if commit else ABORT
     shown = show_end(logs, Marker(producer_id, producer_epoch, kind, coordinator_epoch), producer_epoch)
@@ -124,8 +124,8 @@ def flush_markers(shown: Sequence[Shown]) -> None:
     """Apply the flush settings of all partitions, wait for their other replicas, then raise the first error.
     Raises StorageError, and the errors of `Acknowledger.wait`.
 
-    Partitions that need no marker are flushed too: if an earlier sync has failed, their earlier markers may
-    not be durable yet.
+    Partitions that need no marker are flushed too, because their earlier markers may not be durable yet if a
+    sync has failed.
     """
     errors: list[SegstoreError] = []
     waiting: list[tuple[Partition, int]] = []

@@ -62,7 +62,8 @@ class Visible:
             CompletedTxn, ...
         ] = ()  # transactions whose markers may lie above the high watermark
         self._held: dict[int, CommittedTogether] = {}  # by the offset of the marker in this partition
-        # Pairs of a view and the same view with C's appends: for `current`, and for `_written`.
+        # Each is a pair of a view and the same view extended by C's appends; the view is `current` or
+        # `_written`.
         self._extended: tuple[LogView, LogView] | None = None
         self._written_extended: tuple[LogView, LogView] | None = None
         self._written = view = self._look_at_all()
@@ -106,8 +107,8 @@ class Visible:
 
     @property
     def written(self) -> LogView:
-        """Return the view of the whole written log, up to the log end offset: followers fetch it, and a flush
-        syncs it. Raises StoreClosedError if the topic was deleted.
+        """Return the view of the whole written log, up to the log end offset. Followers fetch this part, and
+        a flush syncs it. Raises StoreClosedError if the topic was deleted.
         """
         return self.view if self._high_watermark is None or self.current is None else self._all()
 
@@ -152,8 +153,8 @@ class Visible:
     @property
     def is_plain(self) -> bool:
         """Return whether the high watermark alone decides what readers see, and lies in the active segment,
-        so that C can move it: no transaction is open or has just ended, and the high watermark is not above
-        the log's end. The caller holds the append token.
+        so that C can move it. Then no transaction is open or has just been completed, and the high watermark
+        is not above the log's end. The caller holds the append token.
         """
         current, written, high_watermark = self.current, self._written, self._high_watermark
         return (
@@ -181,7 +182,8 @@ class Visible:
         """Let C append from now on, move the end of the current view, and publish it. With `replicated` C
         moves the end of `written`, and the high watermark by itself. The caller holds the append token.
         """
-        # C begins under the lock: else another thread might publish an older end after C's first end.
+        # C begins under the lock, because otherwise another thread might publish an older end after C's first
+        # end.
         with self.publishing:
             view, tail = self.current, self.tail
             assert isinstance(view, LogView)
@@ -211,7 +213,7 @@ class Visible:
 
     def _replace_views(self, written: LogView, view: LogView) -> None:
         """Let readers see these views, unless C moves their ends now. The caller holds `publishing`."""
-        # A reader must not combine C's end with the segments of another view, nor see less than before: so
+        # A reader must not combine C's end with the segments of another view, nor see less than before. So
         # the old views take over C's end, and C's end is removed, before the views are replaced.
         tail = self.tail
         self._take_ends()
@@ -341,15 +343,15 @@ class Visible:
             held.look()
 
     def _shows(self, offset: int) -> bool:
-        """Return whether this high watermark is already visible and published: an append may have set it."""
+        """Return whether this high watermark is already visible and published, for example by an append."""
         view = self.current
         is_told = offset == self._high_watermark and not self._unpublished
         return is_told and isinstance(view, LogView) and view.end_offset == offset
 
     def _moved(self, offset: int, ended: Sequence[CompletedTxn] | None) -> bool:
         """Set the high watermark. Return False if partitions that became visible together must be published
-        first; or if the high watermark goes back and `ended` is None: the caller then looks up, without the
-        lock, the transactions that ended above `offset`.
+        first. Also return False if the high watermark goes back and `ended` is None; the caller then looks
+        up, without the lock, the transactions whose markers lie above `offset`.
         """
         with self.publishing:
             current, before = self.current, self._reached()
@@ -467,7 +469,7 @@ class Visible:
         return True
 
     def withdraw(self) -> None:
-        """Remove the view, because the topic was deleted: readers keep the views that they have."""
+        """Remove the view, because the topic was deleted. Readers keep the views that they have."""
         with self.publishing:
             self.current = None
 

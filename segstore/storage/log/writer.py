@@ -221,8 +221,9 @@ class LogWriter:
         together: AtomicPublish | None = None,
         as_is: bool = False,
     ) -> AppendUndo:
-        """Write the chunks, or undo them. Without `together` the append is final when this returns. `take`
-        receives the batches of producers with an id; `as_is`: the batches keep their offsets and epochs.
+        """Write the chunks; if that fails, undo what was written. Without `together` the append is final when
+        this returns. `take` receives the batches of producers with an id; with `as_is` the batches keep their
+        offsets and epochs.
         """
         self.begin_epoch()
         undo = self.pending_undo = AppendUndo(self.segments, saved, together)
@@ -275,8 +276,8 @@ class LogWriter:
         return aborted
 
     def _make_room(self, parts: list[ChunkPart], as_is: bool) -> int:
-        """Make room for the first part, or for the batches of it that fit: they are split off. Return 1 if
-        the first part fits now, 0 after a roll. Raises OSError.
+        """Make room for the first part. If only some of its batches fit, split them off as the first part.
+        Return 1 if the first part fits now, 0 after a roll. Raises OSError.
         """
         first, more = parts[0], sum(part.n for part in parts[1:])
         fit = self.segments.active.room(first, self.clock, as_is, more)
@@ -397,9 +398,10 @@ class LogWriter:
     def take_back(self) -> None:
         """Undo an unfinished append, if there is one. If the disk has no room for the undo, it is tried again
         before the next append; if the disk fails, the partition is fenced. An error of a signal handler is
-        raised: then the next append, or view, continues the undo.
+        raised; the next append, or view, then continues the undo.
         """
-        # First in memory: a failed append is never visible, whether the undo on disk succeeds or not.
+        # The undo in memory comes first, so that a failed append is never visible, whether the undo on disk
+        # succeeds or not.
         self.recall()  # an OSError here is a signal handler's
         if self.pending_undo is None:
             return
@@ -450,7 +452,7 @@ class LogWriter:
         segment.sealed = False
         segment.attach(None)
         try:
-            # Both names change in one step: a repeated undo must find the new object.
+            # Both names change in one step, because a repeated undo must find the new object.
             undo.active = self.segments.active = ActiveSegment(segment, self.config, mark.next_offset)
         except BaseException:
             segment.sealed = True

@@ -5,7 +5,7 @@ The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo
 at once, whose sequences follow each other. The next batches of a known producer are mostly judged by C
 (`_native/claim.h`). Nothing is on disk.
 
-Threads: the holder of the partition's append token. An append is written right after it was judged: if two
+Threads: the holder of the partition's append token. An append is written right after it was judged, so if two
 threads send the same batch, one writes it, and the other gets its offset.
 """
 
@@ -156,7 +156,7 @@ def _repeated(
         raise _not_retained(entry, template, batches[0][0], batches[-1][1])
     for before, batch in pairwise(found):
         if batch.first_offset != before.last_offset + 1:
-            # The batches were not written together: one first offset can't give the offsets of all.
+            # The batches were not written together, so one first offset can't give the offsets of all.
             raise DuplicateSequenceError("the batches are there, written one by one with others between them")
     return found
 

@@ -2,11 +2,11 @@
 snapshots.
 
 The state is a function of the log (Kafka: ProducerStateManager): batches are applied one by one in order of
-offset, so that the state is the same for batches that are read and batches that are being written. No batch
-of the log is refused here; `append_info` judges sequences and epochs before an append. The state lies in a
-table in C (`_native/producers.c`), which also applies the appends by C while the log's tail is open; the
-entries read here are copies. Nothing is written here; `state_manager` has the files. Threads: the holder of
-the partition's append token, which has paused the tail; any thread may call the functions for snapshots.
+offset, so that a replay of the log gives the same state as the appends did. No batch of the log is refused
+here; `append_info` judges sequences and epochs before an append. The state lies in a table in C
+(`_native/producers.c`), which also applies the appends by C while the log's tail is open; the entries read
+here are copies. Nothing is written here; `state_manager` has the files. Threads: the holder of the
+partition's append token, which has paused the tail; any thread may call the functions for snapshots.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ class ProducerState:
         number.
 
         The last record's timestamp counts (Kafka: ProducerStateManager.isProducerExpired), or the clock at an
-        append of this process if that is later: a producer that writes old records now is not forgotten.
+        append of this process if that is later: so a producer that writes old records now is not forgotten.
         """
         return int(lib.seg_producers_expire(self.c, max(now_ms - after_ms, -INT64_MAX)))
 

@@ -1,8 +1,8 @@
 """The producers of a partition that is written: their state, and the `<offset>.snapshot` files.
 
 A snapshot is written at every roll and at a clean close, as in Kafka, so that an open replays only the
-headers after the newest snapshot. An unreadable snapshot is removed: the log is the authority. Threads: the
-holder of the partition's append token.
+headers after the newest snapshot. An unreadable snapshot is removed, because the log is the authority.
+Threads: the holder of the partition's append token.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Producers:
 
     def snapshot(self, offset: int, *, sync: bool = False) -> None:
         """Write the state at `offset`. Raises OSError. Without `sync` the next flush syncs the file; if a
-        power cut damages it before, the next open ignores it.
+        power cut comes first and damages the file, the next open ignores it.
         """
         self._files.write_atomic(_path(self._directory, offset), self.state.dump(), sync=sync)
 

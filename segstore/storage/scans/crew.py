@@ -1,8 +1,8 @@
 """`ScanThreads`: a few threads that do the work of a scan; results come in the order of the work.
 
-On disk: nothing. Threads: a crew belongs to one thread at a time. `leave` ends its own threads, each after
-its current work, without waiting: the garbage collector may drop a scan while a lock is held that this work
-needs.
+On disk: nothing. Threads: a crew belongs to one thread at a time. `leave` stops the threads, each after its
+current work, and does not wait for them, because the garbage collector may drop a scan while a lock is held
+that the work needs.
 """
 
 from __future__ import annotations

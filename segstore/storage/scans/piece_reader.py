@@ -49,7 +49,7 @@ the Python code costs little beside the C code; headers need little memory, and 
 STEP = 2 << 20
 """Bytes of a read, few enough to stay in a processor's cache until they are decoded."""
 WINDOW = 1 << 18
-"""Bytes that C reads, checks and decodes at a time: they stay in a core's cache."""
+"""Bytes that C reads, checks and decodes at a time, few enough to stay in a core's cache."""
 _windows: list[Any] = []
 """Free buffers of WINDOW bytes: a call takes one, and returns it at its end."""
 _LEAST_READ = 4096
@@ -174,7 +174,7 @@ class _Making:
 
     def _by_short_way(self, end: int, size: int) -> int:
         """Read plain batches of one segment up to offset `end`, at most `size` bytes, by one call of C;
-        return their bytes, 0 if the first batch needs the general way.
+        return their bytes, 0 if the first batch must be read by the slow path.
         """
         view, at = self._reading.view, self.at
         slot = view.slot(at)

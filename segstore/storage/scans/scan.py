@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AT_A_TIME = 1 << 20
-"""Default bytes of a read: larger reads are not faster."""
+"""Default bytes of a read; larger reads are not faster."""
 
 
 class Edge(Enum):

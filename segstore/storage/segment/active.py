@@ -3,8 +3,8 @@
 It decides which batches fit; `_native/active.c` writes batches and indexes them, for this object and for the
 log's tail. `storage/log/writer.py` appends to it, rolls, and undoes failed appends.
 
-The end of the log is in one record, `end` (`_native/contract/active.h`: `seg_end`). The record lives as long
-as its `ActiveSegment`; only `mark` copies it.
+The end of the log is in one record, `end` (`_native/contract/active.h`: `seg_end`). The `ActiveSegment` owns
+this record; only `mark` copies it.
 
 Invariant: bytes of the log from `end.position` on belong to no batch; they are overwritten, or cut off by
 `rewind` or recovery. Room in the indexes is reserved before the log is written, so that a full disk fails
@@ -109,7 +109,7 @@ class ActiveSegment:
         """The `seg_active` that C appends to."""
         files: Files = segment.pool.files
         self._files = files
-        # Kafka's segment.jitter.ms: partitions that began together don't all roll together.
+        # Kafka's segment.jitter.ms, so that partitions that began together don't all roll together.
         self._jitter = random.random()
         self.configure(config)
         self._born_ms: int | None = None  # the clock's time of the first batch, or of the first check
@@ -130,7 +130,7 @@ class ActiveSegment:
         self.config = config
         self._by_clock = config.message_timestamp_type == "LogAppendTime"
         # The segment's largest age in ms. The jitter is always less than segment.ms (Kafka:
-        # LogConfig.randomSegmentJitter): else each record would get a segment of its own.
+        # LogConfig.randomSegmentJitter), because otherwise each record could get a segment of its own.
         self._most_ms = most - int(self._jitter * min(jitter, most)) if jitter else most
         self.c.young_ms = self._most_ms
         self.c.most_position = config.segment_bytes
@@ -154,7 +154,7 @@ class ActiveSegment:
         state = self.end.state
         state.bytes_since, state.last_time_entry = size - position if last >= 0 else size, timestamp
         state.max_timestamp, state.max_timestamp_offset = largest
-        # A power cut may have lost time index entries: the search for the largest timestamp begins at the
+        # A power cut may have lost time index entries, so the search for the largest timestamp begins at the
         # batch of the last entry.
         told = offsets.lookup(relative) if n_times else None
         self._recall_largest(told[1] if told else 0)
@@ -242,7 +242,7 @@ class ActiveSegment:
         if rolled_ms < 0:
             return False
         # Kafka measures by record timestamps if there are any, else by the clock. In a LogAppendTime topic
-        # the clock is the records' timestamp, except in a follower: its records have the leader's.
+        # the clock is the records' timestamp, except in a follower, whose records have the leader's.
         latest = headers[0].max_timestamp
         if latest < 0 or (self._by_clock and not as_is):
             latest = clock()
@@ -320,8 +320,8 @@ class ActiveSegment:
         self._files.truncate(self.handle, mark.position)
 
     def recall(self, mark: Mark) -> None:
-        """Set the log's end back to `mark` in memory: later bytes belong to no batch again, even if the
-        segment was sealed since. The indexes keep their entries.
+        """Set the log's end back to `mark` in memory: later bytes then belong to no batch. This also works if
+        the segment was sealed since. The indexes keep their entries.
         """
         end, self.segment.end = self.end, self.end
         end.state, end.rolled_ms = mark.state, mark.rolled_ms

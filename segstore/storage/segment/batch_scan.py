@@ -73,8 +73,8 @@ def walk(
 ) -> Iterator[ScanStep]:
     """Yield steps of whole batches from `position` to `end`, about `chunk` bytes each.
 
-    No batch begins below offset `least` (-1: not known), or below the batch before it. `sparse`: of large
-    batches only the headers are read; steps with such headers have no data. `large`: the caller knows that
+    No batch begins below offset `least` (-1: not known), or below the batch before it. With `sparse` only the
+    headers of large batches are read; steps with such headers have no data. `large`: the caller knows that
     such batches come first. If the last step's `stop.position` is `end`, the whole range was read; else there
     is no batch at that position, or it is cut off, or (with `check_crcs`) its CRC is wrong.
     """
@@ -133,7 +133,7 @@ def next_whole(files: Files, handle: Handle, position: int, end: int, least_offs
             return position + int(found)
         if position + len(data) >= end or len(data) < asked:  # the end was read; the file may be shorter
             return None
-        # A batch may extend beyond the bytes that were read: first read more from the same position.
+        # A batch may extend beyond the bytes that were read, so first read more from the same position.
         if size < MOST_SEARCHED:
             size *= 4
         else:
@@ -165,7 +165,8 @@ def walk_past_damage(
         if last >= end:
             return
         if before is not None and not check_crcs and not _crc_holds(files, handle, before.batches[-1]):
-            # The damaged batch's last offset may be wrong, too: good batches may have offsets below it.
+            # The damaged batch's last offset may be wrong, too, so good batches may have offsets below that
+            # offset.
             least = int(before.batches["base_offset"][-1]) + 1
             last -= 1
         found = next_whole(files, handle, last + 1, end, least)

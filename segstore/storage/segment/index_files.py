@@ -61,13 +61,14 @@ def load(segment: Indexed) -> Indexes:
 def _from_files(segment: Indexed) -> Indexes | None:
     files, paths = segment.pool.files, (segment.file(names.INDEX), segment.file(names.TIME_INDEX))
     try:
-        # A live writer may have appended since the view was made: entries of later batches are skipped.
+        # A live writer may have appended since the view was made, so entries of later batches are skipped.
         most = min(segment.visible - segment.base_offset, MOST_RELATIVE + 1)
         bounds = {"log_size": segment.size, "end_relative": most}
         offsets = SealedOffsetIndex(files, paths[0], mapped=segment.sealed, **bounds)
         times = SealedTimeIndex(files, paths[1], mapped=segment.sealed, **bounds)
     except OSError as error:
-        # Indexes are hints: an index on a bad sector counts as missing. A lack of descriptors is no damage.
+        # Indexes are only hints, so an index on a bad sector counts as missing. A lack of descriptors is no
+        # damage.
         if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EIO}:
             raise
         return None
@@ -164,8 +165,8 @@ def build(files: Files, segment: Indexed, end: int) -> tuple[bytes, bytes]:
 
 
 def begin_anew(segment: Indexed) -> Indexes:
-    """Remove a segment's index files, and return indexes without entries. The files are not cut: other
-    processes may have them mapped. Raises OSError.
+    """Remove a segment's index files, and return indexes without entries. The files are not cut, because
+    other processes may have them mapped. Raises OSError.
     """
     for suffix in (names.INDEX, names.TIME_INDEX):
         path = segment.file(suffix)
@@ -196,6 +197,6 @@ def rebuild(segment: Indexed) -> Indexes:
             replace_index(files, segment.file(names.TIME_INDEX), time_entries, sync=segment.sealed)
         except OSError as error:
             if error.errno not in NO_ROOM or not segment.sealed:
-                raise  # an active segment's index files must be whole: entries are appended to them
+                raise  # an active segment's index files get more entries: they must be whole
             log.warning("%s: no room for its indexes: they are rebuilt at the next open", segment.path)
     return SealedOffsetIndex.of(offset_entries), SealedTimeIndex.of(time_entries)

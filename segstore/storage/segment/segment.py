@@ -1,8 +1,8 @@
 """A segment as readers see it: `<base offset>.log` and the two sparse indexes beside it.
 
 Threads: any, without locks. A reader's view says where its part of the segment ends, so that bytes beyond the
-visible end are never read. An index is a hint: an entry is checked against the batch that it points to; if
-the entry is wrong, the index is rebuilt from the log and the search begins again.
+visible end are never read. An index is only a hint. Each entry is checked against the batch that it points
+to; if the entry is wrong, the index is rebuilt from the log and the search begins again.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Segment:
         handle = self.pool.opened(self._key) or self.pool.get(self.path)
         if self.identity and (self._known is None or self._known() is not handle):
             handle = self._checked(handle)
-        # `hold` may have been called while the file was opened: then another file has the name.
+        # If `hold` was called while the file was opened, another file has the name.
         return self._held or handle
 
     def ready(self) -> tuple[Handle, View] | None:
@@ -155,7 +155,7 @@ class Segment:
             self.writable = False  # rebuilt indexes are not written under names that may be another segment's
 
     def retire(self) -> None:
-        """Keep the open files, because another segment's files are about to get their names: readers of this
+        """Keep the open files, because another segment's files are about to get their names. Readers of this
         segment continue with the old files.
         """
         self.hold(self.handle, self.indexes)
@@ -247,7 +247,7 @@ class Segment:
 
     def check_before(self, position: int, target: int, back: int) -> None:
         """Raise CorruptRecordError if a batch fails its CRC between the index entry for `target` and byte
-        `position`: that batch may hold `target`. A reader may then continue at offset `back`.
+        `position`, because that batch may hold `target`. A reader may then continue at offset `back`.
         """
         hint = self.indexes[0].lookup(target - self.base_offset)
         start = 0 if hint is None or hint[1] >= position else hint[1]
@@ -291,7 +291,9 @@ class Segment:
         return code
 
     def _check_read(self, code: int) -> None:
-        """Raise StorageError if a result of `Files.seek_batch` is an errno: a refused read is no damage."""
+        """Raise StorageError if a result of `Files.seek_batch` is an errno, because a refused read is no
+        damage.
+        """
         if _FIRST_BAD < code < 0:
             raise StorageError(-code, os.strerror(-code), self.path)
 

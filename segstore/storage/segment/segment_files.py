@@ -107,7 +107,8 @@ def _finish_swaps(files: Files, directory: str, found: Found) -> bool:
     half = sorted([base for base, suffixes in found.items() if suffixes & _SWAP])
     if not half:
         return False
-    # All `.swap` files come from one rewrite: the original segments between two of them may be gone already.
+    # All `.swap` files come from one rewrite, and the original segments between two of them may be gone
+    # already.
     last = half[-1]
     log = names.LOG + names.SWAP if names.LOG + names.SWAP in found[last] else names.LOG
     end = _end_offset(files, _path(directory, last, log), last) if log in found[last] else last
@@ -182,7 +183,7 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
     paths = []
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
-            # Another user's file keeps the time of its last write: only the owner may set a time.
+            # Another user's file keeps the time of its last write, because only the owner may set a time.
             with contextlib.suppress(PermissionError):
                 files.set_modified(segment.file(suffix), now_ms * 1_000_000)
             try:

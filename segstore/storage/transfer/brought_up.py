@@ -27,7 +27,7 @@ def as_sent(segment: Segment, handle: Handle, found: Any, most: int, files: File
         return handle, True
     position = found.position
     data = files.pread(handle, found.stop - position, position)
-    batches, stop = scan(data, position)  # checks CRCs: the converted batches get new ones
+    batches, stop = scan(data, position)  # checks CRCs, as converted batches get new ones
     if not len(batches):
         reason = BAD.get(stop.status, "the file was cut")
         raise CorruptRecordError(segment.path, position, found.next_offset - 1, reason)

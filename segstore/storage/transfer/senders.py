@@ -97,7 +97,7 @@ class ReadWriteSender:
 
 # A window of a file is mapped while its bytes are sent by write(2), or by a method of `bench.zero_copy`. The
 # bytes of a log below its visible end never change. If a user cuts the file, the system call that reads the
-# mapping fails with EFAULT, and no SIGBUS comes: only the kernel reads the mapping.
+# mapping fails with EFAULT. No SIGBUS comes, because only the kernel reads the mapping.
 
 WINDOW = 4 << 20
 """Bytes that are mapped at a time."""

@@ -111,8 +111,8 @@ def _sendable(view: LogView, offset: int, context: StoreContext, views: Visible 
     handle, index = ready
     end, below = view.bounds(slot)
     first = max(segment.base_offset, view.start_offset)
-    # Only the writer's C call caches positions: in a reader's process they could become wrong, because after
-    # a power cut the writer may cut the log and write other bytes.
+    # C caches positions only for the writer. In a reader's process they could become wrong, because after a
+    # power cut the writer may cut the log and write other bytes.
     remembers = context.writable
     c = ffi.new(_SENDABLE, (segment.fields(end, view.end_offset, index), below, -1, -1, here, remembers))
     current = views.current_if_same(view) if views is not None and _is_plain(context.files) else None

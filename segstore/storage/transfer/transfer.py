@@ -31,8 +31,8 @@ _OF_METHOD = frozenset({errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSY
 def deliver(
     sender: TransferSender, fd: int, files: Files, handle: Handle, position: int, stop: int, method: Method
 ) -> None:
-    """Send every byte, by as many calls as it takes: the loop continues after signals, whose handlers have
-    run, and after a full sink.
+    """Send every byte, by as many calls as that takes. The loop continues after a signal, once its handler
+    has run, and after a full sink.
     """
     while position < stop:
         try:
@@ -69,7 +69,7 @@ def shorter(handle: Handle) -> StorageError:
 
 @contextmanager
 def without_sigpipe() -> Iterator[None]:
-    """Run a block without SIGPIPE in this thread: for a sink without a reader the error is raised instead."""
+    """Run a block without SIGPIPE in this thread, so that a sink without a reader raises an error instead."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     pending = signal.SIGPIPE in signal.sigpending()
     try:
@@ -143,7 +143,7 @@ def _transfer(
 def _deliver_from_memory(
     fd: int, files: Files, handle: Handle, position: int, stop: int, method: Method
 ) -> None:
-    """Send converted batches by reads: some methods can't send from a file in memory."""
+    """Send converted batches by reads, because some methods can't send from a file in memory."""
     sender = METHODS[READ].make(files, unseen(fd))
     try:
         deliver(sender, fd, files, handle, position, stop, method)
@@ -164,7 +164,7 @@ def find(
     of = ffi.new(_SEGMENT, fields)
     if files.find_stretch(handle, found, of, -1, offset, most):
         return as_sent(segment, handle, found, most, files)
-    # There is a gap, a wrong index entry or damage: a slower search finds the batch or raises the error.
+    # There is a gap, a wrong index entry or damage. A slower search finds the batch or raises the error.
     first = first_batch(view, slot, end, offset, limit, gaps, handle)
     if first is None:
         return None
