@@ -1003,7 +1003,8 @@ def copy_of(error: _Error, depth: int = 8) -> _Error:
     can be stored in an object, and raised more than once. An error that can't be copied is returned itself.
     """
     # A traceback refers to frames, a frame to its variables and callers, and thus mostly to the object that
-    # stores the error: only the garbage collector would free them. And each raise makes a traceback longer.
+    # stores the error, so that only the garbage collector would free them. And each raise makes a traceback
+    # longer.
     try:
         made = copy.copy(error)
     except Exception:  # its class has a constructor that does not accept `args`

@@ -123,7 +123,7 @@ class _Carrier:
     def _run(self) -> None:
         while self._waiting:
             self._handle_all()
-            self._thread = None  # a message that comes from here on starts another thread
+            self._thread = None  # a later message starts another thread
 
     def _handle_all(self) -> None:
         while self._waiting:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# CPython's own names for one module, private in each: from 3.13 on, and before.
+# The name of CPython's private module of interpreters since 3.13, and its name before.
 _MODULES = ("_interpreters", "_xxsubinterpreters")
 
 

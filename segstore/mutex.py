@@ -34,7 +34,7 @@ from segstore.threads import LiveSet, others_are_gone
 if TYPE_CHECKING:
     OwnedLock: Any = object
 else:
-    # An RLock knows its owner. One call in C takes it, and one, at the end of `with`, releases it.
+    # An RLock knows its owner. One call in C takes the lock, and another, at the end of `with`, releases it.
     OwnedLock = type(threading.RLock())
 
 PATIENCE = 2.0
@@ -70,7 +70,7 @@ class Mutex(OwnedLock):  # type: ignore[misc]
                 raise refused(outer)
             if self.on_taken is not None:
                 self.on_taken()
-            return True  # an interrupt left the lock taken (LEAVES_OPEN): this thread has it already
+            return True  # an interrupt left the lock with this thread (LEAVES_OPEN)
         try:
             # Between the return of a call and the next instruction that calls or jumps back, CPython runs no
             # signal handler. So after the last call of this block, the caller's `with` releases the lock.
@@ -128,7 +128,7 @@ class BoundedLock(OwnedLock):  # type: ignore[misc]
             taken = self.acquire(timeout=PATIENCE)
         except BaseException:
             try:
-                self.release()  # first, as in `Mutex`
+                self.release()  # the first call, as in `Mutex`
             except RuntimeError:
                 """The lock was not taken."""
             raise

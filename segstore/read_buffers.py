@@ -30,9 +30,9 @@ KEPT = 2
 make the next.
 """
 _WASTE = 5
-"""A piece serves reads of at least a fifth of its size: Records that stay keep at most five times the memory
-that they need. So the pieces of reads of 16 MiB, with some spare room, serve reads of 4 MiB, and alternating
-reads of both sizes don't drop each other's pieces.
+"""A piece serves only reads of at least a fifth of its size, so that Records keep alive at most five times
+the memory that they need. So the pieces of reads of 16 MiB, with some spare room, serve reads of 4 MiB, and
+alternating reads of both sizes don't drop each other's pieces.
 """
 _ALONE = 2  # references to a free piece: the variable of `take`, and the argument of `getrefcount`
 

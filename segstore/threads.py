@@ -45,8 +45,8 @@ others_are_gone = sys.is_finalizing
 
 def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
     """Call `run` with all these locks held, taken in order."""
-    # No ExitStack is used, because an interrupt could make it lose a lock that it has just taken. Eight locks
-    # per frame, so that thousands of locks stay within Python's limit of frames.
+    # No ExitStack is used, because an interrupt could make it lose a lock that it has just taken. A frame
+    # takes eight locks, so that thousands of locks stay within Python's limit of frames.
     if not locks:
         return run()
     if len(locks) == 1:  # mostly
@@ -112,10 +112,10 @@ class Latch:
         if self.is_open or (seconds is None and others_are_gone()):
             return self.is_open
         mine = _thread.allocate_lock()
-        mine.acquire()  # a second `acquire` waits for `open`
+        mine.acquire()  # so that the `acquire` below waits until `open`
         self._waiting.append(mine)
         try:
-            if not self.is_open:  # an `open` from here on finds this wait
+            if not self.is_open:  # an `open` after this check finds the lock in the list
                 wait = _LONGEST_WAIT if seconds is None else min(max(seconds, 0), _LONGEST_WAIT)
                 mine.acquire(timeout=wait)
         finally:
@@ -248,8 +248,8 @@ class Worker:
     def do(self, work: Callable[[], object]) -> None:
         """Queue work, which is done after all work queued before."""
         if self._alone or others_are_gone():
-            # When the interpreter ends, CPython 3.13's queue would hand the work to the stopped thread that
-            # waits for it.
+            # When the interpreter exits, CPython 3.13's queue would hand the work to the stopped thread that
+            # waits for work.
             self._do(work)
         else:
             self._work.put(work)

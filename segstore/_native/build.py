@@ -179,7 +179,7 @@ def _builder() -> FFI:
 
 def _exhibits(engine: FFI) -> FFI:
     builder = FFI()
-    builder.include(engine)  # windows are the engine's
+    builder.include(engine)  # the engine declares `seg_window`
     builder.cdef(declarations(HERE.parent / "bench" / "zero_copy" / "exhibits.h"))
     _set_source(
         builder,

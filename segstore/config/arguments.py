@@ -56,9 +56,9 @@ def moment(name: str, value: Any) -> int:
     """Return a time in ms since the epoch, from an int or a datetime (UTC if it has no zone). Fractions of a
     ms are rounded up: a record is at or after the result exactly if it is at or after the datetime.
     """
-    from datetime import datetime, timedelta, timezone  # a start needs no datetime
+    from datetime import datetime, timedelta, timezone  # not needed at the start
 
-    if isinstance(value, datetime) and value == value:  # unlike pandas.NaT, which is a datetime, too
+    if isinstance(value, datetime) and value == value:  # pandas.NaT, a datetime too, does not equal itself
         zoned = value.replace(tzinfo=timezone.utc) if value.utcoffset() is None else value
         return -((datetime(1970, 1, 1, tzinfo=timezone.utc) - zoned) // timedelta(milliseconds=1))
     try:

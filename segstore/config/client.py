@@ -29,7 +29,7 @@ def switch(default: bool, doc: str) -> Any:
 
 
 LONGEST_TEXT = 32_000
-"""The longest text, in bytes of UTF-8: a member id begins with the client_id, and is limited to 32,767 bytes
+"""The longest text, in bytes of UTF-8. A member id begins with the client_id, and is limited to 32,767 bytes
 on disk.
 """
 

@@ -185,7 +185,7 @@ def only(default: int, unit: str, reason: str, doc: str) -> Any:
 
 def _integer(value: object) -> int:
     if isinstance(value, str):
-        # int() alone would accept "1_000" and digits of other scripts.
+        # The pattern is needed, because int() alone would accept "1_000" and digits of other scripts.
         if len(value) > 64 or not _INTEGER.fullmatch(value.strip()):
             raise ValueError
         return int(value)

@@ -39,7 +39,7 @@ class Settings:
         changed = []
         for name, (attribute, option) in _table(type(self)).items():
             value = getattr(self, attribute)
-            if value is option.default:  # a test checks all defaults
+            if value is option.default:  # a unit test has checked the defaults
                 continue
             object.__setattr__(self, attribute, judge(name, option, value))
             changed.append(name)
@@ -115,7 +115,7 @@ class KafkaSettings(Settings):
         `mapping` is no mapping.
         """
         values = cls._values(mapping)
-        if not values:  # one object for most topics, of which a store may have thousands
+        if not values:  # thousands of topics may share this object
             defaults: K = _DEFAULTS.get(cls) or _DEFAULTS.setdefault(cls, cls())
             return defaults
         return cls(explicit=frozenset(mapping), **values)

@@ -109,9 +109,9 @@ class Whole(Opening, FileContent, Directories, Stats):
     def write_together(self, contents: Sequence[tuple[Path, Buffer]]) -> None:
         """Replace or create several files in this order, each in one step; all are durable when this returns.
 
-        After a power cut each file has its old or its new content. This is quicker than separate writes: the
-        disk writes all contents at once, then all names. Raises OSError; then no file is new, or only the
-        first few are.
+        After a power cut each file has its old or its new content. This is quicker than separate writes,
+        because the disk writes all contents at once, then all names. Raises OSError; then no file is new, or
+        only the first few are.
         """
         need = sum(memoryview(data).nbytes + PIECE for _, data in contents)
         for directory in in_reserve(lambda: self._replace_all(contents), need):

@@ -79,4 +79,4 @@ class OwnWrite(NativeWrite):
             if raised is not None:
                 raise raised
         finally:
-            del raised  # its traceback has this frame
+            del raised  # the error's traceback refers to this frame

@@ -31,7 +31,7 @@ SIZE = 1 << 17
 """Bytes of the reserve of a store with few partitions."""
 FILES = 8
 """Number of files of the reserve: each also frees an inode. The first close of a store needs five."""
-PIECE = 1 << 12  # bytes: a block of most file systems
+PIECE = 1 << 12  # bytes; a block of most file systems has this size
 LOOK = ".look"
 """The suffix of the files that `Reserve.has_room` creates and removes."""
 
@@ -120,7 +120,7 @@ class Sparing:
 
 class Reserve:
     """A reserve of FILES files, each of which may be missing or short. Within its `with` block the calling
-    thread may use it; the end of the outermost block allocates it again.
+    thread may use the reserve; at the end of the outermost block the used part is allocated again.
     """
 
     def __init__(self, files: Calls, path: str) -> None:

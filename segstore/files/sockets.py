@@ -32,7 +32,7 @@ def listen(files: Files, path: str) -> socket.socket:
     listener = _socket()
     try:
         if files.exists(path):
-            files.unlink(path)  # left by a dead process: a name can be bound only once
+            files.unlink(path)  # a dead process may have left it; bind needs a free name
         _at(path, listener.bind)
         os.chmod(path, files.file_mode)  # before anybody can connect
         listener.listen(_WAITING)

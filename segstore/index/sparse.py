@@ -54,9 +54,9 @@ class SparseIndex:
     """Look-ups in entries of two fields; subclasses define the fields and their order."""
 
     ENTRY: ClassVar[struct.Struct]
-    OFFSET_FIELD: ClassVar[int]  # which of the two is the relative offset
+    OFFSET_FIELD: ClassVar[int]  # the index of the relative offset in an entry
     SPARE: ClassVar[int] = 0  # entries that `is_full` leaves free
-    _slot: ClassVar[Any]  # the binary search by the first field: a `seg_..._slot` of _native/index.c
+    _slot: ClassVar[Any]  # the binary search by the first field (a `seg_..._slot` of _native/index.c)
     _valid: ClassVar[Any]  # the native count of leading valid entries
 
     _view: View
@@ -130,7 +130,7 @@ class ActiveIndex(SparseIndex):
     appended batches: the segment's `seg_active` has the memory, and its `seg_end` the number of entries.
     """
 
-    FIELDS: ClassVar[tuple[str, str]]  # fields of `seg_end`: the number of entries, and the room for them
+    FIELDS: ClassVar[tuple[str, str]]  # the fields of `seg_end` with the number of entries and the room
     MEMORY: ClassVar[str]  # the field of `seg_active` with the memory
 
     def __init__(
@@ -148,7 +148,7 @@ class ActiveIndex(SparseIndex):
         `max_bytes` is `segment.index.bytes`.
         """
         super().__init__(files, path)
-        self._view = _EMPTY  # the last one that was made
+        self._view = _EMPTY  # the last view that was made
         self._mapped: tuple[Any, Any] = _EMPTY.pointer, _EMPTY.memory
         self._end, self._active = end, active  # kept for the pointers into them
         count, most = self.FIELDS

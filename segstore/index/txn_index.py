@@ -2,9 +2,9 @@
 
 An entry has 34 bytes, big-endian: version int16 = 0, producer id, first offset, last offset (the marker's)
 and last stable offset, int64 each (org.apache.kafka.storage.internals.log.AbortedTxn). Last offsets rise.
-There is no file before a segment's first abort. Like every index it is a hint: only leading plausible entries
-are used, and if the file has more bytes the log's control batches are read. Threads: any; functions without
-state.
+There is no file before a segment's first abort. Like every index it is only a hint. Only the leading
+plausible entries are used; if the file has more bytes, the log's control batches are read. Threads: any;
+functions without state.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def parse(data: bytes, base_offset: int = 0) -> NDArray[np.void]:
 
 
 def format_entries(txns: Iterable[AbortedTxn]) -> bytes:
-    """Return the bytes of entries, as `parse` reads them; the file appends later entries to them."""
+    """Return the bytes of entries on disk; later entries are appended after them."""
     return np.array([(VERSION, *txn) for txn in txns], entry_type()).tobytes()
 
 

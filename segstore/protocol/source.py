@@ -139,7 +139,7 @@ class _Writer(_CodecSource):
     def struct(self, name: str) -> list[str]:
         lines = [f"def write_{name}(value, out, slices):"]
         plain = self.plain(name)
-        has_no_tags = self.flexible and not self.tagged(name)  # then a zero byte is written
+        has_no_tags = self.flexible and not self.tagged(name)  # a zero byte stands for no tags
         is_padded = has_no_tags and bool(plain) and plain[-1][0]
         for n, (fixed, run) in enumerate(plain, 1):
             padding = "x" if is_padded and n == len(plain) else ""
@@ -235,7 +235,7 @@ class _Writer(_CodecSource):
 
     def differs(self, field: Field, owner: str) -> str:
         """Return the source of a test whether a field differs from its default, field by field."""
-        # Not by comparing with a default object, which would have to be made each time.
+        # Fields are compared one by one, because a default object would have to be made each time.
         source = f"{owner}.{field.name}"
         if field.is_struct and not field.is_array and field.default == MADE:
             fields = " or ".join(self.differs(each, source) for each in self.message.structs[field.kind])

@@ -118,7 +118,7 @@ class _Made:
         n, total = len(run), int(run["size"].sum(dtype=np.int64))
         few = 2 + 2 * total // BATCH_BYTES
         headers, counts = np.empty(n, batch_type()), ffi.new("int64_t[2]")
-        for batches in (few, n):  # n batches, if each message has another append time
+        for batches in (few, n):  # `n` are needed if all append times differ
             room = total + HEADER_SIZE * batches
             out = bytes(room)
             done = lib.seg_bring_up(

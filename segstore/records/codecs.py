@@ -163,7 +163,7 @@ def _lz4(data: memoryview, level: int | None) -> Buffer:
 
 def _lz4_high(plain: memoryview, level: int | None) -> memoryview:
     # cramjam accepts a level for frames only, and links the blocks of a frame, which Kafka refuses. So each
-    # block is compressed as a frame of its own, and taken out of it.
+    # block is compressed as a frame of its own, and the block is then taken out of that frame.
     frame = memoryview(cramjam.lz4.compress(plain, level=level))
     at = 7 + 8 * (frame[4] >> 3 & 1)
     size = int.from_bytes(frame[at : at + 4], "little")

@@ -183,8 +183,8 @@ def largest_record(columns: Columns, first: int, last: int) -> tuple[int, int]:
 
 # --- single ------------------------------------------------------------------------------------
 
-# One record in one batch, without arrays or columns of one element. Each call has its own arguments for C:
-# safe from any thread, and from a signal handler that interrupts another call.
+# One record in one batch, without arrays or columns of one element. Each call has its own arguments for C, so
+# it is safe from any thread, and from a signal handler that interrupts another call.
 
 _ROOM = HEADER_SIZE + 64
 """Most bytes of a batch with one record, without its key, value and headers."""
@@ -205,7 +205,7 @@ class _Arguments:
 
     def fill(self, template: Template, codec: int) -> Any:
         """Fill `filled` with the template and codec, and return it."""
-        self.of = None  # reset first: an interrupt may leave `filled` half done
+        self.of = None  # reset first, as an interrupt may leave `filled` half done
         fill_template(self.filled, template, codec)
         self.codec = codec
         self.of = template
@@ -237,7 +237,7 @@ def single(
     if key is None:
         a.key.kind = NULLS
     plain = len(views[0]) + len(views[1])
-    if plain > MAX_PLAIN:  # before this much memory is allocated
+    if plain > MAX_PLAIN:  # checked before this much memory is allocated
         check_plain(plain)
     size = plain + _ROOM
     try:

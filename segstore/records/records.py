@@ -209,7 +209,7 @@ class Records:
 def first_at(matrix: NDArray[np.int64], offset: int) -> int:
     """Return the index of the first column at or above `offset`; the matrix must have columns."""
     skip = int(offset - matrix.item(OFFSET, 0))
-    # Without gaps the index follows from the offset.
+    # If there are no gaps, the index follows from the offset.
     if skip > 0 and (skip >= matrix.shape[1] or matrix.item(OFFSET, skip) != offset):
         skip = int(np.searchsorted(matrix[OFFSET], offset))
     return max(skip, 0)

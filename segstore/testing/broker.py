@@ -203,7 +203,7 @@ class Broker(Closing):
 def _check_clock(clock: Any) -> None:
     if clock is None:
         return
-    from .clock import Clock  # and with it the coordinators, which a server may not need
+    from .clock import Clock  # imports coordinators, which a server may not need
 
     if not isinstance(clock, Clock):
         raise InvalidTypeError(f"clock must be a segstore.testing.Clock, not {type(clock).__name__}")

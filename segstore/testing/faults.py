@@ -77,7 +77,7 @@ class Faults:
         """Answer with an error code (name or number) for every part of the request, which is not executed. A
         produce request without acks, which has no answer, gets its connection closed.
         """
-        known = _api(api)  # first, so that errors come in the order of the arguments
+        known = _api(api)  # checked first, in the order of the arguments
         return self._add(known, partial(_fail, _code(code)), nth, times)
 
     def delay(self, api: Api | str | int, seconds: float, nth: int = 1, times: int | None = 1) -> Fault:
@@ -134,7 +134,7 @@ def intercepted(handlers: Mapping[Api, Handler], faults: Faults, log: RequestLog
 
 def _handle(handler: Handler, faults: Faults, log: RequestLog, node: Node, request: Request) -> Any:
     log.add(request)
-    request.frame = None  # without it, the server would answer repeated requests past this handler
+    request.frame = None  # else the server would answer a repeated request without this handler
     for fault in reversed([*faults.met(request)]):
         handler = partial(_apply, fault.apply, handler)
     return handler(node, request)

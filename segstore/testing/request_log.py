@@ -49,7 +49,7 @@ class RequestLog:
 
     def all(self) -> list[LoggedRequest]:
         """Return all logged requests, the oldest first."""
-        return list(self._kept.copy())  # a copy is one step of C, an iteration is not
+        return list(self._kept.copy())  # unlike an iteration, a copy is one step of C
 
     def clear(self) -> None:
         """Remove all requests."""

@@ -95,7 +95,7 @@ def _acknowledged(
         tell_of(error, partition, acknowledger)
         raise
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
-    # If sync mode has ended and begun again since, there is another acknowledger.
+    # If sync mode was left and entered again since, the partition has another acknowledger.
     return first if partition.acks is acknowledger else awaited(partition, first, n, acks)
 
 
@@ -108,9 +108,9 @@ def tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledge
 def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], int]) -> int:
     """Append `n` records by `write`, one call of C, to all replicas, or to a log that has a standby.
 
-    Return the first offset, or SLOW if a replica's tail is not open: then nothing is appended. Wait, as
-    `acks` asks, for the standby, or for a follower that lacks the records. Raises StorageError, and the
-    errors of `Acknowledger`.
+    Return the first offset, or SLOW, without an append, if a replica's tail is not open. Wait, as `acks`
+    asks, for the standby, or for a follower that lacks the records. Raises StorageError, and the errors of
+    `Acknowledger`.
     """
     acknowledger, native = partition.acks, partition.tail.native
     if acknowledger is None:
@@ -124,7 +124,7 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
         raise
     if first <= BEHIND:
         return behind(acknowledger, acks, n, first)
-    if first >= 0 and native.is_replicated:  # readers see it once the standby has it
+    if first >= 0 and native.is_replicated:  # readers see the records once the standby has them
         awaited(partition, first, n, acks)
     elif first >= 0:
         acknowledger.shown()
@@ -143,7 +143,7 @@ def behind(acknowledger: Acknowledger, acks: Acks, n: int, answer: int) -> int:
 # --- the fast path: one call of C --------------------------------------------------------------
 
 SLOW: int = lib.SEG_SLOW
-"""C's answer to an append for the slow path; nothing is appended then."""
+"""C's answer to an append that it leaves to the slow path; nothing is appended then."""
 BEHIND: int = lib.SEG_UNREPLICATED
 """C answers `BEHIND - offset` if a follower lacks the records that were appended at `offset`."""
 _NOW: int = lib.SEG_NOW
@@ -193,8 +193,8 @@ def append_list(
     batch_bytes: int,
     expected: int | None = None,
 ) -> int:
-    """Append `n` records, mostly lists of bytes, as `append_short` appends one record. Return the first
-    offset, or SLOW.
+    """Append `n` records, mostly given as lists of bytes, by one call of C; `append_short` explains the
+    arguments. Return the first offset, or SLOW.
     """
     native = tail.native
     on_append, flush_left, clock = native.on_append, native.flush_left, native.clock
@@ -360,8 +360,8 @@ def table_columns(table: Any) -> TableColumns:
 def write_long(
     partition: Partition, chunks: Iterator[Encoded], ahead: int, expected: ExpectedEnd | None = None
 ) -> int:
-    """Write batches by `Partition.put` while they are encoded: the first `ahead` bytes before the append
-    token is taken, later ones after.
+    """Write batches by `Partition.put` while they are encoded. The first `ahead` bytes are encoded before the
+    append token is taken, later bytes after.
     """
     ready: list[Encoded] = []
     size = 0
@@ -441,7 +441,7 @@ def append_record(
     sequenced: bool = True,
     acks: Acks = ALL,
 ) -> Appended:
-    """Append one record as `append_batches` does, but mostly by one call of C."""
+    """Append one record by the rules of `append_batches`, but mostly by one call of C."""
     partition = log.partition_for_write()
     if compression is None and (sequenced or template.producer_id < 0):
         batch = ffi.new("seg_batch *")

@@ -55,7 +55,7 @@ def append_as_leader(
             partition.flushing.flush_if_due(first + header.count)
             stamp = header.max_timestamp if header.attributes & APPEND_TIME_FLAG else -1
             return AppendedBatch(first, stamp, partition.visible.start_offset, header.count)
-    if header.size:  # C has checked the batch: it is valid
+    if header.size:  # C has found the batch valid
         sent = of_header(batch, header)
     else:
         sent = check_batch(batch, validator, partition.context.clock(), where)

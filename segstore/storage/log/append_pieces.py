@@ -1,9 +1,8 @@
 """Appends a producer's batches in pieces, by one call of C for all.
 
-On disk are record batches, as `append` writes them: each piece is an append of its own. Threads: any. A
-thread that returns from C while another runs Python waits up to 5 ms for the interpreter's lock, and the
-producer could send some MB in that time. So one call has many pieces. Each piece is small enough to stay in a
-core's cache.
+On disk are record batches; each piece is an append of its own. Threads: any. A thread that returns from C
+while another runs Python waits up to 5 ms for the interpreter's lock, and the producer could send some MB in
+that time. So one call has many pieces. Each piece is small enough to stay in a core's cache.
 """
 
 from __future__ import annotations
@@ -71,11 +70,11 @@ def append_pieces(
     )  # fmt: skip
     pool.give(buffer)
     error = None
-    if lib.SEG_E_ROOM < answer < 0:  # an errno
+    if lib.SEG_E_ROOM < answer < 0:  # a failed write
         try:
             undone(partition.tail, answer, PIECE_BYTES)
         except StorageError as refused:
-            error = copy_of(refused)  # the traceback of `refused` would keep the records
+            error = copy_of(refused)  # `refused` keeps the records by its traceback
     taken = batches[: done[0]]
     stamps = taken["max_timestamp"].tolist() if tail.c.stamps else [-1] * len(taken)
     return Pieces(taken["base_offset"].tolist(), stamps, done[1], error)

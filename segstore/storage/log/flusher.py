@@ -3,11 +3,12 @@
 On disk it syncs logs, the index and snapshot files of segments that a roll has sealed, the leader epochs, and
 the directory; it writes nothing.
 
-Threads: any. One thread syncs for all. The other threads wait until that sync is done; each whose records are
-durable by then returns at once, and one of the others syncs next. While the native tail is open and only the
-active segment's log is to be synced, C syncs (`_native/commit.c`). The append token is never taken here.
+Threads: any. One thread syncs for all. The other threads wait until that sync is done; a thread whose records
+are durable by then returns at once, and one of the remaining threads syncs next. While the native tail is
+open and only the active segment's log is to be synced, C syncs (`_native/commit.c`). The append token is
+never taken here.
 
-If several processes share a log, one of them syncs for all (`_native/share_sync.c`). While the host syncs by
+If several processes share a log, one process syncs for all (`_native/share_sync.c`). While the host syncs by
 this module, no other process syncs the log.
 """
 
@@ -133,7 +134,7 @@ class Flusher:
         if self._is_done(upto):
             return
         self._check_fenced()
-        time.sleep(0)  # threads that the last flush has served may append records for this sync
+        time.sleep(0)  # lets threads whose flush was just done append more records
         changes, view = self._changes_now(), self._view()
         self._sync_or_fence(view)
         self._synced = self._tail.synced = view.end_offset
@@ -220,7 +221,7 @@ class Flusher:
                     pool.files.sync(handle)
         names_now = view.bases[-1], self._segments.removals
         if names_now != self._names_synced:
-            self._names_synced = names_now  # set first: files may be made during this sync
+            self._names_synced = names_now  # set first, as files may be made during the sync
             pool.files.sync_dir(self._segments.directory)
 
     def _write_again(self, handle: Handle, end: int) -> None:
@@ -244,7 +245,7 @@ class Flusher:
         except BaseException:
             segment.unsynced_aborts = True
             raise
-        self.names_changed()  # the first abort makes the file
+        self.names_changed()  # the abort may have made the file
 
     def _sync_file(self, handle: Handle) -> None:
         handle.failed = self._failure

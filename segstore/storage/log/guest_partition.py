@@ -145,7 +145,7 @@ class GuestFlushing:
             self._flush(NEVER)
         except StoreClosedError:
             pass  # the topic was deleted
-        except HostUnavailableError:  # tried again: another process may become host
+        except HostUnavailableError:  # tried again, as another process may become host
             self._plan()
             raise
 
@@ -153,7 +153,7 @@ class GuestFlushing:
         self._planned = True
         try:
             self._context.scheduler.after(self._ms / 1000, self._as_planned)
-        except BaseException:  # Ctrl-C: the next append plans the flush anew
+        except BaseException:  # after Ctrl-C the next append plans the flush anew
             self._planned = False
             raise
 
@@ -278,7 +278,7 @@ class GuestPartition:
             if first != lib.SEG_SLOW:
                 raise self.tail.torn(-first, chunk.size)
             if self._share is not None and self._share.comes_again:
-                continue  # another process has the lock, and a signal has ended the wait for it
+                continue  # a signal has interrupted the wait for another process's lock
             if tried and time.monotonic() > until:  # other processes were faster again and again
                 raise self._side.unavailable()
             tried = True
@@ -373,7 +373,7 @@ class GuestPartition:
             while (number := lib.seg_share_sealed(share, 0, False, sealed)) >= 0:
                 cut_sealed(self.context, self.directory, sealed, self.config.index_interval_bytes)
                 lib.seg_share_let_go(share, number)
-            if number != -errno.EAGAIN:  # else the host has no next segment yet
+            if number != -errno.EAGAIN:  # EAGAIN: the host has made no next segment yet
                 share.aways = aways
         if number == -errno.EAGAIN:
             self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
@@ -381,7 +381,7 @@ class GuestPartition:
     def _bind(self) -> None:
         """Open the files of the log's generation, and let C append to them. Raises OSError, StorageError."""
         with self.token:
-            self.context.check_writable()  # `close` pauses the tail after the store was marked closed
+            self.context.check_writable()  # the store may have been closed before the token was taken
             native, share = self.tail.native, self._share
             native.pause()
             now = ffi.new("seg_shared_end *")
@@ -412,7 +412,7 @@ class GuestPartition:
         stem = os.path.join(self.directory, names.segment_file(now.end.base_offset, ""))
         context, native = self.context, self.tail.native
         path = stem + names.LOG
-        context.pool.forget(path)  # another file may have the name now
+        context.pool.forget(path)  # the open file may have lost its name
         handle = context.pool.get(path, write=True)
         offsets = self._map(stem + names.INDEX, now.end.offset_room, 8)
         times = self._map(stem + names.TIME_INDEX, now.end.time_room, 12)
@@ -487,7 +487,7 @@ def cut_sealed(context: StoreContext, directory: str, sealed: Any, interval: int
     """Cut the bytes beyond the end of a sealed segment that no process writes to any more, and build its
     indexes anew, because they could not be finished before. Raises OSError.
     """
-    if sealed.is_replaced:  # another file has its name
+    if sealed.is_replaced:  # another file has this name now
         return
     size = int(sealed.position)
     segment = Segment(context.pool, directory, sealed.base_offset, size, writable=True, interval=interval)

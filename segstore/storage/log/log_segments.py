@@ -1,5 +1,5 @@
-"""The segments of one partition as its writer holds them: their list, the active one, and the state that
-stops appends: closed or fenced (Kafka: LogSegments, and the state of UnifiedLog).
+"""The segments of one partition as its writer holds them: their list, the active one, and whether they are
+closed or fenced, which stops appends (Kafka: LogSegments, and the state of UnifiedLog).
 
 Only this object changes the list. It changes no file: `LogWriter.roll` makes the files of the next segment.
 Threads: the holder of the partition's append token; any thread may call `lies_in` and read `fenced` and

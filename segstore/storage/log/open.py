@@ -204,5 +204,5 @@ def read_only_segments(
         segment.final_size = segment.identity[1]
     if segments:
         last = segments[-1]
-        last.sealed, last.identity = False, last.identity[:1]  # the active log grows
+        last.sealed, last.identity = False, last.identity[:1]  # the writer changes the active log's size
     return segments

@@ -389,7 +389,7 @@ class Partition:
             yield
 
     def last_records(self) -> dict[int, tuple[int, int]]:
-        """Return the last offset and epoch of each producer, by producer id, as `Producers.last_records`."""
+        """Return the last offset and epoch of each producer, by producer id (`Producers.last_records`)."""
         with self.token:
             self.writer.recall()
             return self.producers.last_records()
@@ -440,10 +440,10 @@ class Partition:
             with self.token:
                 self.writer.begin_epoch()
             self.flush()
-            self.epochs.sync()  # a flush without records to sync skips an epoch without records
-            self.visible.publish()  # a sync by C that just ended may not be published
+            self.epochs.sync()  # a flush that has no records to sync does not sync epochs
+            self.visible.publish()  # C may not have published its last sync
             self.segments.active.trim()
-            if self.flushing.changed:  # the next open counts the indexes as durable
+            if self.flushing.changed:  # after a clean close an open trusts the indexes
                 index_files.sync(self.segments.active.segment)
                 self._snapshot()
         elif self.flushing.failure is not None:

@@ -74,7 +74,7 @@ def leave(error: OSError | CorruptRecordError) -> None:
         try:
             raise error
         finally:
-            del error  # its traceback has this frame
+            del error  # the error's traceback refers to this frame
 
 
 def _find(view: LogView, offset: int) -> tuple[Segment, _Point] | None:

@@ -21,7 +21,7 @@ class Publisher:
 
     def __init__(self, ends: EndsWriter, key: int, epoch: int) -> None:
         self._ends, self._key, self.epoch = ends, key, epoch
-        self.lock = ends.lock  # under which the ends of all partitions are published
+        self.lock = ends.lock  # held to publish the ends of any partition
         self._slot = ends.claim(key)
         self.share: Any = None if ends.sharing is None else ends.sharing.of(self._slot, key)
         """A `seg_share *`, if other processes append to the partition, too; else None."""
@@ -44,7 +44,7 @@ class Publisher:
             call()
 
     def bind(self, tail: NativeTail, view: LogView, flusher: Flusher, layout: int) -> None:
-        """Have C publish in the partition's slot as `publish` does."""
+        """Have C publish the view's end, and the ends after it, in the partition's slot."""
         c = tail.c
         memory, c.ends_len = self._ends.mapping
         tail.keep("ends", memory)  # `c.ends` is a bare pointer, which does not keep the mapping alive
@@ -67,7 +67,7 @@ class Publisher:
         """Publish the views of several partitions, each with the arguments of `publish`. Partitions of one
         directory are published at once; a replicated store has several directories.
         """
-        if len(published) == 1:  # most transactions
+        if len(published) == 1:  # most transactions have one partition
             publisher, view, written, flusher, layout = published[0]
             publisher.publish(view, written, flusher, layout)
             return

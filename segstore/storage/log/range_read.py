@@ -71,7 +71,7 @@ def read_range(view: LogView, offset: int, limit: int, max_bytes: int, check_crc
         found = _Range()
     c, size, records = found.c, max_bytes, None
     if is_last and check_crcs and c.of_segment == segment.number and c.next_offset == offset:
-        size = min(size, end - c.next_position)  # the last bytes of the log
+        size = min(size, end - c.next_position)  # the log may end before `size` bytes
     if c.left != segment.number and read_buffers.LEAST <= size <= end:
         memory = read_buffers.unset(size)
         if memory is not None:

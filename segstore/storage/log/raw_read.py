@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_TRIES = 10  # as in `PartitionLog.with_view`
+_TRIES = 10  # the same number as in `PartitionLog.with_view`
 _LENGTH_AT, _LENGTH_END = 8, 12
 """The bytes of a batch that hold its length, which counts the bytes after them."""
 
@@ -26,14 +26,16 @@ _LENGTH_AT, _LENGTH_END = 8, 12
 def raw_read(
     partition: Partition, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None = None
 ) -> bytes | memoryview:
-    """Return whole batches between two offsets as they are stored, as `Replica.read`. Raises OSError."""
+    """Return whole batches between two offsets as they are stored; `Replica.read` has the details. Raises
+    OSError.
+    """
     tries, missing = 0, None
     while tries < _TRIES:
         view = partition.visible.written
         view.check(offset, partition.directory)
         try:
             return _read(view, offset, min(end_offset, view.end_offset), max_bytes, into)
-        except FileNotFoundError:  # retention has removed the segment: a later view begins after it
+        except FileNotFoundError:  # retention has removed the segment; try a later view
             tries = 1 if view.lacks(missing) else tries + 1
             missing = view
     raise StoreClosedError(f"{partition.directory} is gone")

@@ -117,7 +117,7 @@ class FetchDataInfo(NamedTuple):
     """Whether there may be control batches among the batches."""
 
 
-# Each of these is a call of C, in place of a Python function.
+# Each of these callables makes its object by one call of C, which is quicker than a Python function.
 _fetched: Callable[[tuple[Any, ...]], FetchDataInfo] = partial(tuple.__new__, FetchDataInfo)
 _scan_end: Callable[[tuple[Any, ...]], ScanEnd] = partial(tuple.__new__, ScanEnd)
 
@@ -261,7 +261,7 @@ def _fetch_segment(
 
 
 def _pread_large(files: Files, handle: Handle, size: int, position: int) -> bytes:
-    """Return the bytes as `Files.pread` does, in memory of an earlier read if some is free."""
+    """Return the bytes that `Files.pread` would, in memory of an earlier read if some is free."""
     return read_buffers.filled(
         size,
         lambda: files.pread(handle, size, position),
@@ -270,7 +270,7 @@ def _pread_large(files: Files, handle: Handle, size: int, position: int) -> byte
 
 
 def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> FetchDataInfo:
-    """Return a FetchDataInfo with the one batch whose header is `first`, as a scan would."""
+    """Return a FetchDataInfo with the one batch whose header is `first`, without a scan."""
     batches = np.frombuffer(bytearray(ffi.buffer(first)), batch_type())
     position = first.position
     stop = _scan_end((position + first.size, 0, first.last_offset, lib.SEG_FULL))
@@ -374,7 +374,7 @@ def _largest_from_start(view: LogView, slot: int) -> int:
         batches = step.batches[step.batches["last_offset"] >= start]
         inside = batches["base_offset"] >= start
         largest = max(largest, int(batches["max_timestamp"][inside].max(initial=-1)))
-        for at in batches["position"][~inside].tolist():  # the batch that begins below the start, if any
+        for at in batches["position"][~inside].tolist():  # a batch may begin below the start
             read = next(
                 walk_past_damage(files, segment.handle, end, check_crcs=False, start=at, chunk=_CHUNK)
             )

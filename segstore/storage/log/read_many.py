@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LongWay = Callable[[LogView, int], Records]
-"""Returns the records from an offset on, at least one batch of them; none if no record follows."""
+"""A function that returns the records from an offset on, at least one batch of them; empty Records if no
+record follows.
+"""
 
 _ROOM = 1 << 20
-"""Bytes for keys, values and headers of one call of C: more than the largest batch of the fast path."""
+"""Bytes for keys, values and headers of one call of C; this is more than the largest batch of the fast path.
+"""
 _MOST = 4096
 """The most records of one call of C."""
 
@@ -35,8 +38,8 @@ _ALLOWED = "allowed are integers in a list or an array"
 
 
 def as_offsets(offsets: Any) -> NDArray[np.int64]:
-    """Return offsets as int64. Raises InvalidTypeError if one is not an integer, InvalidArgumentError if one
-    is above int64.
+    """Return offsets as int64. Raises InvalidTypeError for an offset that is not an integer,
+    InvalidArgumentError for an offset above int64.
     """
     if not is_array(offsets):
         if isinstance(offsets, (str, bytes)) or not isinstance(offsets, Iterable):

@@ -146,7 +146,7 @@ class ReadOnlyPartition:
         # Ends are read after the listing, because with older ends a compacted segment would look truncated.
         for _ in range(_TRIES):
             later = self._published.ends() if ends is not None else None
-            if ends is None or later is None:  # None: the next refresh finds the topic deleted
+            if ends is None or later is None:  # if None, the next refresh finds the topic deleted
                 break
             known, ends = ends.layout, later
             if known == later.layout:
@@ -228,7 +228,7 @@ class ReadOnlyPartition:
             size = 0  # the directory has no segment
         anew = ends is not None and self._seen is not None and ends.epoch != self._seen.epoch
         if anew or size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:
-            active.attach(None)  # with a new leader epoch, the old end of the log may have been cut
+            active.attach(None)  # a new leader may have cut the log before its epoch
         active.size, active.visible = size, MAX_OFFSET if ends is None else ends.end
 
     def _unpublished(self, segments: tuple[Segment, ...], before: LogView | None) -> LogView:
@@ -260,7 +260,7 @@ class ReadOnlyPartition:
             found = last.locate(last.base_offset + relative, last.size)
         except CorruptRecordError:  # a power cut has left the entry, but only a part of its batch
             found = None
-        if found is None or found.position < position:  # an entry of magic 0 or 1 is for a set of messages
+        if found is None or found.position < position:  # magic 0 and 1 have an entry for several messages
             return 0, last.base_offset
         return position, int(found.base_offset)
 

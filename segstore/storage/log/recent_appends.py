@@ -76,7 +76,7 @@ class RecentAppends:
 
     def take(self, offset: int, end_offset: int, max_bytes: int) -> Recent | None:
         """Return the append that begins at `offset`, whatever its size, and the appends after it, up to
-        `end_offset` and `max_bytes`; None if the first one is not kept.
+        `end_offset` and `max_bytes`; None if no kept append begins at `offset`.
         """
         found: list[_Append] = []
         pieces: list[bytes | memoryview] = []

@@ -267,7 +267,7 @@ class PartitionRecovery:
             end = self.recovery_point
         for following, segment in zip([*self.segments[1:], None], self.segments, strict=True):
             if following is not None and following.base_offset >= self.recovery_point:
-                segment.largest_timestamp(segment.size, following.base_offset)  # its index may be cut short
+                segment.largest_timestamp(segment.size, following.base_offset)  # rebuilds a cut index
                 index_files.sync(segment)
             if following is None or following.base_offset > self.recovery_point:
                 if self.suspect:

@@ -78,8 +78,8 @@ class Replica:
 
     @property
     def log_end_offset(self) -> int:
-        """Return the offset after the last written batch (LEO). Raises StoreClosedError if the partition was
-        removed.
+        """Return the log end offset (LEO): the offset after the last written batch. Raises StoreClosedError
+        if the partition was removed.
         """
         return self._partition.visible.log_end_offset
 
@@ -94,7 +94,7 @@ class Replica:
         return self._partition.visible.high_watermark
 
     def set_high_watermark(self, offset: int) -> None:
-        """Show readers the log up to `offset`, as `Visible.set_high_watermark`."""
+        """Show readers the log up to `offset`, by `Visible.set_high_watermark`."""
         with os_errors():
             self._partition.visible.set_high_watermark(offset)
 
@@ -184,9 +184,9 @@ class Replica:
         self, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None = None
     ) -> bytes | memoryview:
         """Return whole batches as they are stored, for a follower: from the batch that holds `offset`, or the
-        next one, up to `end_offset`, which is not above LEO. They are at most `max_bytes`, but at least one
-        batch if there is any. No CRC is checked, and no lock is taken. Bytes that fit the memory `into` are
-        read into it; such an answer may end within a batch, or beyond `end_offset`.
+        next one, up to `end_offset`, which is not above LEO. At most `max_bytes` are returned, but at least
+        one batch if there is any. No CRC is checked, and no lock is taken. Bytes that fit the memory `into`
+        are read into it; such an answer may end within a batch, or beyond `end_offset`.
 
         Raises OffsetOutOfRangeError if `offset` is not in [start_offset, LEO]; CorruptRecordError if a header
         at `offset` is damaged; StorageError, StoreClosedError.
@@ -238,7 +238,8 @@ class Replica:
         published at once.
 
         Raises CorruptRecordError if a batch is damaged, and InvalidArgumentError if the batches don't follow
-        the log's end, or their leader epochs fall: nothing is appended then. Raises StorageError.
+        the log's end, or their leader epochs fall. Nothing is appended after such an error. Raises
+        StorageError.
         """
         chunk = checked(data)
         return self.log_end_offset if chunk is None else self.append_checked(chunk, high_watermark)
@@ -290,13 +291,13 @@ class Replica:
                 partition.visible.raise_high_watermark(min(high_watermark, end))
             finally:
                 partition.show()
-            if len(batches) <= _FEW:  # C can append such small fetches
+            if len(batches) <= _FEW:  # C can append small fetches: open the tail
                 partition.tail.open_replicated(partition.validator)
         partition.flushing.flush_if_due(end)
         return end
 
     def _append_short(self, tail: NativeTail, data: bytes | memoryview, high_watermark: int) -> int:
-        """Append as `append_next`, by one call of C; return the log end offset, or SLOW, and then nothing is
+        """Do the work of `append_next` by one call of C; return the log end offset, or SLOW if nothing was
         appended. Raises StorageError.
         """
         on_append, flush_left = tail.on_append, tail.flush_left
@@ -408,7 +409,8 @@ class Replica:
         """Cut the log after its last whole batch below `offset`, and forget the leader epochs, producers and
         aborted transactions of the cut part (R5; UnifiedLog.truncateTo). Copies of the batches are kept in
         the quarantine. If `offset` is not below the log's end, only epochs that began at the end are
-        forgotten. If it is below the first segment, the log begins anew as in `truncate_fully_and_start_at`.
+        forgotten. If `offset` is below the first segment, the log begins anew there
+        (`truncate_fully_and_start_at`).
 
         Raises StorageError; the partition is fenced then, unless nothing was changed.
         """
@@ -493,7 +495,7 @@ class Replica:
         slot = view.slot(offset)
         segment = view.segments[slot]
         found = segment.locate(offset, segment.size)
-        if found is None:  # the batches from `offset` on begin in the next segment
+        if found is None:  # `offset` belongs to no batch of this segment
             return slot, segment.size, segment.last_offset_before(segment.size) + 1
         position = int(found.position)
         return slot, position, max(segment.last_offset_before(position) + 1, segment.base_offset)
@@ -540,7 +542,7 @@ class Replica:
         # segment, the new segment is made before the old ones are removed: after a crash the old segments lie
         # after a gap, and the next open removes them.
         self._move_start(offset)
-        partition.producers.forget_all(offset)  # before the segments, which a crash may leave
+        partition.producers.forget_all(offset)  # first: a crash may leave the segments without producers
         below = offset < view.bases[0]
         segment = self._create(offset) if below else None
         for gone in reversed(view.segments):

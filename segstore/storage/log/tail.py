@@ -142,7 +142,7 @@ class Tail:
             # marked as in use.
             if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
                 native.pause()
-        except BaseException:  # an interrupt before the check: C must not append to an unchecked log
+        except BaseException:  # after an interrupt the log is unchecked
             native.pause()
             raise
 

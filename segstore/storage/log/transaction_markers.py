@@ -56,8 +56,9 @@ def end_transaction(
     epochs are refused from then on.
 
     Raises InvalidProducerEpochError if one of the partitions knows a newer epoch; StorageError,
-    StoreClosedError, ReadOnlyError, ForkedError: then no marker is written in any partition. `flush.messages`
-    is applied after the markers are visible; they stay visible if that flush raises StorageError.
+    StoreClosedError, ReadOnlyError, ForkedError. After such an error no marker is written in any partition.
+    `flush.messages` is applied after the markers are visible; they stay visible if that flush raises
+    StorageError.
     """
     kind = COMMIT if commit else ABORT
     shown = show_end(logs, Marker(producer_id, producer_epoch, kind, coordinator_epoch), producer_epoch)
@@ -84,7 +85,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
 
     def end() -> None:
         for partition in partitions:
-            partition.writer.recall()  # producers' state without unfinished appends
+            partition.writer.recall()  # drops unfinished appends from the producers' state
         due = [partition for partition in partitions if _is_due(partition, marker, transaction_epoch)]
         together, written = AtomicPublish(), None
         try:

@@ -6,8 +6,8 @@ the append token, and has written the bytes. A view and its publication change t
 
 While the native tail is open, C shows and publishes its appends (`seg_tail_reveal` in `_native/tail.c`).
 
-Readers see a log up to its high watermark. That is the log end offset, unless the partition is a replica:
-then replication sets the high watermark, and `written` shows the log up to its end (Kafka:
+Readers see a log up to its high watermark. The high watermark is the log end offset, unless the partition is
+a replica. Then replication sets it, and `written` shows the log up to its end (Kafka:
 UnifiedLog.highWatermark).
 """
 
@@ -55,7 +55,7 @@ class Visible:
         self.publishing = Mutex()  # held to replace the view or to publish it
         self._unpublished = False  # whether an interrupt may have prevented the view's publication
         self.tail = tail
-        # None: the log end offset. C may have shown readers a higher offset since it was set.
+        # None stands for the log end offset. C may have shown readers a higher offset than this one.
         self._high_watermark: int | None = None
         self._by_c = False  # whether C may have appended since the append token was taken last
         self._ended: tuple[
@@ -83,10 +83,10 @@ class Visible:
             if c.seen_offset > view.end_offset:
                 known, seen = self._extended or (None, view)
                 if known is not view or seen.end_offset != c.seen_offset:
-                    # C's appends are visible too. This is not a function, because each read comes here.
+                    # C's appends are visible too. This code is inlined, because each read runs it.
                     ends = ffi.new("int64_t[3]")
                     lib.seg_tail_end(c, ends, ends + 1, ends + 2)
-                    if ends[1] > view.end_offset:  # not so in a forked child, or just before a new view
+                    if ends[1] > view.end_offset:  # false in a forked child, or just before a new view
                         stable = ends[1] if ends[2] < 0 else ends[2]
                         seen = _view((*view[:3], ends[1], ends[0], stable))
                     self._extended = view, seen
@@ -335,7 +335,8 @@ class Visible:
         while not self._shows(offset) and not self._moved(offset, ended):
             self._publish_pending()
             if offset < self._reached():
-                # Transactions that ended between both offsets were forgotten when the high watermark passed.
+                # The transactions whose markers lie between both offsets were forgotten when the high
+                # watermark passed the markers.
                 written = self.written
                 is_above = offset < written.end_offset
                 ended = self._writer.producers.ended_above(written, offset) if is_above else ()
@@ -556,7 +557,7 @@ def _publish(together: AtomicPublish) -> None:
 
 
 def _written(it: Visible, pending: PendingView) -> LogView:
-    """Return the view of the whole written log: the pending view's, or a later one with C's appends."""
+    """Return the view of the whole written log: the pending view's, or a later view with C's appends."""
     return max(pending.written, it._all(), key=lambda view: view.end_offset)
 
 

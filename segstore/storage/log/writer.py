@@ -244,7 +244,7 @@ class LogWriter:
             if self.recent is not None and isinstance(chunks, list) and not as_is:
                 self.recent.keep(chunks)
                 return undo
-        for chunk in chunks:  # chunks of a long append are released already
+        for chunk in chunks:  # chunks of a long append were released above
             if chunk.pooled:
                 chunk.release()
         return undo
@@ -317,11 +317,11 @@ class LogWriter:
         # sign that it is sealed.
         active.trim()
         segment = new_segment(self.pool, segments.directory, begin, self.config)
-        segments.append(segment)  # before the files: `take_back` removes them, or fences
+        segments.append(segment)  # added first: `take_back` then removes its files
         make_files(segment)
         segments.activate(ActiveSegment(segment, self.config, begin))
         active.seal()
-        self.rolled(segment.base_offset)  # writes a producer snapshot, begins a background flush
+        self.rolled(segment.base_offset)  # writes a snapshot, begins a flush in the background
 
     def leave_sealed(self, tail: NativeTail) -> None:
         """Continue in a new segment, because the active segment was sealed while another process may still
@@ -338,19 +338,20 @@ class LogWriter:
         else:
             segments.replace_last(segment)
         segments.activate(ActiveSegment(segment, self.config, segment.base_offset))
-        if tail.c.share:  # only a host has one; a writer that does not share finds a sealed log, too
+        if tail.c.share:  # a writer without sharing may find a sealed log, too
             tail.c.share.is_sealed = 0
         self.rolled(segment.base_offset)
 
     def make_ready(self, header: Any, batches: int) -> None:
         """Make room for another process's append of `batches` batches: roll, and take room in the indexes.
-        `header` (`seg_batch *`) has size, offsets and time of the append as if it were one batch. Raises
-        StorageError, RecordTooLargeError; the log is as before then.
+        `header` (`seg_batch *`) has the size, offsets and time of the whole append, as of a single batch.
+        Raises StorageError, RecordTooLargeError; the log is unchanged then.
         """
         self.check_leads()
         self.begin_epoch()
         when = int(header.max_timestamp)
-        # The other process measures the segment's age by this time, even if its clock stamps the records.
+        # The other process compares this time with the segment's age, even if its own clock stamps the
+        # records.
         clock = self.clock if when < 0 else lambda: when
         part = ChunkPart(cast("Encoded", _AskedAppend(header)), 0, 1, 0, header.size)
         try:
@@ -402,7 +403,7 @@ class LogWriter:
         """
         # The undo in memory comes first, so that a failed append is never visible, whether the undo on disk
         # succeeds or not.
-        self.recall()  # an OSError here is a signal handler's
+        self.recall()  # only a signal handler can raise OSError here
         if self.pending_undo is None:
             return
         try:

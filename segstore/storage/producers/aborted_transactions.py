@@ -1,8 +1,8 @@
 """Outcomes of a partition's transactions by the control batches of its log, for `read_committed` reads.
 
-On disk the control batches of the logs are read once, and later only the new ones. A `.txnindex` proves
-nothing (an empty one looks as if no transaction was aborted), and checking one against the log takes the same
-reads. Threads: any; the outcomes are kept, under a lock.
+On disk the control batches of the logs are read once, and later only the new ones. A `.txnindex` is not used,
+because an empty file would look as if no transaction was aborted, and to check the file against the log takes
+the same reads. Threads: any; the outcomes are kept, under a lock.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class AbortedTransactions:
                     for at in range(slot, len(view.segments)):
                         done = self._take_in(view, at, done.position if at == slot and same else 0, done)
                 except BaseException:
-                    self._forget()  # else some batches would be read into the state twice
+                    self._forget()  # the state may have a part of these batches already
                     raise
                 done = done._replace(end_offset=view.end_offset, ongoing=self._state.ongoing)
             self._found = done

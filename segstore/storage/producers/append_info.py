@@ -96,7 +96,7 @@ def judge(state: ProducerState, claim: ProducerAppendInfo, chunks: Sequence[Enco
     if claim.sequenced:
         if t.producer_epoch == entry.producer_epoch:
             known = ProducerEntry.of(entry)
-            # NO_SEQUENCE is -1: 0 follows it, and 2^31 - 1 too.
+            # NO_SEQUENCE is -1, so the sequence 0 follows it as it follows 2^31 - 1.
             if t.base_sequence != (known.last_sequence + 1) % SEQUENCES:
                 claim.repeated = _repeated(known, t, _sequences(chunks))
                 return claim.repeated[0].first_offset

@@ -187,7 +187,7 @@ def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
 def _replace(files: Files, segment: Segment, data: bytes) -> None:
     path = segment.file(names.TXN_INDEX)
     is_there = files.exists(path)
-    if is_there:  # a restored log's last segment has none
+    if is_there:  # the last segment of a restored log has no index
         log.warning("%s did not say what its log says: made anew", path)
     if data:
         files.write_atomic(path, data)

@@ -208,7 +208,7 @@ def snapshots(files: Files, directory: str) -> list[int]:
 
 
 def state_at(files: Files, directory: str, offset: int) -> ProducerState:
-    """Return the state in the snapshot at `offset`; an empty state if there is none, or it can't be read."""
+    """Return the state in the snapshot at `offset`; an empty state if that is missing or unreadable."""
     state = _newest(files, directory, [offset])
     return state if state.map_end_offset == offset else ProducerState(offset)
 
@@ -232,8 +232,8 @@ def _read(files: Files, directory: str, offset: int) -> ProducerState:
 
 
 def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -> list[int]:
-    """Remove the newest snapshots up to the first readable one, as Kafka does, or `every` unreadable
-    snapshot; return the offsets of the others.
+    """Remove unreadable snapshots, from the newest to the first that is readable, as Kafka does, or `every`
+    one; return the offsets of the snapshots that stay.
     """
     left: list[int] = []
     for offset in reversed(taken):
@@ -258,7 +258,7 @@ def _sync_from(files: Files, directory: str, taken: list[int], recovery_point: i
 
 
 def _drop_snapshots_above(files: Files, directory: str, offset: int) -> list[int]:
-    """Remove snapshots above an offset; return the offsets of the others."""
+    """Remove snapshots above an offset; return the offsets of the snapshots that stay."""
     taken = snapshots(files, directory)
     stray = [o for o in taken if o > offset]
     for gone in stray:

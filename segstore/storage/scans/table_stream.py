@@ -46,7 +46,7 @@ def batches_of(
     pieces = pieces_of(ranges, reader.size, reader.committed)
     ended: TopicRange | None = None
     for result in in_order(pieces, read, reader.cost, reader.size):
-        if result.piece.of is ended:  # a piece after the log's end, begun before the end was known
+        if result.piece.of is ended:  # the log has ended before this piece
             continue
         while True:
             yield from result.batches

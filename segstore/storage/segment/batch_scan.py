@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK = 4 << 20
-LARGE = 16 << 10  # batches above this many bytes: reading headers alone is faster than reading all
+LARGE = 16 << 10  # of batches above this many bytes only headers are read
 AT_A_TIME = 4096
 MOST_SEARCHED = 64 << 20  # bytes searched at once for a whole batch after damage
 BAD = {
@@ -122,7 +122,7 @@ def next_whole(files: Files, handle: Handle, position: int, end: int, least_offs
     """Return the position of the first whole, valid batch from byte `position` on with a base offset of at
     least `least_offset`, or None.
 
-    This finds the next batch after a damaged one: every byte is tried, and only a matching CRC counts.
+    This finds the next batch after damage. Every byte is tried, and only a batch with a matching CRC counts.
     """
     size = CHUNK
     while position < end:
@@ -131,7 +131,7 @@ def next_whole(files: Files, handle: Handle, position: int, end: int, least_offs
         found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), 0, least_offset, MAX_OFFSET)
         if found >= 0:
             return position + int(found)
-        if position + len(data) >= end or len(data) < asked:  # the end was read; the file may be shorter
+        if position + len(data) >= end or len(data) < asked:  # this was the end of the range or file
             return None
         # A batch may extend beyond the bytes that were read, so first read more from the same position.
         if size < MOST_SEARCHED:
@@ -151,8 +151,8 @@ def walk_past_damage(
     start: int = 0,
     chunk: int = CHUNK,
 ) -> Iterator[ScanStep]:
-    """Yield steps over a file from byte `start` on, whose batches may be damaged anywhere; `sparse` and
-    `chunk` as in `walk`. If a step does not begin at the stop of the step before, damage lies between.
+    """Yield steps over a file from byte `start` on, whose batches may be damaged anywhere; `walk` explains
+    `sparse` and `chunk`. If a step does not begin at the stop of the step before, damage lies between.
     """
     position, least = start, 0
     while position < end:

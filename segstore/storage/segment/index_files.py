@@ -91,7 +91,7 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
         if not step.headers and step.stop.status == lib.SEG_SHORT:
             continue  # a batch that is larger than a step comes whole in the next step
         if not step.headers:
-            return last < 0  # the entry points to damage: a read will report it
+            return last < 0  # the entry points to damage, which a read will report
         headers = step.c
         if (
             last >= 0
@@ -110,7 +110,7 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
 def is_of_entry(header: Any, last_offset: int) -> bool:
     """Return whether a header (`seg_batch *`) can be the one that an offset index entry points to. A batch of
     magic 2 ends at the entry's offset. For messages of magic 0 and 1 brokers made one entry for a whole
-    append: it points to the first message, and has the offset of the last.
+    append: the entry points to the first message, and has the offset of the last message.
     """
     return bool(
         header.last_offset == last_offset or (header.magic != MAGIC and header.last_offset < last_offset)
@@ -127,7 +127,7 @@ def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative
     for step in walk(files, handle, position, segment.size, check_crcs=False, chunk=_TAIL):
         for header in step.c:
             if header.last_offset >= target:
-                # Some brokers write the offset of the record itself, not the last one of its batch.
+                # Some brokers write the offset of the record itself, not the last offset of its batch.
                 ends_there = header.last_offset == target or not segment.writable
                 return ends_there and header.max_timestamp == stamp
     return True

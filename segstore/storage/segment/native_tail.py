@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def _processors() -> int:
     """Return the number of processors that this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)  # Linux has it
+    allowed = getattr(os, "sched_getaffinity", None)  # only on Linux
     return (os.cpu_count() or 1) if allowed is None else len(allowed(0))
 
 

@@ -26,7 +26,7 @@ from segstore.storage.handle_pool import HandlePool
 from segstore.storage.segment import index_files
 from segstore.storage.segment.batch_scan import BAD, next_whole, walk
 
-_FIRST_BAD = -10100  # seg_seek gives -(10100 + SEG_SHORT or SEG_BAD_*)
+_FIRST_BAD = -10100  # seg_seek returns -(10100 + SEG_SHORT or SEG_BAD_*)
 _TIME_CHUNK = 1 << 20
 _numbers = count(1)
 _fill = struct.Struct("5q").pack_into  # the fields of `seg_segment`, except the last one
@@ -218,8 +218,8 @@ class Segment:
         return (out if code else None) if code >= 0 else self.locate_from(position, target, end, out)
 
     def locate_from(self, position: int, target: int, end: int, out: Any) -> Any:
-        """Locate a batch as `locate` does, but search from byte `position`, the start of a batch at or before
-        the wanted one.
+        """Do the work of `locate`, but search from byte `position`, where the wanted batch or an earlier
+        batch starts.
         """
         while True:
             code = self._seek(self.handle, position, end, target, out)
@@ -231,8 +231,8 @@ class Segment:
             position = self.pass_by(bad, least, target, end, reason)
 
     def pass_by(self, bad: int, least: int, target: int, end: int, reason: str) -> int:
-        """Return the position of the first whole batch after the damaged one at byte `bad`, with an offset of
-        at least `least`.
+        """Return the position of the first whole batch with an offset of at least `least` after the damaged
+        batch at byte `bad`.
 
         Raises CorruptRecordError if `target` lies before that batch, or if there is none (without
         `next_offset`).

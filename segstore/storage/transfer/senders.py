@@ -2,9 +2,9 @@
 
 On disk files are only read. Threads: a sender belongs to one transfer. The transfer calls `send` again and
 again for `count` bytes from `position` on, always from the end of the last call. A sender may have read more
-from the file than the sink took; it keeps these bytes for the next call. `send` returns the bytes that the
-sink took, 0 at the end of the file, and raises as `Files` does. `close` releases the sender's resources, in
-any state.
+from the file than the sink took; it keeps these bytes for the next call. `send` returns the number of bytes
+that the sink took, 0 at the end of the file, and raises the errors of `Files`. `close` releases the sender's
+resources, in any state.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Mapped:
         self.files, self.sink = files, sink.fd
         self.window = ffi.gc(ffi.new("seg_window *"), lib.seg_unmap_window)
         self._source: Handle | None = None
-        self.end = 0  # of the window, as a position in the file
+        self.end = 0  # the position in the file at which the window ends
 
     def reach(self, source: Handle, position: int, count: int) -> int:
         """Map the file at `position`; return the number of bytes mapped from there, at most `count` and at

@@ -52,7 +52,7 @@ def deliver(
 def sending_error(error: OSError, handle: Handle, method: Method, fd: int, files: Files) -> SegstoreError:
     """Return segstore's error for a system error while bytes of a segment were sent."""
     if error.filename is not None:
-        cut = error.errno == errno.EFAULT  # from a mapping beyond the file's end
+        cut = error.errno == errno.EFAULT  # the mapping reaches beyond the file's end
         return shorter(handle) if cut else StorageError(error.errno, error.strerror, error.filename)
     if error.errno not in _OF_METHOD:
         return refusal(error)
@@ -97,7 +97,7 @@ def transfer(
     can't serve the sink; SinkError; StorageError of a segment's file. Raises OSError and CorruptRecordError;
     nothing was sent then.
     """
-    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # Python's default
+    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # Python ignores SIGPIPE by default
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
     with without_sigpipe():
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
