@@ -92,7 +92,7 @@ def _await_import() -> None:
 
 
 def _let_import() -> None:
-    with suppress(RuntimeError):  # the wait ended without the lock
+    with suppress(RuntimeError):  # the wait timed out
         _one_at_a_time.release()
 
 

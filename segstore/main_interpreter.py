@@ -24,8 +24,8 @@ def _module() -> Any:
 
 
 def _number(interpreter: Any) -> int:
-    """Return the number of an interpreter from a result of `get_current` or `get_main`: since 3.13 (number,
-    whence).
+    """Return the number of an interpreter from a result of `get_current` or `get_main`, which since 3.13 is
+    (number, whence).
     """
     return int(interpreter[0] if isinstance(interpreter, tuple) else interpreter)
 

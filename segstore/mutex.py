@@ -1,5 +1,5 @@
-"""Locks that know their owner: a call that has interrupted another call of the same thread is refused, with
-an error that names both.
+"""Locks that know their owner, so that a call that has interrupted another call of the same thread is
+refused, with an error that names both calls.
 
 A signal handler, a finalizer, or the callback of a weak reference or of the garbage collector (all called
 handlers here) interrupts its thread at any point. If it interrupts a call of this package that holds a lock,

@@ -28,7 +28,7 @@ SNAPSHOT = ".snapshot"
 METADATA_SNAPSHOT = ".checkpoint"
 PART = ".part"
 
-# These may follow a suffix: `storage.segment.segment_files` describes the states.
+# These may follow a suffix; `storage.segment.segment_files` describes the states.
 DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"

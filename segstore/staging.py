@@ -1,4 +1,5 @@
-"""Staged appends: any process writes batches into a store's inbox; the store's writer adopts them, once.
+"""Staged appends: any process writes batches into a store's inbox, and the store's writer adopts each batch
+once.
 
 A `Stager` writes batches, `seal` submits a set of them for adoption, `abort` removes unsealed ones.
 docs/staging.md has an example, the files and the order of steps.

@@ -54,7 +54,7 @@ def span(name: str, value: Any) -> tuple[int, int]:
 
 def moment(name: str, value: Any) -> int:
     """Return a time in ms since the epoch, from an int or a datetime (UTC if it has no zone). Fractions of a
-    ms are rounded up: a record is at or after the result exactly if it is at or after the datetime.
+    ms are rounded up, so that a record is at or after the result exactly if it is at or after the datetime.
     """
     from datetime import datetime, timedelta, timezone  # not needed at the start
 

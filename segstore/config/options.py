@@ -1,8 +1,8 @@
 """The declaration of one setting, with the reading and checking of its values. It touches no files.
 
-A settings class is a frozen dataclass whose fields are made by the functions here: a setting's type, default,
-range, unit and meaning are only there. The setting's name is the attribute's with dots for underscores, as in
-Kafka.
+A settings class is a frozen dataclass whose fields are made by the functions here. Only the field states a
+setting's type, default, range, unit and meaning. The setting's name is the attribute's with dots for
+underscores, as in Kafka.
 
 Threads: any; options and settings are immutable.
 """

@@ -19,8 +19,8 @@ def settled(path: str) -> str:
     """
     parts = [part for part in path.split("/") if part not in ("", ".")]
     whole = path if path.startswith("/") else os.path.join(_current(path), path)
-    # ".." after a name is kept: the name may be a link, and ".." then means the parent of its target. The
-    # current directory's path has no links.
+    # ".." after a name is kept, because the name may be a link, and ".." then means the parent of the link's
+    # target. The current directory's path has no links.
     return whole if ".." in parts[parts.count("..") :] else os.path.normpath(whole)
 
 

@@ -69,8 +69,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         return data
 
     def write_atomic(self, path: Path, data: Buffer, *, sync: bool = True) -> None:
-        """Replace or create a file in one step: readers and crashes see the old or the new content; durable
-        with `sync`. Raises OSError.
+        """Replace or create a file in one step, so that readers, also after a crash, see the old or the new
+        content. With `sync` the file is durable when this returns. Raises OSError.
         """
         target = os.fspath(path)
         need = memoryview(data).nbytes

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 FILE_MODE = 0o600
-"""The default mode of new files: only their owner reads them."""
+"""The default mode of new files, which only their owner may read and write."""
 
 
 class Opening:

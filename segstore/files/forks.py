@@ -1,5 +1,5 @@
-"""Effects of a fork on the child process: a page of memory is cleared, which distinguishes a process from its
-children without a system call; files that belong to the parent alone are closed.
+"""Effects of a fork on the child process. A page of memory is cleared there, by which a process knows without
+a system call that it is a child; and files that belong to the parent alone are closed.
 
 Nothing is on disk. Threads: any.
 """

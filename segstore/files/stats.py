@@ -168,7 +168,7 @@ class Stats:
         return result[0], result[1], result[2]
 
     def links(self, path: Path) -> int:
-        """Return the number of names (hard links) of a file: a write shows under all of them. Raises
+        """Return the number of names (hard links) of a file. A write shows under all its names. Raises
         OSError.
         """
         result = ffi.new("seg_status *")

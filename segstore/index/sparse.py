@@ -311,7 +311,7 @@ class SealedIndex(SparseIndex):
         pointer, _ = _mapping(memory)
         self._view = View(pointer, n, memory)
         next_entry = memory[n * self.ENTRY.size : (n + 1) * self.ENTRY.size]
-        #: Whether the entry after the valid ones is not zero, as it is in allocated room.
+        #: Whether bytes other than zeros follow the valid entries; allocated room has only zeros.
         self.damaged: bool = any(next_entry)
 
 

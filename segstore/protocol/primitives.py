@@ -21,8 +21,8 @@ ONE_BYTE = 0x80
 LONGEST_STRING = 0x7FFF
 """In bytes; compact lengths could be larger (Kafka: MessageGenerator refuses these too)."""
 MOST_ELEMENTS = 250_000
-"""Most elements of all arrays of one request, nested ones included: ten bytes may ask for an object of 180
-bytes, so all of them take at most 45 MB.
+"""Most elements of all arrays of one request, nested arrays included. Ten bytes may ask for an object of 180
+bytes, so this limits the objects to 45 MB.
 """
 
 

@@ -18,7 +18,9 @@ from .definitions import message
 
 _INT16 = struct.Struct(">h")
 NEWEST_VERSION = 99
-"""Kafka's versions grow by one: a record with a larger or a negative version is invalid."""
+"""The largest plausible version, because Kafka's versions grow by one. A record with a larger or a negative
+version is invalid.
+"""
 
 
 def encode_key(body: Any) -> bytes:
@@ -40,7 +42,7 @@ def _prefixed(number: int, body: Any, version: int) -> bytes:
 
 
 def prefix_of(data: bytes) -> int:
-    """Return the int16 at the begin of the data. Raises ValueError."""
+    """Return the int16 at the beginning of the data. Raises ValueError."""
     try:
         return int(_INT16.unpack_from(data)[0])
     except struct.error:

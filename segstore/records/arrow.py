@@ -1,7 +1,7 @@
 """Records as Arrow tables, without a loop per record; nothing is on disk.
 
-Functions without state: safe from any thread. It imports pyarrow, and is imported only when Arrow data is
-asked for.
+Its functions have no state, and are safe from any thread. It imports pyarrow, and is imported only when Arrow
+data is asked for.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def validity_bitmap(lengths: NDArray[np.int64]) -> Any:
 
 
 MOST_BYTES = INT32_MAX
-"""Most bytes of one column in one chunk of a table: int32 offsets can't point beyond."""
+"""Most bytes of one column in one chunk of a table, because int32 offsets can't point beyond."""
 
 
 class Rows(Protocol):

@@ -4,8 +4,8 @@ A column of one chunk is encoded from Arrow's own buffers. A column of several c
 spans that point into the memory of its chunks; the Column keeps that memory alive. C compares each offset
 with the size of the memory that it points into.
 
-Functions without state: safe from any thread. It imports pyarrow, and is imported only when Arrow data is
-passed in.
+Its functions have no state, and are safe from any thread. It imports pyarrow, and is imported only when Arrow
+data is passed in.
 """
 
 from __future__ import annotations

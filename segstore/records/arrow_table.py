@@ -1,7 +1,7 @@
 """The columns of records from a table of any engine, by Arrow's C interface; nothing is on disk.
 
-Functions without state: safe from any thread. It imports pyarrow, and is imported only when a table is passed
-in.
+Its functions have no state, and are safe from any thread. It imports pyarrow, and is imported only when a
+table is passed in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TAKEN = ("value", "key", "timestamp", "headers")
 LEFT_OUT = ("topic", "partition", "offset", "timestamp_type")
-"""Columns of a topic's table that are ignored: the log that a record is appended to decides them."""
+"""Columns of a topic's table that are ignored, because the log to which a record is appended decides them."""
 _ALLOWED_TABLES = (
     "allowed is a table of pyarrow, polars, pandas or DuckDB, Records, a scan, or another object with"
     " __arrow_c_stream__ or __arrow_c_array__"

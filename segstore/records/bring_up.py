@@ -6,7 +6,7 @@ Offsets, keys, values, timestamps and the timestamp type stay; a record of magic
 batches have no leader epoch and no producer. Adjacent plain messages of the same attributes share a batch;
 each wrapper (compressed messages) becomes one uncompressed batch.
 
-Functions without state over bytes in memory: safe from any thread. C does the work per record; a wrapper is
+Its functions have no state, and are safe from any thread. C does the work per record; a wrapper is
 decompressed here, with the same size limit as batches of magic 2.
 """
 
@@ -33,7 +33,7 @@ _KEY_AT = (18, 26)
 """Position of the key's length in a message of magic 0, and of magic 1."""
 _LZ4 = CODECS.index("lz4")
 _CODECS = _LZ4 + 1
-"""Number of codecs that magic 0 and 1 know: zstd came with magic 2 (KIP-110)."""
+"""Number of codecs that magic 0 and 1 know; zstd came with magic 2 (KIP-110)."""
 
 _REASONS = {
     lib.SEG_E_RECORD: "the lengths within a message don't fill it",

@@ -1,6 +1,6 @@
 """The five codecs of Kafka's record batches, over cramjam and zlib; nothing is on disk.
 
-Functions without state that release the GIL while they work: safe from any thread.
+Its functions have no state, release the GIL while they work, and are safe from any thread.
 
 The output has the framing of Kafka's own streams (org.apache.kafka.common.compress): standard gzip and zstd,
 snappy in snappy-java's framing of 32 KiB blocks, lz4 as a frame of independent 64 KiB blocks without

@@ -1,6 +1,6 @@
 """The columns of records to encode: values, keys, headers, timestamps, offsets; nothing is on disk.
 
-They are immutable once made, like `Column`: any thread may encode from them.
+They are immutable once made, like `Column`, so that any thread may encode from them.
 """
 
 from __future__ import annotations

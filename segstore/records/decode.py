@@ -1,7 +1,7 @@
 """Decodes record batches into Records: scans and validates headers, decompresses, decodes.
 
-Nothing is on disk. Functions without state over bytes in memory: safe from any thread. A length that the
-bytes claim is checked for plausibility before memory is allocated for it.
+Nothing is on disk. Its functions have no state, and are safe from any thread. A length that the bytes claim
+is checked for plausibility before memory is allocated for it.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ def check_sizes(
 ) -> None:
     """Raise RecordTooLargeError (index, size, limit) for a record whose batch would exceed `max_bytes`.
 
-    The check is exact: a record that might be too large is encoded alone, and compressed.
+    The check is exact, because a record that might be too large is encoded alone, and compressed.
     """
     doubtful = batch_cap(codec, MAX_PLAIN, max_bytes)
     if _bound(columns, doubtful) <= doubtful:

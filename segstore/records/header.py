@@ -3,7 +3,7 @@ the same layout. Nothing is on disk.
 
 The `AT_...` of `_native/bytes.h` are the positions of the fields in the bytes of a batch.
 
-Pure data and functions without state: safe from any thread.
+Its data never changes, and its functions have no state: both are safe from any thread.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lazy columns: sequences of keys, values and headers whose objects are made on access; nothing is on disk.
 
-They are immutable views over the memory of Records: safe from any thread.
+They are immutable views over the memory of Records, and safe from any thread.
 """
 
 from __future__ import annotations

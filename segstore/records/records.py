@@ -1,7 +1,7 @@
 """Records: the result of a read, as columns over one piece of memory; nothing is on disk.
 
-Records are immutable, and independent of the files they were read from: safe from any thread, and valid after
-retention or compaction has removed their segment.
+Records are immutable, and independent of the files they were read from. So they are safe from any thread, and
+stay valid after retention or compaction has removed their segment.
 """
 
 from __future__ import annotations

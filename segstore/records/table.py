@@ -70,8 +70,8 @@ class RecordTable:
     """Records of batches, with only the `wanted` columns: offset, timestamp, timestamp_type, key, value,
     headers. Without columns, rows are only counted.
 
-    `next_offset` is the offset to continue at after `add`, or after its CorruptRecordError: records below it
-    are in the table. `plain`: decompressed bytes of the batches added so far. `expected`: bytes of batches
+    `next_offset` is the offset to continue at after `add`, or after its CorruptRecordError; the table has the
+    records below it. `plain`: decompressed bytes of the batches added so far. `expected`: bytes of batches
     that will be added, for which memory is allocated at once. `empty` allocates columns, like `numpy.empty`.
     """
 

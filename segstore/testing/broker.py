@@ -1,7 +1,8 @@
 """`Broker`: a server with a store of its own, for one test or a whole run of tests.
 
 On disk: a store in a temporary directory, in memory if there is room, which is removed at the end; or in a
-given directory, which stays. Nothing is synced: a test's data need not survive a power cut. Threads: any.
+given directory, which stays. Nothing is synced, because a test's data need not survive a power cut. Threads:
+any.
 """
 
 from __future__ import annotations

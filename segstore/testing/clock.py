@@ -39,9 +39,10 @@ class Clock:
         return self._now
 
     def advance(self, ms: int) -> None:
-        """Advance the time at once, and return when each running broker has done its due work: sessions and
-        rebalances of groups, transaction timeouts, expired offsets, transactional ids and producer ids,
-        retention and compaction, deleted files. Raises InvalidArgumentError, InvalidTypeError, StorageError.
+        """Advance the time at once, and return when each running broker has done its due work, which concerns
+        sessions and rebalances of groups, transaction timeouts, expired offsets, transactional ids and
+        producer ids, retention and compaction, deleted files. Raises InvalidArgumentError, InvalidTypeError,
+        StorageError.
         """
         ms = arguments.whole("ms", ms, 0, _MOST_MS)
         with self._lock:

@@ -23,9 +23,9 @@ SECRETS = frozenset({"auth_bytes", "salt", "salted_password"})
 class LoggedRequest:
     """One request. `time` is in seconds since the epoch.
 
-    `fields` has the fields of the request's version, by Kafka's names in snake_case: structures are dicts,
-    arrays are lists. Record batches and secrets are replaced by their sizes in bytes; the broker's store has
-    the records.
+    `fields` has the fields of the request's version, by Kafka's names in snake_case; structures are dicts,
+    and arrays are lists. Record batches and secrets are replaced by their sizes in bytes; the broker's store
+    has the records.
     """
 
     api: Api

@@ -12,8 +12,8 @@ from segstore.errors import StorageError
 
 
 class Acks(NamedTuple):
-    """The acknowledgement that an append waits for. `acks` -1: all in-sync replicas have the records; 1: the
-    leader has them; 0: none. `timeout_ms` is the longest wait.
+    """The acknowledgement that an append waits for. With `acks` -1 an append waits until all in-sync replicas
+    have the records, with 1 until the leader has them, with 0 for nothing. `timeout_ms` is the longest wait.
     """
 
     acks: int = -1

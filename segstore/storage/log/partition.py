@@ -223,7 +223,7 @@ class Partition:
 
     @property
     def recovery_point(self) -> int:
-        """Return the recovery point: all below this offset is durable."""
+        """Return the recovery point, the offset below which all is durable."""
         return self.flusher.recovery_point
 
     @property

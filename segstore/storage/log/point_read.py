@@ -1,10 +1,10 @@
 """The fast path to single records: each read is one call of C, which searches the index, reads, checks the
 CRC and finds the record.
 
-On disk files are only read. Threads: any, without locks: a call takes working memory of its own. The slow
-path is `read.py`. It is complete, and the only path for compressed batches, damage, gaps, control batches and
-errors. If both paths find a record, it is the same. The fast path checks a batch's CRC, and its records up to
-the requested one; the slow path checks all records of the batch.
+On disk files are only read. Threads: any, without locks, because each call has working memory of its own. The
+slow path is `read.py`. It is complete, and the only path for compressed batches, damage, gaps, control
+batches and errors. If both paths find a record, it is the same. The fast path checks a batch's CRC, and its
+records up to the requested one; the slow path checks all records of the batch.
 """
 
 from __future__ import annotations

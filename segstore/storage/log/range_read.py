@@ -1,8 +1,8 @@
 """The fast path to many records: a read is one call of C, which searches the index, reads, checks CRCs and
 decodes.
 
-On disk files are only read. Threads: any, without locks: a call takes working memory of its own. The slow
-path is `read.py`. It is complete, and the only path for compressed batches, gaps, damage, the end of a
+On disk files are only read. Threads: any, without locks, because each call has working memory of its own. The
+slow path is `read.py`. It is complete, and the only path for compressed batches, gaps, damage, the end of a
 segment and errors. If both paths find records, they are the same.
 """
 

@@ -1,8 +1,8 @@
 """Many single records, by their offsets: the columns of `PartitionLog.read_many`.
 
-On disk files are only read. Threads: any, without locks: a call has memory of its own. The fast path is one
-call of C for many batches of a segment; it copies the requested records, not their batches. A batch that the
-fast path skips is decoded by the slow path, once for all of its requested records.
+On disk files are only read. Threads: any, without locks, because each call has memory of its own. The fast
+path is one call of C for many batches of a segment; it copies the requested records, not their batches. A
+batch that the fast path skips is decoded by the slow path, once for all of its requested records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A partition read by a process that does not write it: its views go up to the published end.
+"""A partition that is read by a process that does not write it. Its views go up to the published end.
 
 On disk files are only read; nothing is created, changed or repaired. Threads: any; a view is replaced whole.
 If no end is published (a broker's directory), the end is that of the last whole, valid batch.

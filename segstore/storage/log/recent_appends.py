@@ -1,9 +1,9 @@
-"""The last appends of a partition's leader, still in memory: followers in this process take them from here,
-and need not read them from the leader's disk.
+"""The last appends of a partition's leader, kept in memory, so that followers in this process need not read
+them from the leader's disk.
 
-Nothing is on disk; batches that are not kept here are read from the log. Threads: any, and no lock: each step
-of a deque is atomic. The holder of the append token adds and clears. A batch is only here after its append
-can't be undone, and `clear` comes before the log is cut.
+Nothing is on disk; batches that are not kept here are read from the log. Threads: any, without a lock,
+because each step of a deque is atomic. The holder of the append token adds and clears. A batch is only here
+after its append can't be undone, and `clear` comes before the log is cut.
 """
 
 from __future__ import annotations

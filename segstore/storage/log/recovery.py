@@ -202,7 +202,7 @@ class PartitionRecovery:
         segment.size = size
         if start or below != names.MAX_OFFSET:
             segment.attach(None)
-        # Else this is the last segment, whose indexes were begun anew: they stay loaded.
+        # Else this is the last segment, whose new indexes stay loaded.
         return position, end, reason
 
     def _reopened(self, segment: Segment, position: int, end: int) -> ActiveSegment:

@@ -4,7 +4,7 @@ truncateFullyAndStartAt).
 
 On disk are the partition's files, `leader-epoch-checkpoint`, and copies of cut batches, in the quarantine. A
 crash in a truncation leaves the log as before, or partly cut; the leader then asks for the same truncation
-again. Threads: any, one at a time: replication calls for one partition come one after the other.
+again. Threads: any, one at a time, because replication makes the calls for one partition one after the other.
 """
 
 from __future__ import annotations
@@ -270,8 +270,8 @@ class Replica:
 
     def append_next(self, data: bytes | memoryview, high_watermark: int) -> int | None:
         """Append whole batches that begin at the log's end, all under the latest leader epoch, and raise the
-        high watermark; return the log end offset. Return None, and append nothing, if `data` has other bytes.
-        Raises StorageError.
+        high watermark; return the log end offset. Return None, and append nothing, if `data` has anything but
+        such batches. Raises StorageError.
         """
         partition = self._partition
         if partition.tail.native.is_open:
@@ -538,9 +538,9 @@ class Replica:
         partition = self._partition
         files = partition.context.files
         # The log start offset is moved first: once it is durable and above the log's end, the next open
-        # begins the log anew there, even if a crash leaves old segments. If `offset` is below the first
-        # segment, the new segment is made before the old ones are removed: after a crash the old segments lie
-        # after a gap, and the next open removes them.
+        # begins the log anew there, even if a crash has left old segments. If `offset` is below the first
+        # segment, the new segment is made before the old segments are removed. After a crash the old segments
+        # lie after a gap, and the next open removes them.
         self._move_start(offset)
         partition.producers.forget_all(offset)  # first: a crash may leave the segments without producers
         below = offset < view.bases[0]

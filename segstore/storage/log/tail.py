@@ -96,7 +96,9 @@ class Tail:
         return self.native.is_open
 
     def _is_whole(self, epoch: int, end_offset: int, *, follows: bool) -> bool:
-        """Return whether a replica has this role, and shows its log up to its end, `end_offset`."""
+        """Return whether the replica has this leader epoch and role (`follows`), and shows its whole log,
+        which ends at `end_offset`.
+        """
         writer, shown = self._writer, self._visible.current
         config = writer.config
         return (

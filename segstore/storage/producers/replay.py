@@ -2,8 +2,8 @@
 
 On disk only `.txnindex` files change. A segment has none before its first abort. It is synced after its log,
 whose control batches are the authority; segstore's own readers never use this index, which is for brokers.
-Threads: the owner of the state; for the index files the holder of the partition's append token; `mend` before
-the partition is used.
+Threads: the owner of the state calls `replay` and `take_in`; the holder of the partition's append token
+changes index files; `mend` is called before the partition is used.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ log = Logger("segstore")
 
 
 class Producers:
-    """The producers of one partition. `state` is their state at the log's end: written batches go through
-    `take`, and `recall` undoes batches that are cut off again. `begun_anew`: there was no snapshot, and the
+    """The producers of one partition. `state` is their state at the log's end: `take` applies written
+    batches, and `recall` undoes batches that are cut off again. `begun_anew`: there was no snapshot, and the
     log does not begin at offset 0, so producers without a batch in the log are unknown.
     """
 

@@ -2,8 +2,8 @@
 read again.
 
 On disk: only reads. Threads: any; the remembered ranges of a segment are replaced in one assignment, and a
-concurrent assignment may lose one. Batches of a segment change in one way only: a replica cuts off the last
-ones. So a range holds while its last batch is unchanged.
+concurrent assignment may lose one. Batches of a segment change only if a replica cuts off the last batches.
+So a range holds while its last batch is unchanged.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ STEP = 2 << 20
 WINDOW = 1 << 18
 """Bytes that C reads, checks and decodes at a time, few enough to stay in a core's cache."""
 _windows: list[Any] = []
-"""Free buffers of WINDOW bytes: a call takes one, and returns it at its end."""
+"""Free buffers of WINDOW bytes. A call takes a buffer, and returns it at its end."""
 _LEAST_READ = 4096
 """Least bytes of a read: a batch, or a few small ones. A piece's size is an estimate by the index."""
 _MOST_PLAIN = 64 << 20

@@ -1,5 +1,6 @@
-"""The native thread of a directory: it writes the batches that a leader in another directory hands over to
-the tails of followers in this one (`_native/hand_over.c`). A disk that hangs blocks only this thread.
+"""The native thread of a directory. It writes the batches that a leader in another directory hands over to
+the tails of followers in its own directory (`_native/hand_over.c`). A disk that hangs blocks only this
+thread.
 
 On disk it writes bytes of active segments, each after the end of a log whose native tail is open. Threads:
 `job` is called by the Python thread that serves the directory; `end` by any thread.

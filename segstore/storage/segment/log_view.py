@@ -27,7 +27,8 @@ class LogView(_Fields):
     """An immutable view: segments in order with their base offsets, the last one visible up to byte
     `end_position`.
 
-    `stable_offset` is Kafka's last stable offset: below it every transaction is decided. -1: not known.
+    `stable_offset` is Kafka's last stable offset, below which every transaction is decided; -1 if it is not
+    known.
     """
 
     sendable: Any = None
@@ -68,9 +69,9 @@ class LogView(_Fields):
 
 
 class AtomicPublish:
-    """Marks views of several partitions that become visible at once: setting `done` shows them to all
-    threads. The records written for them can't be undone from then on. `partitions` has the `Visible` of each
-    partition with a new view.
+    """Marks views of several partitions that become visible at once. When `done` is set, all threads see the
+    new views. The records written for them can't be undone from then on. `partitions` has the `Visible` of
+    each partition with a new view.
     """
 
     __slots__ = ("done", "partitions")

@@ -38,8 +38,8 @@ def _until_done(call: Callable[..., int], *arguments: Any) -> int:
 
 class NativeTail:
     """The tail of one log; `c` is C's struct. `clock` is None if the store uses C's clock. `owner` is
-    `Context.here_for_c`: with None the tail is never opened. `recovery_point` is the offset below which all
-    is durable.
+    `Context.here_for_c`; if it is None, the tail is never opened. `recovery_point` is the offset below which
+    all is durable.
     """
 
     __slots__ = (
@@ -148,8 +148,8 @@ class NativeTail:
         self.keep("share", (share, owner))
 
     def write_by(self, job: Any) -> None:
-        """Have a leader's batches for this tail written by the thread of `job` (`DiskThread.job`); None: by
-        the appending thread.
+        """Have a leader's batches for this tail written by the thread of `job` (`DiskThread.job`), or with
+        None by the appending thread.
         """
         self.c.job = ffi.NULL if job is None else job
         self.keep("job", job)
@@ -183,8 +183,8 @@ class NativeTail:
 
     @property
     def is_sealed(self) -> bool:
-        """Return whether the shared log was sealed because its lock was taken from a stopped process: the
-        next append needs a new segment.
+        """Return whether the shared log was sealed because its lock was taken from a stopped process. Then
+        the next append needs a new segment.
         """
         return bool(self.c.share and self.c.share.is_sealed)
 
@@ -243,8 +243,8 @@ class NativeTail:
         return bool(epoch < self.c.fenced_below)
 
     def let_go(self) -> None:
-        """Pause the tail, and release its file. If threads of other directories append to replicas, do not
-        wait for them; a file that is still written or synced stays open until that is done.
+        """Pause the tail, and release its file. A thread of another directory that still appends, or a sync
+        that is under way, is not waited for: the file stays open until it is done.
         """
         if self._has_quit or self.by_thread or self.c.hands_over:
             self.quit()

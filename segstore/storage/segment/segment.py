@@ -71,7 +71,7 @@ class Segment:
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._held: Handle | None = None
         self.identity: tuple[int, ...] = ()
-        """The first numbers of `Files.identity` of another process's log: they identify the file."""
+        """The first numbers of `Files.identity` of another process's log, which identify the file."""
         self._known: weakref.ref[Handle] | None = None
         self._largest: int | None = None
         self._loading = Mutex()
@@ -178,7 +178,8 @@ class Segment:
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Return the offset index and the time index: the writer's, or loaded from their files."""
+        """Return the offset index and the time index, which are the writer's or are loaded from their files.
+        """
         found = self._indexes
         if found is None:
             with self._loading:

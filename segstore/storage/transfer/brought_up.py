@@ -1,7 +1,7 @@
 """Conversion for transfers, which send only magic 2: if a stretch of a log has messages of magic 0 or 1, its
 batches are converted, and sent from a file in memory. Other stretches are sent from the log's file.
 
-On disk files are only read. Threads: any, without locks; an immutable view's segment is read.
+On disk files are only read. Threads: any, without locks, because only segments of an immutable view are read.
 """
 
 from __future__ import annotations
