@@ -1,7 +1,7 @@
 """NumPy, imported when the first array is made. It touches no files.
 
 A process that appends, reads records one at a time, or answers a client makes no array, and runs without
-NumPy, whose import takes three times as long as that of segstore without it.
+NumPy, whose import takes three times as long as the import of segstore without NumPy.
 
 Threads: any. The import runs in a thread of its own (`first_use`).
 """

@@ -32,9 +32,9 @@ def attach(
     check_crcs: bool = True,
 ) -> list[str]:
     """Make a view of each topic in a DuckDB connection (the module `duckdb` stands for its default
-    connection); return the names of the views. Each query reads the topic's records at that time; a directory
-    is opened for each query, read-only, also beside a writer. To get topics that are created later, attach
-    again; existing views are replaced.
+    connection); return the names of the views. Each query reads the records that the topic has at that time;
+    if a directory was given, each query opens it read-only, also beside a writer. To get topics that are
+    created later, attach again; existing views are replaced.
 
     `topics` are the topics to attach, or a dict of topics by view: {"arrivals": "flights-2"}. By default
     these are all topics under their own names (SQL has names with "." or "-" in double quotes), except

@@ -20,7 +20,7 @@ _IMPORT = sys.modules["_frozen_importlib"]._find_and_load.__code__
 """CPython's function that holds a module's lock during its import."""
 _one_at_a_time = RLock()
 """The lock of all imports. CPython locks `a.b` before its parent `a`, and a package that imports its own
-modules locks `a` first: of two threads that import both, one gets a deadlock error.
+modules locks `a` first. If two threads import both at once, one of them gets a deadlock error.
 
 A fork waits for this lock, because otherwise the child would have half a module, and a lock whose owner is a
 thread that the child lacks. It is an RLock, since a module may fork during its import.
@@ -80,8 +80,8 @@ def _is_importing(frame: FrameType | None) -> bool:
 def have_forks_wait() -> None:
     """Make each fork wait for an import that is under way.
 
-    The wait precedes the fork hooks registered so far, such as that of `logging`, whose locks the import may
-    need.
+    The wait comes before the fork hooks that were registered earlier, such as the hook of `logging`, whose
+    locks the import may need.
     """
     os.register_at_fork(before=_await_import, after_in_parent=_let_import, after_in_child=_let_import)
 

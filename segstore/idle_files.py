@@ -50,8 +50,8 @@ def made_room(error: OSError) -> bool:
 
 
 def with_descriptors(call: Callable[[], T]) -> T:
-    """Return the result of `call`, which opens files. It is repeated while it fails for lack of a descriptor
-    and pools can close files. Raises OSError.
+    """Return the result of `call`, which opens files. The call is repeated while it fails for lack of a
+    descriptor and pools can close files. Raises OSError.
     """
     while True:
         try:

@@ -1,10 +1,10 @@
 """`Logger`: the engine's messages to the application, by Python's `logging`. It touches no files itself.
 
-A handler of `logging` is the application's code. `logging` calls it with the handler's lock held, and it may
-wait, call segstore, or raise. So it is never called by a thread that holds a lock of this package, nor by a
-thread of this package, which other threads wait for. Then another thread calls the handler (`_Carrier`). A
-handler's exceptions are reported like those of any failing handler (`Handler.handleError`), and have no
-effect on the engine.
+A handler of `logging` is the application's code. `logging` calls the handler with the handler's lock held,
+and the handler may wait, call segstore, or raise. So a handler is never called by a thread that holds a lock
+of this package, nor by a thread of this package, which other threads wait for. Then another thread calls the
+handler (`_Carrier`). A handler's exceptions are reported like those of any failing handler
+(`Handler.handleError`), and have no effect on the engine.
 
 Threads: any. No lock is taken here, because a message may come from a finalizer that interrupts another
 message.
@@ -25,7 +25,7 @@ from segstore.mutex import holds_any
 from segstore.threads import Background, Latch
 
 PATIENCE = 1.0
-"""In seconds: a thread of this package waits up to this long for the handlers, so that messages come before
+"""The time in seconds that a thread of this package waits for the handlers, so that messages come before
 their consequences. A handler may itself wait for this very thread.
 """
 
@@ -37,7 +37,9 @@ class Logger:
         self._logger = logging.getLogger(name)
 
     def debug(self, message: str, *args: object) -> None:
-        """Log a message, like logging.Logger.debug; the other methods correspond likewise."""
+        """Log a message, like logging.Logger.debug. The other methods likewise do what logging.Logger's
+        methods of the same names do.
+        """
         self._log(logging.DEBUG, message, args)
 
     def info(self, message: str, *args: object) -> None:

@@ -7,13 +7,13 @@ runs no handler between the acquisition of the lock and the block that releases 
 written in Python, so an exception that a handler raises within them may leave their lock taken for ever. The
 waits of this module are single calls of a lock or of a `SimpleQueue`, which are written in C.
 
-`SimpleQueue.get(timeout=...)` may wait for ever (CPython 3.10 to 3.12): if it finds the queue's inner lock
-free, or a signal comes, it computes the remaining time again, and takes a negative one for "for ever". So a
+`SimpleQueue.get(timeout=...)` may wait for ever (CPython 3.10 to 3.12): if `get` finds the queue's inner lock
+free, or a signal comes, it computes the remaining time again, and takes a negative time for "for ever". So a
 thread that loses the processor at the wrong moment never returns. The waits of `take` and `Latch` do return.
 
 The interpreter's end first stops all other threads for ever, at any point, and then finalizes modules
 (`others_are_gone`). A finalizer's call then waits for no other thread, and does the work itself. A lock that
-a stopped thread held stays taken: see `segstore.mutex`.
+a stopped thread held stays taken (`segstore.mutex`).
 
 Threads: any.
 """
@@ -61,7 +61,8 @@ def take(queue: SimpleQueue[T], seconds: float) -> T:
     """Return the next item of a queue; wait up to `seconds` for one. Only one thread may take from the queue.
     Raises queue.Empty.
     """
-    # The first look takes the queue's inner lock, so that the wait does not find it free (see the module).
+    # The first `get` takes the queue's inner lock, so that the wait does not find that lock free (the module
+    # says why).
     try:
         return queue.get_nowait()
     except Empty:
@@ -84,7 +85,7 @@ class LiveSet(Generic[T]):
         self.refs.add(weakref.ref(member, self.refs.discard))
 
     def all(self) -> list[T]:
-        """Return the objects that live now."""
+        """Return the objects that exist now."""
         return [member for ref in self.refs.copy() if (member := ref()) is not None]
 
 
@@ -126,8 +127,8 @@ class Latch:
 class Background(threading.Thread):
     """A daemon thread that calls `run` once.
 
-    After an interrupted `start` the thread may run, not run, or be about to begin; `join` waits for it, or
-    prevents the call of `run`.
+    After an interrupted `start` the thread may run, not run, or be about to begin; `join` then waits for the
+    thread, or prevents the call of `run`.
     """
 
     def __init__(self, run: Callable[[], object], name: str) -> None:
@@ -291,10 +292,10 @@ class Shelter:
     """A thread of its own for calls, in which no signal handler runs. Calls are made in the order of
     requests.
 
-    If an exception interrupts the wait for a call, that call still completes, and the next one comes after
-    it. Only the main thread needs this, since no other thread runs signal handlers: in other threads `call`
-    makes the call directly. The thread starts with the first call, and stops after `end`, or once the shelter
-    is freed.
+    If an exception interrupts the wait for a call, that call still completes, and the next call is made after
+    it. Only the main thread needs a shelter, since no other thread runs signal handlers; in other threads
+    `call` makes the call directly. The thread starts with the first call, and stops after `end`, or once the
+    shelter is freed.
     """
 
     def __init__(self, name: str) -> None:
@@ -330,7 +331,7 @@ class Shelter:
         except IllegalStateError:
             self._served.finish()
         else:
-            self._started = True  # set last: if an interrupt comes before, the next call starts the thread
+            self._started = True  # set last, so that after an interrupt the next call starts it
 
     def end(self) -> None:
         """Stop the thread once all queued work is done. Later calls run in the calling thread."""

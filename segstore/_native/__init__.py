@@ -1,10 +1,10 @@
 """The C helper: `lib` has the functions of `contract/`, `ffi` makes their arguments. Nothing on disk.
 
 C's state is in structs that the caller owns; `contract/answers.h` lists the exceptions. Every call of `lib`
-releases the GIL and may be made from any thread. Six modules beside it work on Python's own objects:
+releases the GIL and may be made from any thread. Six modules beside `lib` work on Python's own objects:
 `_producer` has types of the producer; `_spans` reads objects, and keeps the GIL; `_tail_append` mostly keeps
-it for an append, and releases it for a flush; `_transfer` releases it after it has read the objects;
-`_follower` waits, and makes a consumer's record; `_counts` keeps it.
+the GIL for an append, and releases it for a flush; `_transfer` releases the GIL after it has read the
+objects; `_follower` waits, and makes a consumer's record; `_counts` keeps the GIL.
 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py checks this in the source:
 
@@ -15,8 +15,8 @@ when it ends;
 
 All three avoid a fault of CPython (gh-77894, mended in 3.12.7 and 3.13): if a memoryview and a view of it lie
 in one reference cycle, the interpreter crashes when the garbage collector clears that cycle. A frame that
-raises is kept by the traceback of its error, and with it all of its local variables. Other owners are safe:
-bytes, bytearray, mmap, numpy arrays and Arrow buffers free nothing before their last reference goes.
+raises is kept by the traceback of its error, and with it all of its local variables. Other owners are safe,
+because bytes, bytearray, mmap, numpy arrays and Arrow buffers free nothing before their last reference goes.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ bind_follower(address(ffi.addressof(lib, "seg_await_record")))
 
 
 unset = ffi.new_allocator(should_clear_after_alloc=False)
-"""Allocates as `ffi.new` does, with uninitialised bytes: pages that are never written take no memory."""
+"""Allocates like `ffi.new`, but leaves the bytes uninitialised, so that pages that are never written take no
+memory.
+"""
 
 
 def descriptors() -> Any:
@@ -126,8 +128,8 @@ class lent:
 
 
 def crc32c_by(hardware: bool) -> Callable[[bytes], int]:
-    """Return a function for the CRC-32C of bytes: the C helper's if the CPU has an instruction for it, else
-    that of the crc32c package.
+    """Return a function for the CRC-32C of bytes. It is the C helper's if the CPU has an instruction for
+    CRC-32C, else that of the crc32c package.
 
     The package imports importlib.metadata and email, more than a hundred modules: it is imported only if it
     is needed, and then while segstore is being imported, never later.

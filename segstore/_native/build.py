@@ -1,5 +1,5 @@
 """Builds the native part as `segstore._native._segstore`, and the exhibits of `segstore bench zero-copy` as
-an extension of their own; nothing on disk but the build's own output.
+an extension of their own; on disk it writes only the build's own output.
 
 setup.py runs it (`cffi_modules`), and the package never imports it. SEGSTORE_SANITIZE=address,undefined
 builds with those sanitizers, and with C's asserts; SEGSTORE_COVERAGE=1 with counts of lines and branches for

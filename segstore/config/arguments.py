@@ -70,8 +70,8 @@ def moment(name: str, value: Any) -> int:
 
 
 def milliseconds(name: str, value: Any) -> float:
-    """Return a time span in ms from 0 to MOST_MS; values outside, also infinite ones, are set to the nearest
-    bound.
+    """Return a time span in ms from 0 to MOST_MS; values outside, also infinite values, are set to the
+    nearest bound.
     """
     if type(value) is int and 0 <= value <= MOST_MS:
         return float(value)

@@ -219,8 +219,8 @@ _LISTED = 50  # the most names in a message
 
 
 def judge(name: str, option: Option, value: object) -> Any:
-    """Return the value in its used form. Raises ConfigError, which names the setting, the value and the
-    allowed values.
+    """Return the value converted to the form in which it is used. Raises ConfigError, which names the
+    setting, the value and the allowed values.
     """
     try:
         return option.read(value)
@@ -233,7 +233,7 @@ def judge(name: str, option: Option, value: object) -> Any:
 
 
 def _counted(option: Option, value: object) -> str:
-    """Return the number that a text like "7d" stands for, in the words of an error; "" for any other
+    """Return the part of an error's text that says which number a text like "7d" stands for; "" for any other
     value.
     """
     if not isinstance(value, str):

@@ -1,5 +1,5 @@
-"""`settled`: makes relative paths absolute. A path that is kept longer than the call that received it passes
-through here first, mostly by `arguments.path` or `options.location`. It touches no files.
+"""`settled`: makes relative paths absolute. If a path is kept longer than the call that received it,
+`settled` is applied first, mostly by `arguments.path` or `options.location`. It touches no files.
 
 Threads: any; a function without state.
 """

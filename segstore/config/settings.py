@@ -33,8 +33,8 @@ class Settings:
             raise ConfigError(conflict)
 
     def _judge(self) -> list[str]:
-        """Convert every value to its used form; return the names of the settings that differ from the default
-        object.
+        """Convert every value to its used form; return the names of the settings whose value is not the
+        default object.
         """
         changed = []
         for name, (attribute, option) in _table(type(self)).items():
@@ -121,8 +121,8 @@ class KafkaSettings(Settings):
         return cls(explicit=frozenset(mapping), **values)
 
     def replace(self: K, mapping: Mapping[str, Value | None]) -> K:
-        """Return these settings with some changed; None resets a setting to its default. Raises ConfigError,
-        InvalidTypeError.
+        """Return a copy of these settings with the changes in `mapping`; None resets a setting to its
+        default. Raises ConfigError, InvalidTypeError.
         """
         self._values(mapping)
         merged = {**self.to_mapping(), **mapping}
@@ -139,9 +139,9 @@ class KafkaSettings(Settings):
 # --- table -------------------------------------------------------------------------------------
 
 _DEFAULTS: dict[type, Any] = {}
-"""The instance with only defaults of each used class of KafkaSettings."""
+"""For each class of KafkaSettings that was used, the instance that has only defaults."""
 _TABLES: dict[type, dict[str, tuple[str, Option]]] = {}
-"""The settings of each used settings class in order: attribute and option by name."""
+"""For each settings class that was used, its settings in order: attribute and option by name."""
 
 
 def _table(cls: type[Settings]) -> dict[str, tuple[str, Option]]:

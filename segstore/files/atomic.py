@@ -27,7 +27,7 @@ _MAX_NAME = 255  # bytes that Linux file systems allow in one name
 
 
 class Whole(Opening, FileContent, Directories, Stats):
-    """Calls on whole files. A crash leaves the old file or the new one, and perhaps a temporary file."""
+    """Calls on whole files. A crash leaves the old or the new file, and perhaps a temporary file."""
 
     def ensure_directory(self, path: Path) -> None:
         """Make a directory if it is missing, durable when this returns. Other processes and threads may make
@@ -43,8 +43,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         self.sync_dir(os.path.dirname(os.path.abspath(path)))
 
     def open_anew(self, path: Path) -> Handle:
-        """Open a new, empty file to read and write. An older file of this name loses the name, and keeps its
-        bytes and any other name. Raises OSError.
+        """Open a new, empty file to read and write. An older file of this name loses the name, but keeps its
+        bytes and its other names. Raises OSError.
         """
         if self.exists(path):
             try:
@@ -100,7 +100,8 @@ class Whole(Opening, FileContent, Directories, Stats):
                     self.sync(handle)
             self.rename(temporary, target)
         except OSError:
-            # The first error says more than an error of the cleanup; the next write reuses the name.
+            # An error of the cleanup is ignored, because the first error says more, and the next write reuses
+            # the name.
             with contextlib.suppress(OSError):
                 self.unlink(temporary)
             raise

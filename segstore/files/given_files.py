@@ -29,9 +29,9 @@ def check_regular(path: str) -> None:
 
 
 def read_given(path: str, most: int) -> bytes:
-    """Return the content of a file of at most `most` bytes; it may be a link, unlike files of a store. Raises
-    OSError: EFBIG for a larger file, EINVAL for a file that is not regular, ENOENT for a path that no file
-    can have.
+    """Return the content of a file of at most `most` bytes; unlike a store's files, the file may be a
+    symbolic link. Raises OSError: EFBIG for a larger file, EINVAL for a file that is not regular, ENOENT for
+    a path that no file can have.
     """
     try:
         check_regular(path)
@@ -60,7 +60,7 @@ def in_memory(data: bytes | memoryview) -> Handle:
     if hasattr(os, "memfd_create"):
         with memory_file(data) as path:
             return Handle(path, os.O_RDONLY)
-    import tempfile  # a slow import: only systems without memfd_create need it
+    import tempfile  # a slow import, needed only without memfd_create
 
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)

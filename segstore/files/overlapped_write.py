@@ -20,9 +20,11 @@ _Step = Callable[[], None]
 
 
 class Pipeline:
-    """A context manager that makes writes in order: leaving it waits for the last write and raises its error.
+    """A context manager that makes writes in order. Leaving the block waits for the last write and raises its
+    error.
 
-    Ctrl-C may interrupt the exit from the block. So code that catches it and continues calls `end` first.
+    Ctrl-C may interrupt the exit from the block. So code that catches the interrupt must call `end` before it
+    continues.
     """
 
     def __init__(self, files: Files) -> None:

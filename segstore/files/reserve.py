@@ -30,7 +30,9 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 SIZE = 1 << 17
 """Bytes of the reserve of a store with few partitions."""
 FILES = 8
-"""Number of files of the reserve: each also frees an inode. The first close of a store needs five."""
+"""Number of files of the reserve. The removal of each also frees an inode. The first close of a store needs
+five.
+"""
 PIECE = 1 << 12  # bytes; a block of most file systems has this size
 LOOK = ".look"
 """The suffix of the files that `Reserve.has_room` creates and removes."""
@@ -64,8 +66,8 @@ perhaps a store.
 
 
 class _Using(threading.local):
-    """The `with` blocks of reserves that a thread is in, the innermost last, each with its frame; also blocks
-    whose end was interrupted.
+    """The `with` blocks of reserves that a thread is in, the innermost last, each with its frame. Blocks
+    whose `__exit__` was interrupted may still be listed.
     """
 
     blocks: tuple[tuple[Reserve, Frame], ...] = ()
@@ -88,8 +90,8 @@ def _usable() -> list[Reserve]:
 
 
 def give(need: int) -> bool:
-    """Free `need` bytes, and some for the file system's own use, of a reserve that the calling thread may
-    use; return False without such a reserve.
+    """Free `need` bytes, and some for the file system's own use, from a reserve that the calling thread may
+    use; return False if there is no such reserve.
     """
     return bool(_using.blocks) and any(reserve.give(need) for reserve in reversed(_usable()))
 
@@ -153,8 +155,8 @@ class Reserve:
                 raise
 
     def _fill(self, path: str, anew: bool) -> None:
-        """Allocate the bytes of one file; `anew`: also its existing bytes if they may have no blocks. Raises
-        OSError; a part may be allocated then.
+        """Allocate the bytes of one file; with `anew` also those of its existing bytes that may have no
+        blocks. Raises OSError; a part may be allocated then.
         """
         files = self._files
         size_now, allocated, names = self._allocation(path)

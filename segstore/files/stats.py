@@ -51,8 +51,8 @@ class Space(NamedTuple):
 class Stats:
     """Attributes of files: sizes in bytes, times in ns since the epoch.
 
-    Methods that an open calls for many files call C directly: `status_of` would cost one more Python call
-    each.
+    Methods that an open calls for many files call C directly, because `status_of` would cost one more Python
+    call each time.
     """
 
     def real_path(self, path: Path) -> str:
@@ -157,9 +157,9 @@ class Stats:
         return result.inode, result.size, result.modified
 
     def which(self, path: Path, *, or_change: bool = True) -> tuple[int, int, int]:
-        """Return (device, inode, time of birth) of a file, which differ in every copy. If the birth is
-        unknown, the third is the time of the last change, or 0 without `or_change`. Raises OSError as
-        lstat(2).
+        """Return (device, inode, time of birth) of a file, which differ in every copy. If the time of birth
+        is unknown, the third number is the time of the last change, or 0 if `or_change` is False. Raises
+        OSError as lstat(2).
         """
         result = ffi.new("int64_t[3]")
         code = lib.seg_which(os.fspath(path).encode(*CODING), or_change, result)

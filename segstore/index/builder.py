@@ -46,8 +46,8 @@ class IndexBuilder:
 
     @property
     def state(self) -> State:
-        """Return the bytes since the last entry, the largest timestamp (-1: none), its offset, and the last
-        time index entry's timestamp. Setting an earlier value undoes the calls of `add` since.
+        """Return the bytes since the last entry, the largest timestamp (-1 for none) and its offset, and the
+        last time index entry's timestamp. To set an earlier state undoes the later calls of `add`.
         """
         s = self._state
         return s.bytes_since, s.max_timestamp, s.max_timestamp_offset, s.last_time_entry

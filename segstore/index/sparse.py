@@ -6,10 +6,10 @@ to its entries. A broker's index may be preallocated, so the number of entries i
 size.
 
 Threads: one writer, and any number of look-ups at the same time, without locks. A look-up works on a `View`,
-which the writer replaces whole. A view reads only the entries below its count. These never change, and a file
-is only trimmed above them. Only `truncate_to` removes entries, and leaves zeros in their place. An old view's
-mapping is unmapped with its last reference. Other processes map only sealed files, and read active ones by
-pread.
+which the writer replaces whole. A view reads only the entries below its count. These entries never change,
+and a file is only trimmed above them. Only `truncate_to` removes entries, and leaves zeros in their place.
+The mapping of an old view is unmapped with the last reference to it. Other processes map only sealed files,
+and read active files by pread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 GROWTH = 65536
 _LEAST_BATCH = 26  # bytes, of a message of magic 0
 MOST_RELATIVE = INT32_MAX
-"""The largest relative offset, and the largest position: both are int32."""
+"""The largest relative offset, and the largest position; both are int32."""
 MOST = MOST_RELATIVE + 1
 
 
@@ -127,7 +127,7 @@ def _pages(size: int) -> int:
 
 class ActiveIndex(SparseIndex):
     """The writable index of a partition's active segment; it keeps no descriptor open. C adds the entries of
-    appended batches: the segment's `seg_active` has the memory, and its `seg_end` the number of entries.
+    appended batches; the segment's `seg_active` has the entries' memory, and its `seg_end` their number.
     """
 
     FIELDS: ClassVar[tuple[str, str]]  # the fields of `seg_end` with the number of entries and the room
@@ -143,7 +143,7 @@ class ActiveIndex(SparseIndex):
         entries: int = 0,
     ) -> None:
         """Open the file, create it if it is missing, and truncate it to its valid `entries`; from then on
-        `end` and `active` have their number and memory. Raises OSError.
+        `end` has the number of the entries, and `active` their memory. Raises OSError.
 
         `max_bytes` is `segment.index.bytes`.
         """
@@ -183,7 +183,7 @@ class ActiveIndex(SparseIndex):
         setattr(self._active, self.MEMORY, mapped[0])
 
     def _most_in(self, room: int) -> int:
-        """Return the number of entries that fit in `room` bytes, less the one that sealing adds."""
+        """Return the number of entries that fit in `room` bytes, besides the entry that sealing adds."""
         return min(room // self.ENTRY.size, self.max_entries - self.SPARE) - self.SPARE
 
     def is_full(self, n: int = 1) -> bool:
@@ -318,7 +318,7 @@ class SealedIndex(SparseIndex):
 def replace_index(files: Files, path: str | os.PathLike[str], entries: bytes, *, sync: bool = False) -> None:
     """Replace the index, if there is one, with a file with these entries, by rename. Raises OSError.
 
-    Without `sync` a power cut may damage the file, which the next load finds by validation.
+    Without `sync` a power cut may damage the file; the next load detects this when it validates the entries.
     """
     files.write_atomic(path, entries, sync=sync)
 

@@ -39,7 +39,8 @@ VERSION = 0
 
 
 class AbortedTxn(NamedTuple):
-    """An aborted transaction: its producer's batches from `first_offset` to `last_offset`, the marker's.
+    """An aborted transaction: its producer's batches from `first_offset` to `last_offset`, which is the
+    marker's offset.
 
     Below `last_stable_offset` every transaction was decided when the marker was written.
     """

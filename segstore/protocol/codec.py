@@ -26,7 +26,7 @@ ABSENT: Any = object()
 
 class FileSlice(Protocol):
     """Bytes of a file from `position` on, which stand for record batches in a response and are sent by
-    sendfile. `release` is called after the sending, or when it is given up.
+    sendfile. `release` is called once the bytes were sent, or will not be sent.
     """
 
     position: int

@@ -35,8 +35,8 @@ def partition_answer(
     session_id: int = NO_SESSION,
 ) -> MessageTemplate:
     """Return the template of answers for this partition: its high watermark, last stable offset, log start
-    offset (since version 5) and records. `topic_id` counts since version 13, and `topic` before. `committed`:
-    the answers list aborted transactions, of which there are none.
+    offset (since version 5) and records. `topic_id` counts since version 13, and `topic` before. With
+    `committed` the answers have an empty list of aborted transactions.
     """
     data = _Response.PartitionData(
         partition_index=partition, aborted_transactions=[] if committed else None, records=b""

@@ -1,7 +1,7 @@
 """The keys and values of records in Kafka's internal topics, and the data that group members exchange: an
 int16 and the bytes of a message (Kafka: CoordinatorRecordSerde, MessageUtil.toVersionPrefixedBytes).
 
-The int16 of a key is the record's kind, that of a value is the message's version.
+The int16 of a key is the record's kind; the int16 of a value is the message's version.
 
 Threads: any; functions without state.
 """

@@ -1,5 +1,5 @@
-"""`MessageTemplate`: a message of Kafka's protocol as bytes with named holes. Messages that differ in the
-holes alone are matched, and filled in, without encoding or decoding a field.
+"""`MessageTemplate`: a message of Kafka's protocol as bytes with named holes. Messages that differ only in
+the holes are matched, or made, without encoding or decoding a field.
 
 Threads: no state.
 """
@@ -18,7 +18,7 @@ INT32 = struct.Struct(">i")
 SIZE = INT32.size
 """Bytes of the size that comes before each message, which is no part of a template."""
 NUMBER_AT = 4
-"""The position of a request's correlation id, which comes first in an answer."""
+"""The position of the correlation id in a request; in an answer it comes first."""
 CORRELATION_ID = "correlation_id"
 _KINDS = {4: "i", 8: "q"}
 
@@ -75,7 +75,7 @@ class MessageTemplate:
 
     def match(self, message: memoryview) -> tuple[Any, ...] | None:
         """Return the numbers in the holes of a message, and its records if the template has any, as a part of
-        `message`; None if another byte differs.
+        `message`; None if a byte outside of the holes differs.
         """
         if self.records is None:
             return self._numbers(message) if len(message) == len(self.front) else None
@@ -85,8 +85,9 @@ class MessageTemplate:
         return *begun.values, message[begun.at : begun.stop]
 
     def begin(self, here: memoryview, size: int) -> MatchedStart | None:
-        """Match a message of `size` bytes up to its records, of which only the beginning is `here`; None if
-        that is too short, or another byte differs. The bytes after the records are not compared.
+        """Match a message of `size` bytes up to its records, of which only the beginning is given as `here`.
+        Return None if the beginning is too short, or a byte outside of the holes differs. The bytes after the
+        records are not compared.
         """
         assert self.records is not None
         values = self._numbers(here)
@@ -120,7 +121,8 @@ class MessageTemplate:
 
     def fill(self, values: Sequence[int], size: int = 0) -> tuple[bytearray, int]:
         """Return the message with its size before it and these numbers in its holes, and the position in it
-        for its records. The records have `size` bytes, which the sizes count, but which the caller sends.
+        for its records. The records' `size` bytes are counted in the lengths, but left for the caller to
+        send.
         """
         parts = self._parts.copy()
         parts[1::2] = values
@@ -150,8 +152,8 @@ def request_template(
 
 
 def template_after(header: bytes, version: int, body: Any, fields: Sequence[MessageField]) -> MessageTemplate:
-    """Return the template of requests with this header, but for its correlation id, and this body, but for
-    `fields`.
+    """Return the template of requests that have this header, except for its correlation id, and this body,
+    except for `fields`.
     """
     return _template(header, Hole(CORRELATION_ID, NUMBER_AT, INT32.size), version, body, fields)
 
@@ -198,8 +200,8 @@ def _encoded(head: bytes, version: int, body: Any) -> bytes:
 
 
 def _hole(made: bytes, head: bytes, version: int, body: Any, field: MessageField) -> Hole:
-    """Return the place of a field in an encoded message. It is found by inverting the field's bits: its bytes
-    are those that change.
+    """Return the place of a field in an encoded message. The place is found by inverting the field's bits,
+    which changes exactly its bytes.
     """
     value = getattr(field.holder, field.name)
     setattr(field.holder, field.name, ~value)

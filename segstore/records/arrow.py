@@ -90,7 +90,7 @@ def table_of(parts: Iterable[Rows], columns: list[str] | None = None) -> pa.Tabl
 
 
 def reader_of(parts: Iterable[Rows]) -> pa.RecordBatchReader:
-    """Return a reader of batches of SCHEMA, each made when the reader is asked for it."""
+    """Return a reader that makes each batch of SCHEMA when the batch is asked for."""
     return pa.RecordBatchReader.from_batches(SCHEMA, _batches(parts, SCHEMA))
 
 
@@ -159,8 +159,8 @@ def _no_headers(n: int) -> pa.Array:
 
 
 def beginning(make: Callable[..., pa.Array], n: int, *of: object) -> pa.Array:
-    """Return the first `n` elements of the constant array `make(m, *of)`. Arrays up to `_MOST` elements are
-    cached and shared by many tables.
+    """Return the first `n` elements of an array that `make(m, *of)` makes with `m` elements, at least `n`.
+    Arrays up to `_MOST` elements are cached and shared by many tables.
     """
     size = max(_LEAST, 1 << (n - 1).bit_length())
     return make(size, *of)[:n] if size <= _MOST else make.__wrapped__(n, *of)  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """Converts messages of magic 0 and 1 to record batches of magic 2 (Kafka: AbstractLegacyRecordBatch); nothing
 is on disk.
 
-Callers see magic 2 only: `decode` converts the messages that it meets, and so do the senders of batches.
+Callers see magic 2 only, because `decode` and the senders of batches convert the messages that they meet.
 Offsets, keys, values, timestamps and the timestamp type stay; a record of magic 0 has the timestamp -1. The
 batches have no leader epoch and no producer. Adjacent plain messages of the same attributes share a batch;
 each wrapper (compressed messages) becomes one uncompressed batch.
@@ -62,9 +62,9 @@ def bring_up(
     and their headers, with positions in these bytes.
 
     `buf` was read at `position` of file `where`. `batches` are headers of a `scan`, or a part of them;
-    batches of magic 2 are copied unchanged. If a wrapper comes first, no offset in it may be below `least`;
-    -1 if that bound is unknown. The result ends with the wrapper that brings it to `most` bytes. Raises
-    CorruptRecordError if a message is damaged, or a wrapper holds more than `limit` bytes.
+    batches of magic 2 are copied unchanged. If a wrapper comes first, no offset in it may be below `least`,
+    which is -1 if the bound is unknown. The result ends with the wrapper that brings it to `most` bytes.
+    Raises CorruptRecordError if a message is damaged, or a wrapper holds more than `limit` bytes.
     """
     made = _Made(memoryview(buf), where, position, limit)
     for kind, first, last in _runs(batches):
@@ -81,7 +81,9 @@ def bring_up(
 
 
 def _runs(batches: NDArray[np.void]) -> list[tuple[int, int, int]]:
-    """Return kind, begin and end of each run of headers of one kind; a wrapper is a run of its own."""
+    """Return the kind, begin and end of each run of headers of the same kind; each wrapper is a run of its
+    own.
+    """
     if not len(batches):
         return []
     kinds = np.where((batches["attributes"] & CODEC_MASK) == 0, _PLAIN, _WRAPPER)
@@ -181,7 +183,9 @@ class _Made:
 
 
 def _value(message: memoryview, magic: int) -> memoryview | None:
-    """Return the value of a whole message, or None if it is null or does not end where the message ends."""
+    """Return the value of a whole message, or None if the value is null or does not end where the message
+    ends.
+    """
     at = _KEY_AT[magic]
     key = int.from_bytes(message[at : at + 4], "big", signed=True)
     at += 4 + max(key, 0)

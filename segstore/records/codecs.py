@@ -22,7 +22,9 @@ from segstore.records.header import CODECS
 Buffer = bytes | bytearray | memoryview
 
 MAX_PLAIN = 1 << 28
-"""Most decompressed bytes of one batch's records; writers keep to this limit, readers refuse more."""
+"""Most decompressed bytes of one batch's records; writers keep to this limit, and readers refuse larger
+batches.
+"""
 
 XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = XERIAL + struct.pack(">ii", 1, 1)
@@ -68,8 +70,8 @@ def decompress(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> Buffer:
 def decompress_into(codec: int, data: Buffer, out: Buffer, limit: int = MAX_PLAIN) -> int:
     """Decompress into `out`; return the bytes written, or -1 if a larger `out` may help.
 
-    Raises DecompressError if a larger `out` can't help: it already has `limit` bytes, or the most that the
-    frame could need.
+    Raises DecompressError if a larger `out` can't help, because it already has `limit` bytes, or as many as
+    the frame could need.
     """
     most = bound(codec, len(data), limit)
     view = memoryview(out)[:most]
@@ -85,8 +87,8 @@ def decompress_into(codec: int, data: Buffer, out: Buffer, limit: int = MAX_PLAI
 def lz4_of_magic_0(data: Buffer) -> Buffer:
     """Return the lz4 frame of a message of magic 0 with a valid header checksum.
 
-    Kafka's old writers included the frame's magic number in the hash; its readers accept any checksum
-    (KafkaLZ4BlockInputStream).
+    Kafka's old writers included the frame's magic number in the checksum; Kafka's readers accept any checksum
+    there (KafkaLZ4BlockInputStream).
     """
     if len(data) < 5:
         return data

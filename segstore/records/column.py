@@ -58,7 +58,7 @@ class Column:
             c.validity = next(parts)
 
     def keep(self, owner: object) -> None:
-        """Keep an object alive whose memory the spans point into."""
+        """Keep alive an object into whose memory the spans point."""
         self._owners.append(owner)
 
     @property
@@ -69,8 +69,8 @@ class Column:
         return self.n > 0 and (c.kind == NULLS or c.nulls != 0 or c.validity != ffi.NULL)
 
     def longest(self, enough: int) -> int:
-        """Return an upper bound of the elements' length: the exact length if the bound that costs nothing is
-        above `enough`.
+        """Return an upper bound of the elements' length. If the bound that costs nothing is above `enough`,
+        return the exact length of the longest element.
         """
         c = self.c
         if c.kind == FIXED or c.kind == SPANS:
@@ -107,7 +107,9 @@ def _of_spans(owners: tuple[bytes | None, ...], spans: bytes, size: int, longest
 
 
 def _from_mixed(items: Sequence[Any], name: str) -> Column:
-    """Return a Column of copies, of a list with other types than bytes and None. Raises InvalidTypeError."""
+    """Return a Column of copies of the elements of a list that has other types than bytes and None. Raises
+    InvalidTypeError.
+    """
     kinds = set(map(type, items))
     _check_kinds(kinds, items, name)
     validity = None
@@ -159,7 +161,7 @@ def _flat(array: NDArray[Any]) -> NDArray[np.uint8] | None:
 
 
 def _from_padded(table: NDArray[np.uint8]) -> Column:
-    """Return a Column of dtype S: trailing NULs are padding, as in numpy."""
+    """Return a Column of an array of dtype S, whose trailing NULs are padding, as in numpy."""
     n, width = table.shape
     if table[:, -1].all():
         return Column(FIXED, n, table.reshape(-1), width=width)

@@ -4,8 +4,8 @@ nothing is on disk.
 Key: version int16 = 0, type int16. Value of a transaction marker: version int16 = 0, coordinator epoch int32
 (org.apache.kafka.common.record.ControlRecordType, EndTransactionMarker). Value of a snapshot's header:
 version int16 = 0, timestamp of the last record of the log that the snapshot covers, int64 ms. Value of its
-footer: version int16 = 0. Both end with a byte 0: no tagged fields (KIP-630: SnapshotHeaderRecord,
-SnapshotFooterRecord).
+footer: version int16 = 0. Both values end with a byte 0, which stands for no tagged fields (KIP-630:
+SnapshotHeaderRecord, SnapshotFooterRecord).
 
 Big-endian. Threads: any; functions without state.
 """

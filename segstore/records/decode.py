@@ -65,7 +65,7 @@ def decompress_batches(
 
 
 class _Arena:
-    """A growing buffer that batches are decompressed into one after the other."""
+    """A growing buffer, into which batches are decompressed one after the other."""
 
     def __init__(self, size: int) -> None:
         self._buffer = np.empty(6 * size + 4096, np.uint8)
@@ -102,7 +102,7 @@ Bytes = Any
 _FEW = 24
 _MANY = read_buffers.LEAST // (8 * ROWS)
 _SMALL = (1 << 20) + HEADER_SIZE
-"""Most bytes of a scan whose headers fit into existing memory; reads of the default size do."""
+"""Most bytes of a scan whose headers fit into existing memory; the default size of reads is below."""
 
 
 class _Scratch:
@@ -115,8 +115,8 @@ class _Scratch:
 
 
 _unused: list[_Scratch] = []
-"""Scratch memory for the next calls. Each call takes one until its results are copied, because a signal
-handler that reads may interrupt the call.
+"""Scratch memory for the next calls. A call uses one object of its own until its results are copied, because
+a signal handler that reads may interrupt the call.
 """
 
 
@@ -170,9 +170,9 @@ def scan_headers(
     position of the first byte of `buf`.
 
     Batches that end below `from_offset` are skipped unchecked. Batches from `end_offset` on are left out, and
-    so are batches beyond `max_bytes`, except the first one. The scan stops before a damaged batch: see
-    `ScanEnd.status`. If a wrapper of old messages comes first, its offsets are at least `least`; -1 if
-    unknown.
+    so are batches beyond `max_bytes`, except the first one. The scan stops before a damaged batch
+    (`ScanEnd.status`). If a wrapper of old messages comes first, its offsets are at least `least`, which is
+    -1 if unknown.
     """
     size = len(buf)
     try:
@@ -212,10 +212,11 @@ def decode(
     `where`.
 
     If `buf` is bytes, uncompressed records are not copied, and the Records refer to `buf`. `next_offset` is
-    by default the offset after the last batch; records below `from_offset` are left out. Compressed batches
-    end with the one that brings them to `most` bytes: see `Records.next_offset`. Messages of magic 0 and 1
-    are converted first: `Records.batches` has magic 2 only. Raises CorruptRecordError if the bytes are
-    damaged, or a batch has more than `limit` bytes once decompressed.
+    by default the offset after the last batch; records below `from_offset` are left out. If compressed
+    batches are decoded, the last is the one that brings them to `most` bytes, and `Records.next_offset` says
+    where to continue. Messages of magic 0 and 1 are converted first, so that `Records.batches` has magic 2
+    only. Raises CorruptRecordError if the bytes are damaged, or a batch has more than `limit` bytes once
+    decompressed.
     """
     n = len(batches)
     if n == 0:
@@ -391,8 +392,8 @@ def fault_reason(code: int) -> str:
 
 def stamped(buf: Any, batches: NDArray[np.void], position: int, least: int, most: int) -> NDArray[np.bool_]:
     """Return for each batch of `buf`, read at `position`, whether it may hold a record with a timestamp from
-    `least` to `most` ms, both included. Headers decide for compressed batches and messages of magic 0 and 1,
-    the records themselves for plain batches.
+    `least` to `most` ms, both included. For compressed batches and messages of magic 0 and 1 the headers
+    decide, for plain batches the records themselves.
     """
     may_hold: NDArray[np.bool_] = batches["max_timestamp"] >= least
     judged = ((batches["attributes"] & CODEC_MASK) == 0) & (batches["magic"] == MAGIC)

@@ -1,7 +1,7 @@
 """Encodes columns of records into record batches, chunk by chunk; nothing is on disk.
 
 An iterator of `encode` belongs to one thread; another thread may write and release the Encoded that it
-yields. If an Encoded is released before the next one is made, its memory is reused.
+yields. If an Encoded is released before the next Encoded is made, its memory is reused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def batch_cap(codec: int, batch_bytes: int, max_bytes: int | None) -> int:
     """Return the most plain bytes of a batch that stays within `max_bytes` once compressed."""
     if max_bytes is None:
         return batch_bytes
-    # Snappy's output is at worst one sixth larger than its input; that of other codecs far less.
+    # Snappy's output is at worst one sixth larger than its input; other codecs add far less.
     room = max_bytes - max_bytes // 6 - 128 if codec else max_bytes
     return max(1, min(batch_bytes, room))
 
@@ -192,7 +192,7 @@ _KINDS = (bytes, bytearray, memoryview)
 
 
 class _Arguments:
-    """Arguments of seg_encode for one call at a time. A signal handler that appends takes others."""
+    """Arguments of seg_encode for one call at a time. A signal handler that appends takes another object."""
 
     def __init__(self) -> None:
         self.key, self.value = ffi.new("seg_column *"), ffi.new("seg_column *")

@@ -33,7 +33,7 @@ BATCH_SIZE = ffi.sizeof("seg_batch")
 @cache
 def batch_type() -> np.dtype[np.void]:
     """Return the numpy type of a batch header: `seg_batch` of `_native/contract/batch.h`, in host order. A
-    message of magic 0 or 1 has it too; batch.h says which fields are set then.
+    message of magic 0 or 1 has a header of this type too; batch.h says which of its fields are set.
     """
     return np.dtype(
         [
@@ -69,7 +69,7 @@ DELETE_HORIZON_FLAG = 0x40
 
 def batch_ptr(batches: NDArray[np.void]) -> Any:
     """Return a `seg_batch *` to the first element of a contiguous array of `batch_type`; valid while the
-    array lives.
+    array exists.
     """
     return held("seg_batch *", batches) if len(batches) else ffi.NULL
 

@@ -35,7 +35,7 @@ def chunks(n: int) -> Iterator[slice]:
 
 
 class _Lazy(Sequence[T]):
-    """The common base of the columns; a column equals every sequence of equal elements."""
+    """The common base of the columns. A column equals any sequence with equal elements."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """`Broker`: a server with a store of its own, for one test or a whole run of tests.
 
-On disk: a store in a temporary directory, in memory if there is room, which is removed at the end; or in a
-given directory, which stays. Nothing is synced, because a test's data need not survive a power cut. Threads:
+On disk is a store: in a given directory, which stays, or in a temporary directory (in memory if there is
+room), which `close` removes. Nothing is synced, because a test's data need not survive a power cut. Threads:
 any.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 MEMORY = "/dev/shm"
 ENOUGH = 512 << 20
-"""Bytes that must be free in memory; containers often have only 64 MiB there."""
+"""Bytes that the file system in memory must have free; in containers it often has only 64 MiB."""
 DEFAULTS = {
     "group_consumer_heartbeat_interval_ms": 200,
     "group_initial_rebalance_delay_ms": 0,
@@ -54,11 +54,11 @@ class Broker(Closing):
     """A running server on a port of 127.0.0.1, with its store.
 
     `directory` is the path of a store that stays after `close`, None for a temporary one. `topics` are names,
-    or a mapping of names to numbers of partitions; existing topics are unchanged. `port` is the server's, by
-    default a free one. `clock` is a `segstore.testing.Clock`, the broker's time in place of the machine's.
-    `settings` are a server's and a store's, with underscores for dots: `num_partitions=4`. By default groups
-    don't wait for more members, members of consumer groups (KIP-848) send a heartbeat five times a second,
-    and the internal topics have one partition each.
+    or a mapping of names to numbers of partitions; existing topics are unchanged. `port` is the server's
+    port, by default a free port. `clock` is a `segstore.testing.Clock`, the broker's time in place of the
+    machine's. `settings` are a server's and a store's, with underscores for dots: `num_partitions=4`. By
+    default groups don't wait for more members, members of consumer groups (KIP-848) send a heartbeat five
+    times a second, and the internal topics have one partition each.
 
     Raises ConfigError, InvalidArgumentError, InvalidTypeError, InvalidTopicError, ListenError,
     StoreLockedError, StorageError.
@@ -220,7 +220,7 @@ def _at(specs: Sequence[ListenerSpec], ports: Sequence[int]) -> str:
 
 
 class UnsyncedFiles(Files):
-    """Files that are never synced; the kernel writes their bytes when it likes."""
+    """Files that are never synced; the kernel writes their bytes at some time."""
 
     def sync(self, handle: Handle) -> None:
         """Do nothing."""

@@ -63,8 +63,8 @@ class Clock:
         shared(store, GroupCoordinator, partial(GroupCoordinator, clock=self))
 
     def run_due(self, store: Store) -> None:
-        """Do all work that is due by this clock; the store's own threads would do it later, by the machine's
-        clock.
+        """Do all work that is due by this clock, and that the store's own threads would do later, by the
+        machine's clock.
         """
         if (groups := existing(store, GroupCoordinator)) is not None:
             groups.run_due()

@@ -62,11 +62,12 @@ class Fault:
 
 
 class Faults:
-    """The faults of a broker. Methods take an API by its name ("Produce", "PRODUCE"), its key, or as
+    """The faults of a broker. Methods take an API as its name ("Produce", "PRODUCE"), as its key, or as a
     `segstore.server.apis.Api`.
 
-    `nth` counts requests of that API from now on; `times` None means without end. If several faults apply to
-    a request, the first added is the outermost. Other values raise InvalidArgumentError and InvalidTypeError.
+    `nth` counts requests of that API from now on; with `times` None the fault applies until it is removed. If
+    several faults apply to a request, the first added is the outermost. Other values raise
+    InvalidArgumentError and InvalidTypeError.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """`RequestLog`: the last `MOST` requests to a test's server.
 
-Threads: the server's loop adds; any may read.
+Threads: the server's loop adds requests; any thread may read them.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class Acknowledger(Protocol):
         """Wait for the replicas after all records below `end_offset` were written, and flushed by
         flush.messages.
 
-        Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError: this log has
-        the records then, and may keep them.
+        Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError; in each case
+        this log has the records, and may keep them.
         """
 
     def shown(self) -> None:

@@ -81,7 +81,7 @@ def _acknowledged(
     partition: Partition, acknowledger: Acknowledger | None, acks: Acks, n: int, write: Callable[[], int]
 ) -> int:
     """Append `n` records by `write`, which returns the first offset; flush by flush.messages, and wait for
-    other replicas. A repeated append waits for the batches that it repeats.
+    other replicas. If a producer repeats an append, it waits until the replicas have the earlier batches.
     """
     if acknowledger is None:
         first = write()
@@ -143,7 +143,7 @@ def behind(acknowledger: Acknowledger, acks: Acks, n: int, answer: int) -> int:
 # --- the fast path: one call of C --------------------------------------------------------------
 
 SLOW: int = lib.SEG_SLOW
-"""C's answer to an append that it leaves to the slow path; nothing is appended then."""
+"""C's answer to an append that must take the slow path; C has appended nothing then."""
 BEHIND: int = lib.SEG_UNREPLICATED
 """C answers `BEHIND - offset` if a follower lacks the records that were appended at `offset`."""
 _NOW: int = lib.SEG_NOW
@@ -159,12 +159,12 @@ def append_short(
     expected: int | None = None,
     batch: int = 0,
 ) -> int:
-    """Append a record by one call of C. Return its offset; SLOW if the tail is closed, the record is not
-    plain, or the log's end is not `expected`.
+    """Append a record by one call of C. Return the record's offset, or SLOW if the tail is closed, the record
+    is not plain, or the log's end is not `expected`.
 
-    `batch` is the address of a `seg_batch`, 0 for none. It names the producer with an id that wrote the
-    record, and receives the other fields of the batch header. Raises StorageError; the record is not in the
-    log then.
+    `batch` is the address of a `seg_batch`, 0 for none. The `seg_batch` names the producer with an id that
+    wrote the record, and receives the other fields of the batch header. Raises StorageError; the record is
+    not in the log then.
     """
     native = tail.native
     on_append, flush_left, clock = native.on_append, native.flush_left, native.clock
@@ -239,8 +239,8 @@ def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: boo
 
 
 def undone(tail: Tail, answer: int, need: int) -> int:
-    """Return `answer` if it says that a follower lacks the append. Else raise the error of a failed append of
-    `need` bytes.
+    """Return `answer` if it says that a follower lacks the appended records; else raise the error of the
+    failed append of `need` bytes.
     """
     with tail.token:  # pauses the tail, so that followers can fetch these records
         if answer <= BEHIND:
@@ -377,8 +377,8 @@ def write_long(
 
 
 class Appended(NamedTuple):
-    """The place of appended records: their offsets begin at `first`. `append_time` in ms is the log's
-    timestamp of them, -1 if they keep their own; `size` is bytes on disk.
+    """The place of appended records: their offsets begin at `first`. `append_time` (ms) is the timestamp that
+    the log gave them, -1 if they keep their own; `size` is their bytes on disk.
 
     `duplicate`: the producer had written these records before, and nothing was written now.
     """

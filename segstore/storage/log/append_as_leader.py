@@ -1,6 +1,6 @@
 """Appends a batch as a producer sent it (Kafka: UnifiedLog.appendAsLeader with AppendOrigin.CLIENT).
 
-On disk are the log's files, written as by all other appends (`append`). On the fast path one call of C checks
+On disk are the log's files, to which `append` writes the same bytes. On the fast path one call of C checks
 the batch, gives it its offset in place, and writes it. Threads: any.
 """
 
@@ -26,8 +26,8 @@ _NEW_HEADER = ffi.typeof("seg_batch *")
 
 class AppendedBatch(NamedTuple):
     """The place of an appended batch: its `records` have the offsets from `base_offset` on. `log_append_time`
-    in ms is the log's timestamp of the records, -1 if they keep their own; `log_start_offset` is the log's
-    first offset.
+    (ms) is the timestamp that the log gave the records, -1 if they keep their own; `log_start_offset` is the
+    log's first offset.
 
     `duplicate`: the producer had sent the batch before, and nothing was written now.
     """

@@ -25,9 +25,9 @@ PIECE_BYTES = 1 << 20
 
 
 class Pieces(NamedTuple):
-    """The batches that were appended: their first `offsets`, the log's timestamps of them in ms (-1 if they
-    keep their own), and their `size` in bytes on disk. `error` is the disk's refusal of the next piece, or
-    None.
+    """The batches that were appended: their first `offsets`, the timestamps in ms that the log gave them (-1
+    if they keep their own), and their `size` in bytes on disk. `error` is the disk's refusal of the next
+    piece, or None.
     """
 
     offsets: list[int]
@@ -46,8 +46,8 @@ def append_pieces(
     does not. A batch ends before each record numbered in `cuts`; no batch is above `PIECE_BYTES`, nor above
     the topic's limits.
 
-    Appends nothing with a codec, with replicas, without timestamps, or if each append is flushed. Raises the
-    errors of `append_batches` for wrong records, and for a log that can't be written.
+    Appends nothing if the topic has a codec or replicas, the columns have no timestamps, or each append is
+    flushed. Raises the errors of `append_batches` for wrong records, and for a log that can't be written.
     """
     partition = log.partition_for_write()
     tail, validator = partition.tail.native, partition.validator
@@ -74,7 +74,7 @@ def append_pieces(
         try:
             undone(partition.tail, answer, PIECE_BYTES)
         except StorageError as refused:
-            error = copy_of(refused)  # `refused` keeps the records by its traceback
+            error = copy_of(refused)  # the traceback of `refused` refers to the records
     taken = batches[: done[0]]
     stamps = taken["max_timestamp"].tolist() if tail.c.stamps else [-1] * len(taken)
     return Pieces(taken["base_offset"].tolist(), stamps, done[1], error)

@@ -3,8 +3,8 @@
 On disk files are only read. Threads: one, when the partition is opened.
 
 Each batch header has the leader epoch that the batch was written under, so the file can be made anew, except
-for epochs without a batch. The epoch lies outside the batch's CRC: if the epochs of a log go down, its
-headers may be damaged, and a readable file is believed rather than the log.
+for epochs without a batch. The CRC of a batch does not cover its epoch. So if the epochs of a log go down,
+its headers may be damaged, and a readable file is believed rather than the log.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def _runs(files: Files, segment: Segment) -> Iterator[tuple[int, int]]:
 
 
 def _contradiction(epochs: LeaderEpochs, opened: Opened) -> str:
-    """Return a message if a batch has another epoch than the checkpoint says, else "". Batches at the log's
-    ends and beside the start of each epoch are compared.
+    """Return a message if a batch has another epoch than the checkpoint gives for its offset, else "". Only
+    batches at both ends of the log, and around the start of each epoch, are compared.
     """
     starts = [start for _, start in epochs.entries if opened.start_offset < start < opened.end_offset]
     beside = [at for start in starts for at in (start - 1, start)]

@@ -23,9 +23,9 @@ _NOTHING, _NO_RECORDS = MessageTemplate(b"", []), RecordsFrame(False, b"")
 
 
 class CopyLimits(NamedTuple):
-    """The bytes of batches that C copies into an answer: up to `most`. C does not answer while there are
-    fewer than `least`, nor if they are more than `longest`. With `committed` C does not copy transactional
-    batches.
+    """Limits in bytes for the batches that C copies into an answer. C copies up to `most`, and does not
+    answer if it finds fewer than `least` or more than `longest`. With `committed` C does not copy
+    transactional batches.
     """
 
     most: int
@@ -37,7 +37,7 @@ class CopyLimits(NamedTuple):
 class NativeExchange:
     """Receives requests that match the template `asked`, and answers them by the template `answer`, whose
     first hole is the correlation id. `c` is the struct for C. `counts`, a `seg_counts *`, counts the answers
-    that were sent whole. Call `begin` before each request; the caller keeps its memory alive.
+    that were sent whole. Call `begin` before each request, and keep the memory that it gets alive.
     """
 
     __slots__ = ("_header", "_owners", "c", "committed")

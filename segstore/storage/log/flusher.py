@@ -74,7 +74,7 @@ class Flusher:
     # --- the fast path --------------------------------------------------------------------
 
     def bind(self, view: LogView) -> None:
-        """Let C sync from now on if only the active segment's log needs it; the caller holds the append
+        """Let C sync from now on if only the active segment's log needs a sync; the caller holds the append
         token.
         """
         tail = self._tail
@@ -90,7 +90,7 @@ class Flusher:
         return c.names, c.share.generation if c.share else -1
 
     def _sync_log_only(self, changes: tuple[int, int], view: LogView) -> None:
-        """Let C sync from now on if only the active segment's log needs it, and no file has changed since
+        """Let C sync from now on if only the active segment's log needs a sync, and no file has changed since
         `_changes_now` returned `changes`, before `view` was read.
         """
         if self._needs_log_only(view):
@@ -226,7 +226,7 @@ class Flusher:
 
     def _write_again(self, handle: Handle, end: int) -> None:
         """Write the bytes from the recovery point up to `end` again, so that the kernel reports an error of
-        their sync to this process. Raises OSError, also for a batch with a wrong CRC.
+        the next sync to this process. Raises OSError, also for a batch with a wrong CRC.
         """
         code = lib.seg_write_again(handle.fd, self.recovery_point, -1, end)
         if code == -errno.ENOMEM:
@@ -252,8 +252,8 @@ class Flusher:
         self._pool.files.sync(handle)
 
     def without_syncs(self, run: Callable[[], None]) -> None:
-        """Call `run` while no other thread or process syncs the log: `run` may rename the active segment's
-        file.
+        """Call `run` while no other thread or process syncs the log, because `run` may rename the active
+        segment's file.
         """
         with self.lock:
             try:

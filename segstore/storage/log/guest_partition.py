@@ -78,7 +78,7 @@ class GuestSide(Protocol):
         """
 
     def stage(self, topic: str, partition: int, key: int, chunks: Iterable[Encoded]) -> int:
-        """Append by way of the host, all records visible at once; return the first offset."""
+        """Have the host append all records, visible at once; return the first offset."""
 
 
 class GuestTail:
@@ -119,9 +119,7 @@ class GuestFlushing:
         self.synced: Callable[[], int]
 
     def bind(self, tail: NativeTail, config: TopicConfig) -> None:
-        """Use these settings from now on. C applies flush.messages if it may sync, as in
-        `FlushPolicy.bind`.
-        """
+        """Use these settings from now on. C applies flush.messages if C may sync, else this object does."""
         self._messages, self._ms = config.flush_messages, config.flush_ms
         self.synced = lambda: int(tail.c.share.log.synced)
         by_messages = self._messages != NEVER
@@ -464,7 +462,7 @@ class GuestPartition:
         return share is not None and share.log.key == self._key and share.log.synced >= end
 
     def close(self) -> None:
-        """Make durable the records that this process can sync by itself, and stop C's appends."""
+        """Make durable the records that this process can sync without the host, and stop C's appends."""
         if self.tail.native.is_open:
             self.tail.flush()
         with self.token:

@@ -1,8 +1,8 @@
 """`LogEnd`: the place of the next batch of a log; and `LastRecordEnds`, which reads new records at the ends
 of logs.
 
-A reader at the end of a log waits for the next record, which is mostly alone in its batch: C reads such a
-record within the wait (_native/follow.c). All other batches are left to `storage/log/read.py`.
+A reader at the end of a log waits for the next record, which is mostly alone in its batch. C reads such a
+record during the wait (_native/follow.c). All other batches are left to `storage/log/read.py`.
 
 On disk the log is only read. Threads: any for `LogEnd`, which never changes; one for `LastRecordEnds`.
 """
@@ -54,7 +54,7 @@ class LastRecordEnds:
         followed.last.committed, followed.last.check_crc = committed, check_crcs
 
     def expect(self, ends: Sequence[LogEnd | None]) -> None:
-        """Have the next waits read a record at the end of each partition, and after a record the next one. A
+        """Have the next waits read a record at the end of each partition, and then the records after it. A
         partition with None is left to other readers.
         """
         places = self.followed.content

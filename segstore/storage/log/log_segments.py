@@ -2,8 +2,8 @@
 closed or fenced, which stops appends (Kafka: LogSegments, and the state of UnifiedLog).
 
 Only this object changes the list. It changes no file: `LogWriter.roll` makes the files of the next segment.
-Threads: the holder of the partition's append token; any thread may call `lies_in` and read `fenced` and
-`closed`, and a flush of any thread may fence.
+Threads: the holder of the partition's append token. Any thread may call `lies_in`, read `fenced` and
+`closed`, and fence after a failed flush.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""One partition as its writer holds it: its parts put together, log start and retention, and flushing.
+"""One partition in its writer's process: the parts of a partition put together, its log start offset, and
+retention.
 
 On disk are files in the partition's directory, which the parts write. Threads: any. Three locks order the
 changes: `admin_lock` for the log start offset, `rename_lock` for renames of files or of the directory, and
@@ -55,10 +56,10 @@ class Retained(NamedTuple):
 class LogStart:
     """Moves the log start offset up, and removes the segments below it: by request, and by retention.
 
-    On disk the new start is durable before a byte is removed. Then the segments below it are `.deleted` for
-    file.delete.delay.ms, their producer snapshots are removed, and older leader epochs are dropped. Threads:
-    any, one at a time (`admin_lock` of the partition); the append token is held only to replace the view.
-    `start_moved` makes a new log start offset durable.
+    On disk the new start is durable before a byte is removed. Then the segments below the start are renamed
+    to `.deleted` for file.delete.delay.ms, their producer snapshots are removed, and older leader epochs are
+    dropped. Threads: any, one at a time (`admin_lock` of the partition); the append token is held only to
+    replace the view. `start_moved` makes a new log start offset durable.
     """
 
     def __init__(
@@ -295,7 +296,7 @@ class Partition:
 
     def _check_apart(self) -> None:
         """Raise ReentrantCallError, before anything is written, if this append runs in a signal handler and
-        the interrupted call prevents it from becoming visible or durable.
+        the interrupted call holds a lock without which the append can't become visible or durable.
         """
         visible = self.visible
         needed = visible.publishing, visible.flusher.lock, visible.publisher.lock
@@ -308,8 +309,8 @@ class Partition:
     def make_ready(self, header: Any, batches: int, generation: int, waited_for: int) -> None:
         """Make room for another process's append by `LogWriter.make_ready`, then let other processes append.
         `generation` is the log's generation that the process knows: nothing is done if the log has a later
-        generation. `waited_for` is the word of a lock to be taken from its living owner, or 0. Raises the
-        errors of `LogWriter.make_ready`.
+        generation. `waited_for` is the word of a lock that is taken away from its living owner, 0 for none.
+        Raises the errors of `LogWriter.make_ready`.
         """
         share = self.tail.native.c.share
         if share.log.open and share.generation != generation and not waited_for:

@@ -64,8 +64,8 @@ class Publisher:
 
     @staticmethod
     def publish_all(published: Sequence[tuple[Publisher, LogView, LogView, Flusher, int]]) -> None:
-        """Publish the views of several partitions, each with the arguments of `publish`. Partitions of one
-        directory are published at once; a replicated store has several directories.
+        """Publish the views of several partitions, each with the arguments of `publish`. The partitions of
+        one directory are published at once, one directory after the other in a replicated store.
         """
         if len(published) == 1:  # most transactions have one partition
             publisher, view, written, flusher, layout = published[0]

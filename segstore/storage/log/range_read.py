@@ -2,8 +2,8 @@
 decodes.
 
 On disk files are only read. Threads: any, without locks, because each call has working memory of its own. The
-slow path is `read.py`. It is complete, and the only path for compressed batches, gaps, damage, the end of a
-segment and errors. If both paths find records, they are the same.
+slow path is `read.py`. It handles all cases, and it alone handles compressed batches, gaps, damage, the end
+of a segment and errors. If both paths find records, they find the same records.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class Gaps:
         return self._end < 0 or offset < self._end
 
     def _look(self) -> int:
-        """Return the offset below which there may be gaps; -1: anywhere. Raises OSError for a fault that may
-        pass.
+        """Return the offset below which there may be gaps, -1 if they may be anywhere. Raises OSError for a
+        fault that may pass.
         """
         try:
             info = TopicFiles(self._files, self._root).load()[0].get(self._key[0])
@@ -81,8 +81,8 @@ def remembering(before: TopicInfo, after: TopicInfo, held: Mapping[int, tuple[Lo
     `held` has views and recovery points of partitions in which no compaction begins any more; a partition
     that is not in `held` may have gaps anywhere.
 
-    The cleaner skips the active segment, and records that are not synced; a broker's log may be a replica of
-    a compacted log.
+    The cleaner skips the active segment, and records that are not synced, so gaps lie below both. This does
+    not hold for a broker's log, which may be a replica of a compacted log.
     """
     if not forgets(before, after):
         return after
@@ -165,8 +165,8 @@ def first_batch(
     handle: Handle | None = None,
 ) -> Any:
     """Return the header of the batch of segment `slot` that holds `offset`, or of the next batch; None if
-    neither lies below byte `end` and offset `limit`. Raises CorruptRecordError, with the offset to continue
-    from, if damage lies between, or a gap that compaction has not made.
+    there is no such batch below byte `end` and offset `limit`. Raises CorruptRecordError, with the offset to
+    continue from, if damage, or a gap that compaction has not made, lies before that batch.
     """
     segment = view.segments[slot]
     try:
@@ -207,7 +207,7 @@ def _is_twice(view: LogView, slot: int, first: Any) -> bool:
 
 
 def _go_on_below(error: CorruptRecordError, next_base: int) -> None:
-    """Let a reader continue after the damage at the next segment's base offset at the latest."""
+    """Let a reader continue after the damage no later than at the next segment's base offset."""
     if error.next_offset is None or error.next_offset > next_base:
         error.next_offset = next_base
 
@@ -224,8 +224,8 @@ def _fetch_segment(
     gaps: MayBeMissing,
     more: bool,
 ) -> FetchDataInfo | None:
-    """Fetch from one segment, which is visible up to byte `end` and offset `below`. With `more`, an earlier
-    segment gave batches, and only batches that fit into `max_bytes` are added.
+    """Fetch from one segment, which is visible up to byte `end` and offset `below`. With `more` an earlier
+    segment has given batches already, so only batches that fit into `max_bytes` are added.
     """
     segment = view.segments[slot]
     handle = segment.handle

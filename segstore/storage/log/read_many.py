@@ -79,7 +79,7 @@ def _nothing_at(offset: int, view: LogView, where: str) -> OffsetOutOfRangeError
 
 
 def _by_short_way(view: LogView, wanted: NDArray[np.int64]) -> Records | None:
-    """Return the records of some of the first offsets by the fast path; None if it finds no record."""
+    """Return the records of the first offsets, as many as the fast path finds; None if it finds no record."""
     slot = view.slot(wanted.item(0))
     segment, (end, below) = view.segments[slot], view.bounds(slot)
     offsets, n = held("int64_t *", wanted), min(int(wanted.searchsorted(below)), _MOST)

@@ -30,7 +30,7 @@ _REFRESH_INDEX = 1 << 20  # bytes that the active log may grow before its index 
 
 
 class PublishedLog(Protocol):
-    """What a store's reader knows about a log beside its files."""
+    """The facts about a log that a store's reader has from elsewhere than the log's files."""
 
     def ends(self) -> Ends | None:
         """Return the published ends; None if the log has no valid ones."""
@@ -39,7 +39,7 @@ class PublishedLog(Protocol):
         """Return the log start offset if no end is published."""
 
     def ends_count(self) -> bool:
-        """Return whether the log must have published ends: if it has none, it was deleted."""
+        """Return whether the log must have published ends, so that it was deleted if it has none."""
 
     def exists(self) -> bool:
         """Return whether the topic with this id has the partition, though a new writer may not have opened it

@@ -142,7 +142,7 @@ class PartitionRecovery:
         return self._finish(done, end)
 
     def _cut_gap(self, done: Recovered, end: int) -> tuple[Recovered, int]:
-        """Cut empty segments after a gap, as in step 4; `end` is the end of the last segment."""
+        """Cut a replica's empty segments after a gap (step 4); `end` is the end of the last segment."""
         slot = len(self.segments) - 1
         while slot and not self.segments[slot].final_size:
             slot -= 1
@@ -206,8 +206,8 @@ class PartitionRecovery:
         return position, end, reason
 
     def _reopened(self, segment: Segment, position: int, end: int) -> ActiveSegment:
-        """Return a segment whose first `position` bytes are valid; with position 0 its indexes are begun
-        anew.
+        """Return a segment, open for appending, whose first `position` bytes are valid; with position 0 its
+        indexes are begun anew.
         """
         if position:
             return ActiveSegment.reopened_at(segment, self.config, position, end)
@@ -244,7 +244,7 @@ class PartitionRecovery:
         segment.attach(None)
 
     def _cut(self, slot: int, valid: int, end: int, reason: str) -> Recovered:
-        """Do step 3: remove all from byte `valid` of segment `slot` on."""
+        """Do step 3: remove everything from byte `valid` of segment `slot` on."""
         later = self.segments[slot + 1 :]
         pieces = [(self.segments[slot], valid), *((s, 0) for s in later)]
         kept = [path for s, at in pieces if (path := keep_batches(self.quarantine, s, at)) is not None]

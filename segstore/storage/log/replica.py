@@ -1,9 +1,8 @@
-"""The log of a replica, as replication changes it: it appends a leader's batches, cuts batches that the
-leader lacks, and begins leader epochs (Kafka: UnifiedLog.appendAsFollower, truncateTo,
-truncateFullyAndStartAt).
+"""The log of a replica. Replication appends a leader's batches to it, cuts batches that the leader lacks, and
+begins leader epochs (Kafka: UnifiedLog.appendAsFollower, truncateTo, truncateFullyAndStartAt).
 
 On disk are the partition's files, `leader-epoch-checkpoint`, and copies of cut batches, in the quarantine. A
-crash in a truncation leaves the log as before, or partly cut; the leader then asks for the same truncation
+crash during a truncation leaves the log unchanged or partly cut; replication then makes the same truncation
 again. Threads: any, one at a time, because replication makes the calls for one partition one after the other.
 """
 
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from segstore.storage.segment.native_tail import NativeTail
 
 _FEW = 16
-"""The most batches that C appends by one call; for more batches one call of Python costs little."""
+"""The most batches that C appends by one call; for more batches the cost of Python code hardly matters."""
 
 
 class Truncated(NamedTuple):
@@ -185,8 +184,8 @@ class Replica:
     ) -> bytes | memoryview:
         """Return whole batches as they are stored, for a follower: from the batch that holds `offset`, or the
         next one, up to `end_offset`, which is not above LEO. At most `max_bytes` are returned, but at least
-        one batch if there is any. No CRC is checked, and no lock is taken. Bytes that fit the memory `into`
-        are read into it; such an answer may end within a batch, or beyond `end_offset`.
+        one batch if there is any. No CRC is checked, and no lock is taken. If the bytes fit into the memory
+        `into`, they are read into it; such an answer may end within a batch, or beyond `end_offset`.
 
         Raises OffsetOutOfRangeError if `offset` is not in [start_offset, LEO]; CorruptRecordError if a header
         at `offset` is damaged; StorageError, StoreClosedError.
@@ -317,8 +316,8 @@ class Replica:
 
     def go_on_at(self, offset: int, epoch: int) -> None:
         """Continue the log at `offset`, above its end, in a new segment, because the leader has no batch
-        before `offset` (R41). A leader epoch begins there unless it is -1. A power cut may remove the new
-        segment. Raises StorageError.
+        before `offset` (R41). The leader epoch `epoch` begins there, unless it is -1. A power cut may remove
+        the new segment. Raises StorageError.
         """
         partition = self._partition
         with os_errors(), partition.token:
@@ -334,7 +333,7 @@ class Replica:
                 partition.show()
 
     def _restore_epochs(self, before: Sequence[tuple[int, int]]) -> None:
-        """Set the epochs back after a failed change, in the file too if it can be written."""
+        """Set the epochs back after a failed change, also in the file if that can be written."""
         if self._epochs.entries != before:
             self._go_back_to(before)
             with suppress(OSError):
@@ -389,7 +388,7 @@ class Replica:
             raise
 
     def _show_epoch(self) -> None:
-        """Write and publish under the latest epoch from now on."""
+        """Write batches, and publish the log, under the latest epoch from now on."""
         self._partition.writer.epoch = self._epochs.current
         self._partition.visible.begin_epoch(self._epochs.current)
 
@@ -435,9 +434,9 @@ class Replica:
 
     def cut_damaged(self, offset: int) -> Truncated:
         """Cut the segment that holds `offset`, and all later segments, without reading their batches, which
-        are damaged or missing. The log then ends after the last batch before that segment. If it is the first
-        segment, the log begins anew at its start offset. Copies of files with whole batches are kept in the
-        quarantine. No append may run at the same time. Errors as `truncate_to`.
+        are damaged or missing. The log then ends after the last batch before that segment. If the first
+        segment is cut, the log begins anew at its start offset. Copies of files with whole batches are kept
+        in the quarantine. No append may run at the same time. Errors as `truncate_to`.
         """
         partition = self._partition
         with os_errors(), partition.admin_lock, partition.rename_lock:
@@ -565,10 +564,10 @@ class Replica:
         self._start_moved(offset)
 
     def _change(self, end: int, change: Callable[[], None], high_watermark: int) -> None:
-        """Change the log's files by `change`, which removes all from offset `end` on, and show the log up to
-        a high watermark. Readers stop seeing the removed part before the change begins. A recovery point
-        above `end` is durably lowered first, because the next open would otherwise report the removed bytes
-        as lost.
+        """Change the log's files by `change`, which removes everything from offset `end` on, and show the log
+        up to a high watermark. Readers stop seeing the removed part before the change begins. A recovery
+        point above `end` is durably lowered first, because the next open would otherwise report the removed
+        bytes as lost.
         """
         partition = self._partition
         visible, flusher, segments = partition.visible, partition.flusher, partition.segments

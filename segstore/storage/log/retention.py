@@ -25,7 +25,7 @@ def breached(view: LogView, config: TopicConfig, now_ms: int, files: Files) -> i
     offset, then segments above retention.bytes, then segments older than retention.ms. The active segment
     counts only if it is not empty.
 
-    The age of a segment is that of its largest timestamp; without timestamps, of its file (Kafka:
+    The age of a segment is that of its largest timestamp, or of its file if no record has a timestamp (Kafka:
     LogSegment.largestTimestamp). Raises OSError.
     """
     count = view.slot(view.start_offset) if view.start_offset < view.end_offset else len(view.segments) - 1

@@ -1,4 +1,4 @@
-"""The tail of a partition's log: the times when C may append to it, and the undo of failed appends.
+"""The tail of a partition's log: this module decides when C may append, and undoes C's failed appends.
 
 C appends while the tail is open. A thread that takes the append token pauses the tail, and finds the log as
 if all appends had been made on the slow path. After an append by the token's holder the tail is opened again,
@@ -89,7 +89,8 @@ class Tail:
         self, validator: LogValidator, epoch: int, end_offset: int, thread: DiskThread | None = None
     ) -> bool:
         """Let C append to a follower's log the batches that its leader's tail hands on, under the conditions
-        of `open_leader`; return whether it may. A `thread` writes them, or else the appending thread.
+        of `open_leader`; return whether C may. With a `thread`, that thread writes the batches, else the
+        appending thread.
         """
         if self._is_whole(epoch, end_offset, follows=True):
             self._open(validator, follows=True, thread=thread)

@@ -124,8 +124,8 @@ class Visible:
 
     @property
     def is_all(self) -> bool:
-        """Return whether all written records are visible, here and in other processes; of a replica, up to
-        its high watermark. The caller holds the append token.
+        """Return whether all written records, for a replica those below its high watermark, are visible here
+        and in other processes. The caller holds the append token.
         """
         if self.current is None:
             return True
@@ -153,8 +153,8 @@ class Visible:
     @property
     def is_plain(self) -> bool:
         """Return whether the high watermark alone decides what readers see, and lies in the active segment,
-        so that C can move it. Then no transaction is open or has just been completed, and the high watermark
-        is not above the log's end. The caller holds the append token.
+        so that C can move it. If so, no transaction is open or has just been completed, and the high
+        watermark is not above the log's end. The caller holds the append token.
         """
         current, written, high_watermark = self.current, self._written, self._high_watermark
         return (
@@ -194,8 +194,8 @@ class Visible:
             tail.begin()
 
     def take_in(self) -> None:
-        """Take C's appends over into the views, also appends that only followers may see; the caller holds
-        the append token, and has paused the tail. These appends are published already.
+        """Extend the views by C's appends, also by appends that only followers may see; the caller holds the
+        append token, and has paused the tail. These appends are published already.
         """
         tail = self.tail
         if self._high_watermark is None:
@@ -212,7 +212,9 @@ class Visible:
         self._written = self._all()
 
     def _replace_views(self, written: LogView, view: LogView) -> None:
-        """Let readers see these views, unless C moves their ends now. The caller holds `publishing`."""
+        """Let readers see these views, and take their ends back from C. The caller holds `publishing`. The
+        caller holds `publishing`.
+        """
         # A reader must not combine C's end with the segments of another view, nor see less than before. So
         # the old views take over C's end, and C's end is removed, before the views are replaced.
         tail = self.tail
@@ -281,7 +283,7 @@ class Visible:
 
     @property
     def is_replica(self) -> bool:
-        """Return whether replication sets the high watermark; else it is the log end offset."""
+        """Return whether replication sets the high watermark, which otherwise is the log end offset."""
         return self._high_watermark is not None
 
     @property
@@ -327,9 +329,9 @@ class Visible:
                 self._high_watermark = offset
 
     def set_high_watermark(self, offset: int) -> None:
-        """Set a replica's high watermark to `offset`: the base offset of a batch, the log's end, or above,
-        for records to come. The high watermark of a follower may go back. Any thread may call this. Raises
-        OSError if the high watermark goes back and the log can't be read.
+        """Set a replica's high watermark to `offset`, which is the base offset of a batch, the log's end, or
+        above that, for records to come. The high watermark of a follower may go back. Any thread may call
+        this. Raises OSError if the high watermark goes back and the log can't be read.
         """
         ended: Sequence[CompletedTxn] | None = None
         while not self._shows(offset) and not self._moved(offset, ended):
@@ -443,7 +445,7 @@ class Visible:
         holding([it.publishing for it in partitions], show_views)
 
     def _publish_pending(self) -> None:
-        """Publish partitions that became visible together, if an interrupt has prevented that."""
+        """Publish partitions that became visible together, if an interrupt has prevented this before."""
         pending = self.current
         if isinstance(pending, PendingView) and pending.together.done:
             together = pending.together

@@ -71,7 +71,7 @@ class AppendUndo:
 
     `saved` is the state of the producers whose batches are appended. `aborts` is the size in bytes of the
     active `.txnindex`, -1 if the append does not change it. `rolled` are the segments made since, None before
-    the undo begins. `need` is the bytes of the append; of a long append, the bytes up to the current chunk.
+    the undo begins. `need` is the number of bytes of the append, for a long append up to the current chunk.
     """
 
     __slots__ = ("aborts", "active", "mark", "need", "rolled", "saved", "together")
@@ -103,9 +103,9 @@ class LogWriter:
         self.pool, self.config, self.producers = pool, config, producers
         self.segments, self.epoch, self.clock, self.rolled = segments, epoch, clock, rolled
         self.pending_undo: AppendUndo | None = None
-        """The state before an append, kept until the whole append is written. It is set before anything
-        changes, so after any failure or signal handler's error, also during an undo, the undo can be done or
-        repeated.
+        """The state before an append, kept until the whole append is written. This is set before anything
+        changes, so that the undo can be done, or repeated, after any failure or signal handler's error, even
+        one during an undo.
         """
         self.follows = False
         """Whether only a leader's batches are appended, because this replica does not lead."""
@@ -114,12 +114,12 @@ class LogWriter:
         self.term: LeaseTerm | None = None
         """The term of the lease by which the store leads, None without a lease."""
         self.save_epochs: Callable[[], None] | None = None
-        """Writes the file of leader epochs, which must have `epoch` before a batch has it; None if the file
-        has it.
+        """Writes the file of leader epochs, which must have `epoch` before a batch is written under it; None
+        once the file has `epoch`.
         """
         self.no_room: Callable[[OSError, int], object] = _ignored
-        """Called with the error and the bytes of each append that finds the disk full, with the append token
-        held.
+        """Called, with the append token held, for each append that finds the disk full: with the error, and
+        the append's bytes.
         """
         self.recent: RecentAppends | None = None
         """The leader's last appends, for its followers; None without any."""
@@ -130,9 +130,9 @@ class LogWriter:
         """Append all of the chunks, or none; return the first offset. Raises StorageError; the log is
         unchanged then.
 
-        With a `claim` the append is judged first, which raises the errors of `append_info.judge`. A repeated
-        append is not written; its first offset is that of the batches that it repeats. Raises
-        OffsetMismatchError if the log does not end at the expected offset.
+        With a `claim`, `append_info.judge` first decides whether the append is allowed, and its errors are
+        raised. A repeated append is not written; its first offset is that of the batches that it repeats.
+        Raises OffsetMismatchError if the log does not end at the expected offset.
         """
         segments = self.segments
         leads = not self.follows and self.term is None
@@ -158,9 +158,9 @@ class LogWriter:
         self._attempt(chunks)
 
     def write_as_follower(self, chunk: Encoded) -> None:
-        """Append batches as a leader wrote them, with its offsets and epochs, from any producers, markers
-        too. The caller has compared the offsets with the log's end. Raises StorageError, as `write`;
-        CorruptRecordError if a marker can't be read.
+        """Append batches as a leader wrote them, with its offsets and epochs; they may be from several
+        producers, and include markers. The caller has compared the offsets with the log's end. Raises
+        StorageError, as `write`; CorruptRecordError if a marker can't be read.
         """
         self.check()
         ids = chunk.batches["producer_id"]
@@ -206,8 +206,8 @@ class LogWriter:
             )
 
     def is_whole(self) -> bool:
-        """Return whether the log on disk ends at its last append. A failed append is undone now, if that is
-        pending and there is room again.
+        """Return whether the log on disk ends at its last append. If the undo of a failed append is pending,
+        it is tried first.
         """
         if self.pending_undo is not None:
             self.take_back()
@@ -325,8 +325,8 @@ class LogWriter:
 
     def leave_sealed(self, tail: NativeTail) -> None:
         """Continue in a new segment, because the active segment was sealed while another process may still
-        write to it [A3]. An empty segment gives its name to other files. Raises OSError; may be repeated
-        then.
+        write to it [A3]. If the active segment is empty, the new segment takes its name. Raises OSError; may
+        be repeated then.
         """
         segments, active = self.segments, self.segments.active
         segment = new_segment(self.pool, segments.directory, active.end.next_offset, self.config)
@@ -397,9 +397,9 @@ class LogWriter:
         self.take_back()
 
     def take_back(self) -> None:
-        """Undo an unfinished append, if there is one. If the disk has no room for the undo, it is tried again
-        before the next append; if the disk fails, the partition is fenced. An error of a signal handler is
-        raised; the next append, or view, then continues the undo.
+        """Undo an unfinished append, if there is one. If the disk has no room for the undo, the undo is tried
+        again before the next append; if the disk fails, the partition is fenced. An error of a signal handler
+        is raised; the next append, or view, then continues the undo.
         """
         # The undo in memory comes first, so that a failed append is never visible, whether the undo on disk
         # succeeds or not.
@@ -417,8 +417,8 @@ class LogWriter:
         self.pending_undo = None
 
     def recall(self, but: AtomicPublish | None = None) -> None:
-        """Undo an unfinished append in memory only, unless it belongs to `but`, which is just being finished.
-        May be repeated.
+        """Undo an unfinished append in memory only, unless it belongs to the publication `but`, which is just
+        being done. May be repeated.
         """
         undo = self.pending_undo
         if undo is None or (but is not None and undo.together is but):
@@ -449,7 +449,7 @@ class LogWriter:
             self.segments.active.rewind(mark)
 
     def _reopen(self, undo: AppendUndo, segment: Segment, mark: Mark) -> None:
-        """Continue in a segment that a roll had sealed. Raises OSError; the segment is as before then."""
+        """Make a segment that a roll sealed active again. Raises OSError; the segment is as before then."""
         segment.sealed = False
         segment.attach(None)
         try:

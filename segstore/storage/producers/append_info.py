@@ -1,9 +1,9 @@
 """Kafka's rules for an append by a producer with an id: its epoch, its sequences, its transaction. Also the
 rule for an append at one expected offset.
 
-The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo, for all batches of an append
-at once, whose sequences follow each other. The next batches of a known producer are mostly judged by C
-(`_native/claim.h`). Nothing is on disk.
+The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo, applied to all batches of an
+append at once; their sequences must be consecutive. The next batches of a known producer are mostly judged by
+C (`_native/claim.h`). Nothing is on disk.
 
 Threads: the holder of the partition's append token. An append is written right after it was judged, so if two
 threads send the same batch, one writes it, and the other gets its offset.
@@ -36,7 +36,7 @@ class ProducerAppendInfo:
     """The producer of an append. If the whole append was written before, `repeated` has the batches that it
     repeats.
 
-    `sequenced`: whether its sequences are judged (Kafka: AppendOrigin.CLIENT). `verified`: whether the
+    `sequenced`: whether the sequences are judged (Kafka: AppendOrigin.CLIENT). `verified`: whether the
     transaction coordinator knows that the partition is part of the producer's transaction (Kafka:
     VerificationGuard, KIP-890).
     """
@@ -147,7 +147,7 @@ def _sequences(chunks: Sequence[Encoded]) -> list[tuple[int, int]]:
 def _repeated(
     entry: ProducerEntry, template: Template, batches: list[tuple[int, int]]
 ) -> list[BatchMetadata]:
-    """Return the retained batches that these batches repeat; they do not follow the producer's last batch.
+    """Return the retained batches that `batches` repeat, which do not follow the producer's last batch.
     Raises OutOfOrderSequenceError, DuplicateSequenceError if some are not retained.
     """
     known = {(batch.first_sequence, batch.last_sequence): batch for batch in entry.batches}

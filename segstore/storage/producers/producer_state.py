@@ -46,8 +46,8 @@ _CRC_FROM = 6
 
 
 class SnapshotEntry(NamedTuple):
-    """One producer in a snapshot. -1 stands for none; `offset_delta` is the last less the first offset of its
-    last batch.
+    """One producer in a snapshot. -1 stands for none; `offset_delta` is the last offset minus the first
+    offset of its last batch.
     """
 
     producer_id: int
@@ -90,13 +90,13 @@ def parse_snapshot(data: bytes, where: str) -> list[SnapshotEntry]:
 # --- producer state ------------------------------------------------------------
 
 BATCHES_TO_RETAIN: int = lib.SEG_RETAINED
-"""The number of a producer's last batches that are kept, 5: a repeated batch is recognised by them."""
+"""The number of a producer's last batches that are kept, by which a repeated batch is recognised: 5."""
 
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 """Kafka's default for producer.id.expiration.ms."""
 
 SEQUENCES = 1 << 31
-"""The number of sequences: after the last, 2^31 - 1, a producer counts from 0 again."""
+"""The number of sequences. After the last, 2^31 - 1, a producer counts from 0 again."""
 
 _NO_OFFSET = -1
 
@@ -105,7 +105,7 @@ ReadControl = Callable[[int], tuple[int, int]]
 
 
 class BatchMetadata(NamedTuple):
-    """A data batch of a producer; `offset_delta` is the last less the first offset. Timestamp in ms."""
+    """A data batch of a producer; `offset_delta` is its last minus its first offset. Timestamp in ms."""
 
     last_sequence: int
     last_offset: int
@@ -239,7 +239,7 @@ class ProducerState:
         return format_snapshot(self.entries())
 
     def entries(self) -> list[SnapshotEntry]:
-        """Return the entries of a snapshot; each has the last of its producer's batches."""
+        """Return the entries of a snapshot; each has its producer's last batch."""
         none = BatchMetadata(NO_SEQUENCE, _NO_OFFSET, 0, NO_TIMESTAMP)
         saved = []
         for producer_id, e in self.producers.items():
@@ -297,8 +297,8 @@ class ProducerState:
         return aborted
 
     def save(self, producer_id: int) -> Saved:
-        """Return the state of a producer, by which `restore` undoes later batches, if they are all of this
-        producer.
+        """Return the state of a producer, by which `restore` undoes later batches if all of them are this
+        producer's.
         """
         return Saved(producer_id, self.find(producer_id), self.map_end_offset, self.max_producer_id)
 
@@ -337,7 +337,8 @@ class ProducerState:
         number.
 
         The last record's timestamp counts (Kafka: ProducerStateManager.isProducerExpired), or the clock at an
-        append of this process if that is later: so a producer that writes old records now is not forgotten.
+        append of this process if that is later, so that a producer that writes old records now is not
+        forgotten.
         """
         return int(lib.seg_producers_expire(self.c, max(now_ms - after_ms, -INT64_MAX)))
 

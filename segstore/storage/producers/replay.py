@@ -1,8 +1,8 @@
 """Replays a segment's batch headers into producer state, and writes the `.txnindex` files.
 
-On disk only `.txnindex` files change. A segment has none before its first abort. It is synced after its log,
-whose control batches are the authority; segstore's own readers never use this index, which is for brokers.
-Threads: the owner of the state calls `replay` and `take_in`; the holder of the partition's append token
+On disk only `.txnindex` files change. A segment has no such file before its first abort. The index is synced
+after its log, whose control batches are the authority. It is for brokers; segstore's own readers never use
+it. Threads: the owner of the state calls `replay` and `take_in`; the holder of the partition's append token
 changes index files; `mend` is called before the partition is used.
 """
 
@@ -130,7 +130,7 @@ def mend(
     synced: int,
 ) -> None:
     """Bring `state` to `end_offset`, the log's end, by replaying the segments. Rewrite transaction indexes
-    that are damaged, or that differ from a replayed segment. Raises OSError.
+    that are damaged, or that differ from the aborts found in a replayed segment. Raises OSError.
 
     `state_at(offset)` is the state in a snapshot at that offset or below. Entries of transactions whose
     markers lie below `synced` are on disk. A later entry that matches no transaction in the log may come from
@@ -174,7 +174,7 @@ def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) 
 
 def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
     """Return the entries of both lists, by last offset. If compaction, deletion or repair removed batches of
-    a transaction, the entry made from the log is incomplete, and the existing one stays.
+    a transaction, the entry made from the log is incomplete, and the existing entry stays.
     """
     kept = {txn.last_offset: txn for txn in held}
     for txn in found:

@@ -1,4 +1,4 @@
-"""The producers of a partition that is written: their state, and the `<offset>.snapshot` files.
+"""The producers of a partition in its writer's process: their state, and the `<offset>.snapshot` files.
 
 A snapshot is written at every roll and at a clean close, as in Kafka, so that an open replays only the
 headers after the newest snapshot. An unreadable snapshot is removed, because the log is the authority.
@@ -94,7 +94,7 @@ class Producers:
     # --- appends -------------------------------------------------------------------------
 
     def judge(self, claim: ProducerAppendInfo, chunks: Sequence[Encoded]) -> int | None:
-        """Return the first offset of the batches that an append repeats, else None; errors as
+        """Return the first offset of the batches that an append repeats, else None. Raises the errors of
         `append_info.judge`.
         """
         return judge(self.state, claim, chunks)
@@ -104,8 +104,8 @@ class Producers:
         return tuple(map(self.state.save, producer_ids))
 
     def take(self, batches: Any, marker: Marker | None = None) -> list[AbortedTxn]:
-        """Apply written batches (the memory of `seg_batch`) of one producer, with `marker` among them; return
-        the transactions that they abort.
+        """Apply written batches (the memory of `seg_batch`) of one producer; `marker` is the marker among
+        them, if there is one. Return the transactions that they abort.
         """
         ended = (-1, -1) if marker is None else (marker.kind, marker.coordinator_epoch)
         return self.state.update(batches, lambda _: ended, self._clock())
@@ -155,8 +155,8 @@ class Producers:
         self.state = state
 
     def ended_above(self, view: LogView, high_watermark: int) -> list[CompletedTxn]:
-        """Return the transactions whose markers are in `view` and not below the high watermark, by the log.
-        Any thread may call this. Raises OSError.
+        """Return the transactions whose markers in the log of `view` are not below the high watermark. Any
+        thread may call this. Raises OSError.
         """
         taken = [at for at in snapshots(self._files, self._directory) if at <= high_watermark]
         state = _newest(self._files, self._directory, taken)
@@ -168,7 +168,9 @@ class Producers:
     # --- the native tail -----------------------------------------------------------------
 
     def bind(self, tail: NativeTail) -> None:
-        """Give a tail the table of producers: C judges and applies the next batches of known producers."""
+        """Give a tail the table of producers, so that C judges and applies the next batches of known
+        producers.
+        """
         tail.c.producers = self.state.c
         tail.keep("producers", self.state.c)
 

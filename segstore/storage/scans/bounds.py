@@ -30,7 +30,7 @@ class Bounds(NamedTuple):
         return f"Bounds({shown})"
 
     def meet(self, other: Bounds) -> Bounds:
-        """Return the bounds of the records within both bounds (intersection)."""
+        """Return the intersection of both bounds."""
         both = self.partitions if other.partitions is None else other.partitions
         if self.partitions is not None and other.partitions is not None:
             both = self.partitions & other.partitions

@@ -21,7 +21,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 MOST_THREADS = 4
 AHEAD = 2
-"""Results that each thread may make before the oldest one is taken."""
+"""Results that each thread may make before the oldest result is taken."""
 
 
 class ScanThreads(Generic[R]):
@@ -65,7 +65,7 @@ class ScanThreads(Generic[R]):
         return box.pop()
 
     def leave(self) -> None:
-        """End the threads; work not begun is never done."""
+        """Stop the threads; work that was not begun is never done."""
         for each in self._workers:
             each.leave()
 

@@ -1,9 +1,9 @@
 """`DenseRange`: a range of offsets without a gap, known from the headers of its batches, which need not be
 read again.
 
-On disk: only reads. Threads: any; the remembered ranges of a segment are replaced in one assignment, and a
-concurrent assignment may lose one. Batches of a segment change only if a replica cuts off the last batches.
-So a range holds while its last batch is unchanged.
+On disk: only reads. Threads: any; the remembered ranges of a segment are replaced in one assignment, so that
+of two concurrent assignments one may lose a range. Batches of a segment change only if a replica cuts off the
+last batches. So a range stays valid while its last batch is unchanged.
 """
 
 from __future__ import annotations

@@ -53,7 +53,9 @@ WINDOW = 1 << 18
 _windows: list[Any] = []
 """Free buffers of WINDOW bytes. A call takes a buffer, and returns it at its end."""
 _LEAST_READ = 4096
-"""Least bytes of a read: a batch, or a few small ones. A piece's size is an estimate by the index."""
+"""Least bytes of a read, which hold a batch or a few small batches. A piece's size is an estimate by the
+index.
+"""
 _MOST_PLAIN = 64 << 20
 """Decompressed bytes after which a piece ends early."""
 _MOST_ROWS, _MOST_COUNTED = 1 << 20, 1 << 22
@@ -64,8 +66,8 @@ _MOST_HEADERS = 4096
 
 
 class PieceRead(NamedTuple):
-    """The rows of a piece up to `next_offset`. If that is below the piece's end, the next read continues
-    there; if it is the piece's start, the log ends there.
+    """The rows of a piece up to `next_offset`. If `next_offset` is below the piece's end, the next read
+    continues there; if it is the piece's start, the log ends there.
     """
 
     partition: int
@@ -74,8 +76,8 @@ class PieceRead(NamedTuple):
 
 
 class PieceReader:
-    """Reads the `columns` of records. `times`: batches without a timestamp from the first to the second value
-    (ms, both included) may be left out. `empty` allocates memory, like `numpy.empty`.
+    """Reads the `columns` of records. Batches that have no timestamp in the range `times` (first and last ms)
+    may be left out. `empty` allocates memory, like `numpy.empty`.
     """
 
     def __init__(
@@ -203,7 +205,7 @@ class _Making:
         return int(r.position) - begin
 
     def _take(self, fetched: FetchDataInfo) -> bool:
-        """Add the records of batches that were read; return False if the read ends within them."""
+        """Add the records of batches that were read; return False if not all of the batches were added."""
         segment, data, position, batches, _, _ = fetched
         whole = len(batches)
         wanted, batches = self._wanted(batches)
@@ -226,10 +228,9 @@ class _Making:
         self.at = max(self.at, min(offset, self._end))
 
     def _wanted(self, batches: NDArray[np.void]) -> tuple[NDArray[np.bool_], NDArray[np.void]]:
-        """Return a mask of the batches that are neither control batches nor aborted, and these batches.
-
-        The batches end before the first one whose transaction's outcome is unknown. Raises CorruptRecordError
-        if that is the very first one.
+        """Return a mask that selects the batches that are neither control batches nor aborted, and the
+        batches to which it applies: all batches before the first whose transaction has an unknown outcome.
+        Raises CorruptRecordError if that is the very first one.
         """
         aborted, view = self._reading.aborted, self._reading.view
         wanted = (batches["attributes"] & CONTROL_FLAG) == 0
@@ -258,7 +259,7 @@ class _Making:
             slot = view.slot(self.at)
 
     def _recall(self, segment: Segment, end: int, room: int) -> bool:
-        """Add at most `room` rows of a remembered range; return False without one."""
+        """Add at most `room` rows of a remembered range; return False if no range has the offset."""
         known = recall(segment, self.at, end)
         if known is None:
             return False
@@ -322,7 +323,7 @@ class _Making:
         return count > 0
 
     def _take_run(self, kind: int, run: NDArray[np.void], expected: int) -> bool:
-        """Add the records of adjacent batches of one kind; return False if the read ends within them."""
+        """Add the records of adjacent batches of one kind; return False if not all batches were added."""
         base, end = int(run["base_offset"][0]), min(int(run["last_offset"][-1]) + 1, self._end)
         if kind == _READ:
             self.at = max(self.at, base)  # no record lies between
@@ -336,7 +337,7 @@ class _Making:
 
 
 _LEFT_OUT, _DENSE, _READ = range(3)
-"""Kinds of batches: records left out, known by headers, or to be read."""
+"""Kinds of batches: their records are left out, are known by the headers, or must be read."""
 _FEW = 8
 """If more than one batch in this many must be read, it is faster to read all."""
 
@@ -349,7 +350,7 @@ def _runs(batches: NDArray[np.void], wanted: NDArray[np.bool_]) -> Iterator[tupl
         return
     bases, lasts, counts = batches["base_offset"], batches["last_offset"], batches["count"]
     new = batches["magic"] == MAGIC
-    # A plain batch's size limits its count, which was checked; a compressed batch may claim any count.
+    # The count of a plain batch was checked against its size; a compressed batch may claim any count.
     possible = ((batches["attributes"] & CODEC_MASK) == 0) | (counts <= _MOST_ROWS)
     kinds = np.where(new & possible & (counts == lasts - bases + 1), _DENSE, _READ)
     kinds[~wanted | (new & (counts == 0))] = _LEFT_OUT

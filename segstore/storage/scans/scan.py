@@ -27,8 +27,8 @@ AT_A_TIME = 1 << 20
 class Edge(Enum):
     """The ends of a log as bounds of a range; they are the defaults.
 
-    None is refused as a bound: `offset_for_time` returns None if no record is that late, and a caller who
-    passes it on must not get the whole log.
+    None is refused as a bound, because `offset_for_time` returns None if no record is that late, and a caller
+    who passes this None on must not get the whole log.
     """
 
     EARLIEST = "earliest"
@@ -109,7 +109,7 @@ class ScannedLog(Protocol):
         """Return the end of the log as readers see it."""
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record at or after a time, None without one."""
+        """Return the offset of the first record at or after a time, None if there is no such record."""
 
     def read(
         self, offset: int, max_bytes: int = ..., *, isolation_level: str = ..., check_crcs: bool = ...

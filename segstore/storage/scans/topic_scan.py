@@ -119,7 +119,7 @@ class TopicScan:
         thread; its result is yielded.
 
         A few threads read pieces of 8 MiB of the logs; a smaller scan has no threads. At most eight pieces
-        are in memory, and the caller's batches; a compressed piece may have 64 MiB, and one batch more. If
+        are in memory, besides the caller's batches; a compressed piece may take 64 MiB and one batch more. If
         only topic, partition, offset and timestamp_type are wanted, only headers of batches are read, except
         for batches with gaps and messages of magic 0 and 1, which are read whole.
         """

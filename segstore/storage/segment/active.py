@@ -1,7 +1,7 @@
 """The active segment of a partition: its log, offset index and time index while they are written.
 
-It decides which batches fit; `_native/active.c` writes batches and indexes them, for this object and for the
-log's tail. `storage/log/writer.py` appends to it, rolls, and undoes failed appends.
+`ActiveSegment` decides which batches fit; `_native/active.c` writes batches and indexes them, for this object
+and for the log's tail. `storage/log/writer.py` appends to it, rolls, and undoes failed appends.
 
 The end of the log is in one record, `end` (`_native/contract/active.h`: `seg_end`). The `ActiveSegment` owns
 this record; only `mark` copies it.
@@ -53,7 +53,7 @@ _record: Callable[[Any], Any] = partial(ffi.new, ffi.typeof("seg_end *"))
 
 class ChunkPart(NamedTuple):
     """Consecutive batches of a chunk: `n` from number `first` on, `size` bytes from byte `at` of the chunk
-    on. With a `stamp` of 0 ms or more they get LogAppendTime.
+    on. With a `stamp` of 0 ms or more the batches get it as LogAppendTime.
     """
 
     chunk: Encoded
@@ -70,7 +70,7 @@ class ChunkPart(NamedTuple):
 
     @property
     def headers(self) -> Any:
-        """Return a `seg_batch *` to the first header; valid while the chunk lives."""
+        """Return a `seg_batch *` to the first header; valid while the chunk exists."""
         return self.chunk.headers + self.first
 
     @property
@@ -161,8 +161,8 @@ class ActiveSegment:
         segment.attach((self._offsets, self._times), self.end)
 
     def _recall_largest(self, position: int) -> None:
-        """Set the largest timestamp of the batches from `position`, the last time index entry's batch, on;
-        and the timestamp of the first batch, which decides when a roll is due.
+        """Set the largest timestamp, by the batches from `position` on (the batch of the last time index
+        entry), and the first batch's timestamp, which decides when a roll is due.
         """
         state = self.end.state
         timestamp, offset = state.max_timestamp, state.max_timestamp_offset
@@ -241,8 +241,9 @@ class ActiveSegment:
         rolled_ms = self.end.rolled_ms
         if rolled_ms < 0:
             return False
-        # Kafka measures by record timestamps if there are any, else by the clock. In a LogAppendTime topic
-        # the clock is the records' timestamp, except in a follower, whose records have the leader's.
+        # Kafka measures a segment's age by record timestamps if there are any, else by the clock. In a
+        # LogAppendTime topic the clock is the records' timestamp, except in a follower, whose records have
+        # the leader's.
         latest = headers[0].max_timestamp
         if latest < 0 or (self._by_clock and not as_is):
             latest = clock()
@@ -260,8 +261,8 @@ class ActiveSegment:
         return now_ms - self._born_ms > self._most_ms
 
     def append(self, parts: Sequence[ChunkPart], judged: int, epoch: int, as_is: bool) -> int:
-        """Append as many leading parts as fit, by one system call; return their number. The caller knows from
-        `room` that the first `judged` parts fit. The batches get the next offsets and the leader epoch, or
+        """Append as many leading parts as fit, by one system call; return their number. `room` has told the
+        caller that the first `judged` parts fit. The batches get the next offsets and the leader epoch, or
         keep their own (`as_is`), and index entries are added.
 
         Raises OffsetsExhaustedError, InvalidArgumentError: nothing has changed then. Raises OSError: bytes
@@ -337,7 +338,7 @@ class ActiveSegment:
     # --- sealing -----------------------------------------------------------------------
 
     def trim(self) -> None:
-        """Add the closing time index entry and trim both index files, as Kafka does at a roll and at close.
+        """Add the closing time index entry and trim both index files (Kafka does so at a roll and at close).
         Raises OSError.
         """
         self._times.append(closing_entry(self.end.state, self.segment.base_offset))
@@ -345,7 +346,7 @@ class ActiveSegment:
         self._times.seal()
 
     def seal(self) -> None:
-        """Trim and seal the segment: it gets no more appends. Raises OSError."""
+        """Trim and seal the segment, which gets no more appends. Raises OSError."""
         self.trim()
         self.segment.size = self.end.position
         self.segment.sealed = True

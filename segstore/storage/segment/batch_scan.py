@@ -74,9 +74,9 @@ def walk(
     """Yield steps of whole batches from `position` to `end`, about `chunk` bytes each.
 
     No batch begins below offset `least` (-1: not known), or below the batch before it. With `sparse` only the
-    headers of large batches are read; steps with such headers have no data. `large`: the caller knows that
-    such batches come first. If the last step's `stop.position` is `end`, the whole range was read; else there
-    is no batch at that position, or it is cut off, or (with `check_crcs`) its CRC is wrong.
+    headers of large batches are read; steps with such headers have no data. With `large` the caller knows
+    that large batches come first. If the last step's `stop.position` is `end`, the whole range was read; else
+    there is no batch at that position, or it is cut off, or (with `check_crcs`) its CRC is wrong.
     """
     size = chunk
     if large:
@@ -106,8 +106,8 @@ def walk(
 
 
 def _headers_alone(files: Files, handle: Handle, position: int, end: int, least: int) -> ScanStep:
-    """Return up to AT_A_TIME batches' headers, each read by itself; the step ends early at bytes that are no
-    header.
+    """Return a step with up to AT_A_TIME headers, each read by itself. The step ends early at bytes that are
+    no header.
     """
     room = min(AT_A_TIME, (end - position) // LARGE + 1)
     out = ffi.new("seg_batch[]", room)
@@ -152,7 +152,7 @@ def walk_past_damage(
     chunk: int = CHUNK,
 ) -> Iterator[ScanStep]:
     """Yield steps over a file from byte `start` on, whose batches may be damaged anywhere; `walk` explains
-    `sparse` and `chunk`. If a step does not begin at the stop of the step before, damage lies between.
+    `sparse` and `chunk`. If a step does not begin where the step before stopped, damage lies between both.
     """
     position, least = start, 0
     while position < end:

@@ -3,7 +3,7 @@ the tails of followers in its own directory (`_native/hand_over.c`). A disk that
 thread.
 
 On disk it writes bytes of active segments, each after the end of a log whose native tail is open. Threads:
-`job` is called by the Python thread that serves the directory; `end` by any thread.
+the Python thread that serves the directory calls `job`; any thread may call `end`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class DiskThread:
         self._over = False
 
     def job(self) -> Any:
-        """Return a job (`seg_job`), which lets a follower's tail be written by this thread; None without a
-        thread or memory for it.
+        """Return a job (`seg_job`), by which this thread writes a follower's tail; None if there is no
+        thread, or no memory for the job.
         """
         if self._thread is None and not self._over:
             started = lib.seg_disk_thread_start()

@@ -81,7 +81,9 @@ def _from_files(segment: Indexed) -> Indexes | None:
 
 
 def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex) -> bool:
-    """Return whether every entry's batch still exists, and no batch after the last entry lacks an entry."""
+    """Return whether every entry's batch still exists, and no entry is missing for the batches after the last
+    entry.
+    """
     last, position = offsets.entry(-1) if offsets.entries else (-1, 0)
     end = last  # relative offset of the last batch
     builder = IndexBuilder(segment.base_offset, segment.interval)
@@ -89,7 +91,7 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
         segment.pool.files, segment.handle, position, segment.size, check_crcs=False, chunk=_TAIL
     ):
         if not step.headers and step.stop.status == lib.SEG_SHORT:
-            continue  # a batch that is larger than a step comes whole in the next step
+            continue  # the next step will have a batch that is larger than this step
         if not step.headers:
             return last < 0  # the entry points to damage, which a read will report
         headers = step.c
@@ -108,9 +110,9 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
 
 
 def is_of_entry(header: Any, last_offset: int) -> bool:
-    """Return whether a header (`seg_batch *`) can be the one that an offset index entry points to. A batch of
-    magic 2 ends at the entry's offset. For messages of magic 0 and 1 brokers made one entry for a whole
-    append: the entry points to the first message, and has the offset of the last message.
+    """Return whether a header (`seg_batch *`) can be the one that an offset index entry points to. For magic
+    2 the batch must end at the entry's offset. For messages of magic 0 and 1 brokers made one entry for a
+    whole append: the entry points to the first message, and has the offset of the last message.
     """
     return bool(
         header.last_offset == last_offset or (header.magic != MAGIC and header.last_offset < last_offset)
@@ -118,8 +120,9 @@ def is_of_entry(header: Any, last_offset: int) -> bool:
 
 
 def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:
-    """Return whether the batch that holds this relative offset has that largest timestamp, and ends at the
-    offset; True if damage hides the batch. A power cut may leave half of an entry.
+    """Return whether a time index entry is right: the batch that holds its relative offset ends there, and
+    has its timestamp as the largest. Return True if damage hides the batch. A power cut may leave half of an
+    entry.
     """
     hint = offsets.lookup(relative)
     position, target = hint[1] if hint else 0, segment.base_offset + relative

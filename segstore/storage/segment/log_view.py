@@ -35,7 +35,7 @@ class LogView(_Fields):
     """The segment that the last transfer from this view has used (`storage.transfer.short_way`)."""
 
     at_once: Any = None
-    """The same for a view that C's appends extend: `seg_transfer` reads this attribute."""
+    """The same for a view that C's appends extend; `seg_transfer` reads this attribute."""
 
     def check(self, offset: int, where: str) -> None:
         """Raise OffsetOutOfRangeError if `offset` is not in [start, end]."""
@@ -60,7 +60,7 @@ class LogView(_Fields):
         return self.segments[slot].final_size, min(self.bases[slot + 1], self.end_offset)
 
     def lacks(self, earlier: LogView | None) -> bool:
-        """Return whether this view has lost segments of an earlier view."""
+        """Return whether this view lacks segments that an earlier view has."""
         return earlier is not None and not set(earlier.bases) <= set(self.bases)
 
     def end_of(self, slot: int) -> int:
@@ -70,8 +70,8 @@ class LogView(_Fields):
 
 class AtomicPublish:
     """Marks views of several partitions that become visible at once. When `done` is set, all threads see the
-    new views. The records written for them can't be undone from then on. `partitions` has the `Visible` of
-    each partition with a new view.
+    new views. From then on the records that were written for these views can't be undone. `partitions` has
+    the `Visible` of each partition with a new view.
     """
 
     __slots__ = ("done", "partitions")

@@ -1,9 +1,9 @@
 """The native tail of a log: the state by which C appends in one call (docs/engine.md; `_native/append.c`).
 
 A partition has one tail for as long as it is open. While the tail is open, C appends; `pause` stops new
-appends, and any thread may call it. The holder of the partition's append token, which has paused the tail,
-changes its fields, binds it to another segment, and opens it again. C's appends are in the log, indexed and
-published, and readers of this process see them (`Visible`).
+appends, and any thread may call it. The holder of the partition's append token pauses the tail; it may then
+change the tail's fields, bind the tail to another segment, and open the tail again. C's appends are in the
+log, indexed and published, and readers of this process see them (`Visible`).
 """
 
 from __future__ import annotations
@@ -91,9 +91,7 @@ class NativeTail:
     # --- by the holder of the append token, while the tail is paused ----------------------
 
     def keep(self, what: str, owner: Any) -> None:
-        """Keep an object alive to whose memory the struct points, in place of the last object with this
-        name.
-        """
+        """Keep alive an object to whose memory `c` points, in place of the last object with this name."""
         self._owners[what] = owner
 
     def is_bound_to(self, handle: Handle) -> bool:
@@ -141,7 +139,7 @@ class NativeTail:
             self.c.followers[number] = follower.c
 
     def share(self, share: Any, owner: object) -> None:
-        """Append to a log that other processes append to, too: `share` is a `seg_share *`, whose memory
+        """Append to a log that is shared with other processes. `share` is a `seg_share *`, whose memory
         `owner` keeps alive.
         """
         self.c.share = share
@@ -214,7 +212,7 @@ class NativeTail:
 
     @property
     def sync_failure(self) -> int:
-        """Return the errno of a failed sync, also of another process; 0: none."""
+        """Return the errno of a failed sync, also of another process, 0 if none has failed."""
         share = self.c.share
         return int(self.failure[0] or (share.log.failed if share else 0))
 
@@ -243,8 +241,8 @@ class NativeTail:
         return bool(epoch < self.c.fenced_below)
 
     def let_go(self) -> None:
-        """Pause the tail, and release its file. A thread of another directory that still appends, or a sync
-        that is under way, is not waited for: the file stays open until it is done.
+        """Pause the tail, and release its file. If a thread of another directory may still append, or a sync
+        is under way, do not wait for either; the file stays open until both are done.
         """
         if self._has_quit or self.by_thread or self.c.hands_over:
             self.quit()
@@ -254,12 +252,12 @@ class NativeTail:
             self._let_go_of(handle)
 
     def look(self, position: int, shown: int, seen: int) -> None:
-        """Set the end that readers see, unless C sets it (`seg_tail_look`)."""
+        """Set the end that readers see, unless C sets that end itself (`seg_tail_look`)."""
         _until_done(lib.seg_tail_look, self.c, position, shown, seen)
 
     def show(self, high_watermark: int) -> bool:
-        """Show and publish the log up to a high watermark; return False if the tail is paused, or shows
-        more.
+        """Show and publish the log up to a high watermark; return False if the tail is paused, or already
+        shows a higher offset.
         """
         return bool(_until_done(lib.seg_tail_show, self.c, high_watermark))
 

@@ -59,7 +59,9 @@ class Segment:
         self.writable, self.sealed, self.interval = writable, sealed, interval
         self.visible = names.MAX_OFFSET
         self.may_be_old = False
-        """Whether the log may have messages of magic 0 or 1: segstore writes none, brokers have."""
+        """Whether the log may have messages of magic 0 or 1, which brokers have written, but segstore never
+        writes.
+        """
         self.number = next(_numbers)
         """A number that no other segment of this process has; it is the key of cached facts about the log's
         bytes.
@@ -178,8 +180,7 @@ class Segment:
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Return the offset index and the time index, which are the writer's or are loaded from their files.
-        """
+        """Return the offset index and the time index: the writer's, or those loaded from the files."""
         found = self._indexes
         if found is None:
             with self._loading:
@@ -257,8 +258,8 @@ class Segment:
             raise CorruptRecordError(self.path, bad, target, BAD[lib.SEG_BAD_CRC], back)
 
     def _first_damage(self, start: int, position: int) -> tuple[int, int]:
-        """Return the position of the first batch from byte `start` to `position` that fails its CRC, else
-        `position`; and the least offset that a batch there may have.
+        """Return the position of the first batch from byte `start` to `position` that fails its CRC, or
+        `position` if all pass; and the least offset that a batch at the returned position may have.
         """
         at, least = start, self.base_offset
         for step in walk(self.pool.files, self.handle, start, position, check_crcs=True):
@@ -267,8 +268,8 @@ class Segment:
         return at, least
 
     def header_at(self, position: int, end: int, out: Any) -> int | None:
-        """Put the header of the batch at `position` into `out`; return its last offset, None if there is no
-        batch. For a wrapper of messages the base offset is read from its first message.
+        """Put the header of the batch at `position` into `out`; return the batch's last offset, None if there
+        is no batch. For a wrapper of messages the base offset is read from its first message.
         """
         if self._seek(self.handle, position, end, 0, out) != 1:
             return None
@@ -299,8 +300,8 @@ class Segment:
             raise StorageError(-code, os.strerror(-code), self.path)
 
     def last_offset_before(self, position: int) -> int:
-        """Return the last offset of the batches below a position; the base offset less one without a
-        batch.
+        """Return the last offset of the batches below a position; if there is none, the base offset minus
+        one.
         """
         end = self.base_offset
         for step in walk(self.pool.files, self.handle, 0, position, check_crcs=False):
@@ -308,8 +309,8 @@ class Segment:
         return end - 1
 
     def largest_timestamp(self, end: int, below: int) -> int | None:
-        """Return the largest timestamp (ms) of the batches below byte `end` and offset `below`, -1 without
-        any; None if damage may hide it.
+        """Return the largest timestamp (ms) of the batches below byte `end` and offset `below`, -1 if no
+        batch has a timestamp, None if damage may hide the largest.
         """
         if self._largest is not None:
             return self._largest
@@ -327,7 +328,7 @@ class Segment:
             return None
         if self.sealed:
             if largest > last and self.indexes[1].entries and self.indexes[1].entry(-1)[0] < largest:
-                self.distrust()  # sealing adds the largest to the index, so it was cut
+                self.distrust()  # sealing adds the largest: the index was cut
             self._largest = largest
         return largest
 

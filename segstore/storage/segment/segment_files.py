@@ -1,12 +1,12 @@
-"""The files of a partition's segments: they are found, created and removed, and left-overs of crashes are
-cleared.
+"""The files of a partition's segments: they are found, created and removed here, and files that crashes have
+left are cleared.
 
 On disk `.cleaned` and `.tmp` files and orphaned indexes are removed, and `.swap` files are renamed into
 place. The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewritten segment is
-`.cleaned` until it is whole, and `.swap` while it replaces older segments. It gets the plain name when these
-are gone, its log as the first file. So a `.cleaned` file is removed, with every `.swap` file at or above its
-base offset (the originals are all still there), and a swap without `.cleaned` files is finished. Each step
-may be repeated after another crash, and is synced before the next.
+`.cleaned` until it is whole, and `.swap` while it replaces older segments. When the older segments are gone,
+its files get their plain names, the log first. So a `.cleaned` file is removed, with every `.swap` file at or
+above its base offset (the originals are all still there), and a swap without `.cleaned` files is finished.
+Each step may be repeated after another crash, and is synced before the next step.
 
 Threads: one, before the partition is used. A process that only reads the directory calls only
 `list_segments`.
@@ -166,7 +166,7 @@ def make_files(segment: Segment) -> None:
 
 
 def remove_segment(segment: Segment) -> None:
-    """Remove a segment's files, and left-overs of an earlier try. Raises OSError."""
+    """Remove a segment's files, and files that an earlier try has left. Raises OSError."""
     bury_segment(segment, 0)
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
@@ -200,8 +200,8 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
 
 def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
     """Copy files that are hard links, before they are written: those of a partition's last segment, or of
-    `every` segment if recovery may cut them. A file that was adopted from the inbox may have another link
-    there. Raises OSError.
+    `every` segment if recovery may cut them. A file whose other link is a staged file of the inbox is not
+    copied, because its adoption will remove that link. Raises OSError.
     """
     found = scan_directory(files, directory)
     bases = _logs(found)

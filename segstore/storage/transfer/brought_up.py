@@ -19,9 +19,9 @@ from segstore.storage.segment.segment import Segment
 
 def as_sent(segment: Segment, handle: Handle, found: Any, most: int, files: Files) -> tuple[Handle, bool]:
     """Return the file from which a stretch (`found`, a `seg_found *`) of a segment's log is sent, and whether
-    it is the log's file. If it is not, `found` is changed to the place of the converted batches; they end
-    with the batch that makes them `most` bytes or more. Raises OSError; CorruptRecordError if the first batch
-    is damaged.
+    that is the log's file. If the batches are converted, `found` is changed to their place; the last is the
+    batch that makes them `most` bytes or more. Raises OSError; CorruptRecordError if the first batch is
+    damaged.
     """
     if not segment.may_be_old or not files.attributes(handle, found.position, found.stop) & lib.SEG_OLD:
         return handle, True

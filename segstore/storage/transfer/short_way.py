@@ -1,7 +1,7 @@
 """The fast path of a transfer: the look-up and one sendfile(2) in one native call.
 
-If a view has sent before, `seg_transfer` makes that call, from a `Sendable` of the view; else `send_at_once`
-makes it, and leaves a `Sendable`.
+If a transfer from the view was made before, the C function `seg_transfer` makes that call, by the `Sendable`
+that the view has; else `send_at_once` makes the call, and stores a `Sendable` in the view.
 
 The slow path, `transfer`, is for these cases: a file that is not open, or an index that is not loaded; a log
 that may have messages of magic 0 or 1, which are converted; a stretch that may continue in another segment; a
@@ -84,7 +84,9 @@ def go_on(
 
 
 def _leave(error: OSError, handle: Handle, fd: int, files: Files) -> None:
-    """Leave a sink that would block to the slow path; raise other errors of sendfile(2)."""
+    """Ignore the error of a sink that would block, so that the slow path sends; raise other errors of
+    sendfile(2).
+    """
     if not isinstance(error, InterruptedError | BlockingIOError):
         raise sending_error(error, handle, _BY, fd, files) from error
 
@@ -127,7 +129,7 @@ def _sendable(view: LogView, offset: int, context: StoreContext, views: Visible 
 
 
 def _is_plain(files: Files) -> bool:
-    """Return whether `files` has no `send_stretch` of its own, which C's call would skip."""
+    """Return whether `files` has no `send_stretch` of its own, which a call by C would bypass."""
     return type(files).send_stretch is SendfileCalls.send_stretch
 
 

@@ -39,8 +39,8 @@ class StoredBatches(NamedTuple):
 
 
 class Stretch:
-    """Bytes of a file that hold whole batches. `len()` is the number of bytes, `position` the place of the
-    first, and `next_offset` the offset to continue from. `high_watermark`, `last_stable_offset` and
+    """Bytes of a file that hold whole batches. `len()` is the number of bytes, `position` the position of the
+    first byte, and `next_offset` the offset to continue from. `high_watermark`, `last_stable_offset` and
     `log_start_offset` are those at the time of the search. `aborted` lists the aborted transactions that its
     batches may belong to, as (producer id, first offset), if the stretch was found for `read_committed`; else
     it is None.

@@ -84,7 +84,7 @@ def without_sigpipe() -> Iterator[None]:
 
 _FOUND, _SEGMENT = ffi.typeof("seg_found *"), ffi.typeof("seg_segment *")
 _NOT_HERE = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOPROTOOPT})
-"""Errors of making a sender on a system that lacks, or forbids, a call of its method."""
+"""Errors that making a sender raises if the system lacks, or forbids, a call of its method."""
 
 
 def transfer(
@@ -93,9 +93,9 @@ def transfer(
     """Send batches from the one that holds `offset` on, up to `max_bytes`, and at least one batch if there is
     any; return (bytes, next offset).
 
-    A full sink is waited for, so that it always gets whole batches. Raises InvalidArgumentError if the method
-    can't serve the sink; SinkError; StorageError of a segment's file. Raises OSError and CorruptRecordError;
-    nothing was sent then.
+    If the sink is full, the call waits, so that the sink always gets whole batches. Raises
+    InvalidArgumentError if the method can't serve the sink; SinkError; StorageError of a segment's file.
+    Raises OSError and CorruptRecordError; nothing was sent then.
     """
     if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # Python ignores SIGPIPE by default
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
@@ -155,8 +155,8 @@ def find(
     view: LogView, slot: int, limit: int, offset: int, most: int, files: Files, gaps: MayBeMissing, found: Any
 ) -> tuple[Handle, bool] | None:
     """Put the next batches of segment `slot`, below offset `limit`, into `found` (`seg_found *`). Return the
-    file that has them, and whether it is the segment's log (`brought_up.as_sent`); None if the segment has no
-    such batches. Raises OSError, CorruptRecordError.
+    file that has these batches, and whether that is the segment's log (`brought_up.as_sent`); None if the
+    segment has no such batches. Raises OSError, CorruptRecordError.
     """
     segment, end = view.segments[slot], view.end_of(slot)
     handle = segment.handle
