@@ -83,8 +83,8 @@ memory.
 
 
 def descriptors() -> Any:
-    """Return a slot for two open descriptors, each -1 at first. C opens files into it, and closes them with
-    the slot's last reference: if Python code opened and closed them, an interrupt could leave a descriptor
+    """Return a slot for two open descriptors, each -1 at first. C opens files into the slot, and closes them
+    with the slot's last reference, because an interrupt of Python code that does so could leave a descriptor
     open for ever.
     """
     return ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)

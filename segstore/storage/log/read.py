@@ -76,10 +76,10 @@ def forgets(before: TopicInfo, after: TopicInfo) -> bool:
 
 
 def remembering(before: TopicInfo, after: TopicInfo, held: Mapping[int, tuple[LogView, int]]) -> TopicInfo:
-    """Return a topic's settings `after`, with the offset of each partition below which compaction under the
-    settings `before` may have left gaps, since the cleaner's checkpoint lacks compactions that were stopped.
-    `held` has views and recovery points of partitions in which no compaction begins any more; a partition
-    that is not in `held` may have gaps anywhere.
+    """Return a topic's settings `after`, extended by an offset for each partition, below which compaction
+    under the settings `before` may have left gaps. The cleaner's checkpoint does not tell this, because it
+    lacks compactions that were stopped. `held` has views and recovery points of partitions in which no
+    compaction begins any more; a partition that is not in `held` may have gaps anywhere.
 
     The cleaner skips the active segment, and records that are not synced, so gaps lie below both. This does
     not hold for a broker's log, which may be a replica of a compacted log.

@@ -30,7 +30,7 @@ _REFRESH_INDEX = 1 << 20  # bytes that the active log may grow before its index 
 
 
 class PublishedLog(Protocol):
-    """The facts about a log that a store's reader has from elsewhere than the log's files."""
+    """The facts about a log that a store's reader does not find in the log's own files."""
 
     def ends(self) -> Ends | None:
         """Return the published ends; None if the log has no valid ones."""

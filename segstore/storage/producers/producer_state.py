@@ -344,7 +344,9 @@ class ProducerState:
 
 
 def _checked(code: int) -> int:
-    """Return the code of a function of the table. Raises MemoryError: later batches were not applied."""
+    """Return the code of a function of the table. Raises MemoryError if memory was lacking; the remaining
+    batches were not applied then.
+    """
     if code < _NO_OFFSET:
         raise MemoryError("no memory for another producer")
     return code
