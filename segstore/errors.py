@@ -870,7 +870,7 @@ class StaleBrokerEpochError(SegstoreError):
 
 
 class DuplicateBrokerRegistrationError(SegstoreError):
-    """A broker id is in use: its last incarnation has a valid session."""
+    """A broker id is in use, because its last incarnation has a valid session."""
 
 
 class ElectionNotNeededError(RetriableError):

@@ -61,7 +61,8 @@ class Logger:
         """Return whether messages of this level are logged, without the lock that
         `logging.Logger.isEnabledFor` takes.
         """
-        # An interrupt in the application's own call, for example by asyncio, may leave that lock taken.
+        # An interrupt in the application's own call, for example by asyncio, may leave the lock of `logging`
+        # taken.
         logger = self._logger
         return not logger.disabled and logger.manager.disable < level and level >= logger.getEffectiveLevel()
 

@@ -74,7 +74,7 @@ def duration(default: float, doc: str, *, forever: bool = False) -> Any:
 
 
 def function(doc: str) -> Any:
-    """Return a field for a callable, or None."""
+    """Return a field for a callable; None is allowed too."""
 
     def read(value: Any) -> Any:
         if value is not None and not callable(value):

@@ -94,7 +94,7 @@ def _batch_at(segments: list[Segment], offset: int) -> Any:
     """
     slot = max(bisect.bisect_right(segments, offset, key=attrgetter("base_offset")) - 1, 0)
     segment, header = segments[slot], ffi.new("seg_batch *")
-    if not slot:  # often the first header is enough: no index is read
+    if not slot:  # often the first header is enough, and no index is read
         last = segment.header_at(0, segment.size, header)
         if last is not None and last >= offset:
             return header

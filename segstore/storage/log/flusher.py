@@ -235,7 +235,7 @@ class Flusher:
             raise OSError(-code, os.strerror(-code), handle.path)
 
     def _sync_aborts(self, segment: Segment) -> None:
-        segment.unsynced_aborts = False  # reset first: aborts during this sync need another
+        segment.unsynced_aborts = False  # reset first, as aborts in this sync need another
         try:
             with (
                 suppress(FileNotFoundError),  # the abort was undone, or the segment was deleted
