@@ -130,8 +130,8 @@ REFUSED: dict[str, str] = {
     ),
     "metric_reporters": "metrics() gives them whenever they are asked for",
 }
-"""Settings that producers and consumers both refuse, with the reason. They are not ignored, because the
-program would then not behave as they ask.
+"""Settings that producers and consumers both refuse, with the reason. If these settings were ignored, a
+program would behave differently from its settings.
 """
 IGNORED: dict[str, str] = {
     "bootstrap_timeout_ms": NO_NETWORK,

@@ -24,8 +24,8 @@ ALL = Acks()
 
 
 class Acknowledger(Protocol):
-    """The other replicas of a partition, as its appends see them. The caller of these methods holds no lock
-    of the partition.
+    """The other replicas of a partition, for which its appends may have to wait. The caller of these methods
+    holds no lock of the partition.
     """
 
     def check(self, acks: int) -> None:
