@@ -6,8 +6,8 @@ Byte strings are `bytes`, times int64 ms since the epoch (UTC), offsets int64.
 
 `import segstore` imports only the errors. The first use of another public name, as an attribute or by `from
 segstore import open`, imports the engine. The first call that makes columns imports NumPy
-(`segstore.arrays`). A process that will leave its file system (chroot) must import NumPy and use the names it
-needs before.
+(`segstore.arrays`). A process that is going to leave its file system (chroot) must first import NumPy and use
+the names that it needs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """NumPy, imported when the first array is made. It touches no files.
 
 A process that appends, reads records one at a time, or answers a client makes no array, and runs without
-NumPy, whose import takes three times as long as that of segstore without it.
+NumPy, whose import takes three times as long as the import of segstore without NumPy.
 
 Threads: any. The import runs in a thread of its own (`first_use`).
 """
@@ -33,7 +33,9 @@ __all__ = ["is_array", "is_numpy_bool", "np"]
 
 
 def is_array(value: object) -> TypeIs[np.ndarray[Any, Any]]:
-    """Return whether a value is an array, without importing NumPy: no array exists before its import."""
+    """Return whether a value is an array, without importing NumPy, because no array exists before NumPy is
+    imported.
+    """
     return "numpy" in sys.modules and isinstance(value, np.ndarray)
 
 

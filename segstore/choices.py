@@ -14,18 +14,19 @@ ON_BAD = ("error", "null", "column")
 """Treatments of a value that can't be decoded."""
 
 ASYNC, SYNC = "async", "sync"
-"""Acknowledgement of a primary: after its own write, or after its standby's write too."""
+"""The times at which a primary acknowledges an append: after its own write, or after its standby's write too.
+"""
 
 DEAD, REACHABLE = "dead", "reachable"
 """Words for the state of the primary, given with the promotion of a standby."""
 
 KEEP, REPLACE, DELETE, CUT = "keep", "replace", "delete", "cut"
-"""Words for the copy of a topic that its source has deleted, and perhaps created again: KEEP, REPLACE or
-DELETE it; and for open transactions at the end of a mirror: CUT or KEEP them.
+"""Words that say what to do with the copy of a topic that the source has deleted, and perhaps created again
+(KEEP, REPLACE or DELETE it), and with open transactions at the end of a mirror (CUT or KEEP them).
 """
 
 MIRRORED = ("uncommitted", "committed")
-"""The records of its source that a mirror copies."""
+"""Words for the records of its source that a mirror copies."""
 
 DEFAULT = "<default>"
 """Stands for all users or client ids without a quota of their own (Kafka: ConfigEntityName.Default)."""

@@ -14,7 +14,7 @@ class _Closable(Protocol):
 
 
 class Closing:
-    """Base of classes with `close`: `with` closes them."""
+    """Base of classes with `close`, which the end of a `with` block calls."""
 
     __slots__ = ()
 

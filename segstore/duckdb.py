@@ -32,9 +32,9 @@ def attach(
     check_crcs: bool = True,
 ) -> list[str]:
     """Make a view of each topic in a DuckDB connection (the module `duckdb` stands for its default
-    connection); return the names of the views. Each query reads the topic's records at that time; a directory
-    is opened for each query, read-only, also beside a writer. Attach again for topics created later: existing
-    views are replaced.
+    connection); return the names of the views. Each query reads the records that the topic has at that time;
+    if a directory was given, each query opens it read-only, also beside a writer. To get topics that are
+    created later, attach again; existing views are replaced.
 
     `topics` are the topics to attach, or a dict of topics by view: {"arrivals": "flights-2"}. By default
     these are all topics under their own names (SQL has names with "." or "-" in double quotes), except
@@ -44,8 +44,8 @@ def attach(
     with the keywords `values`, `value_schema`, `on_bad` and `value_prefix`. `isolation_level` and
     `check_crcs` are for all topics.
 
-    The views are temporary: a database file is not changed, so that read-only databases can have them too.
-    Like other temporary views, they are not visible in a cursor of the connection: attach to the cursor.
+    The views are temporary, so a database file is not changed, and read-only databases can have views too.
+    Like other temporary views, they are not visible in a cursor of the connection, so attach to the cursor.
 
     Raises MissingPackageError without duckdb and pyarrow, or with a DuckDB before 1.4.2;
     UnknownTopicOrPartitionError; InvalidArgumentError for the name of an existing table, or two topics whose

@@ -503,8 +503,8 @@ class StoreClosedError(SegstoreError):
 
 class UnwrittenRecordsError(SegstoreError):
     """A store was closed before all records of its producers were written. `records` is the number of
-    unwritten records, `partitions` has it by (topic, partition), and `__cause__` is the last error, if there
-    was one.
+    unwritten records, `partitions` has the number for each (topic, partition), and `__cause__` is the last
+    error, if there was one.
     """
 
     def __init__(self, path: str, partitions: Mapping[tuple[str, int], int], reason: object = None) -> None:
@@ -727,7 +727,7 @@ class FencedStateEpochError(SegstoreError):
 
 
 class WakeupError(SegstoreError):
-    """A call of `wakeup` has ended a poll."""
+    """A call of `wakeup` has interrupted a poll."""
 
 
 class InconsistentGroupProtocolError(SegstoreError):
@@ -798,8 +798,8 @@ class FencedLeaderEpochError(RetriableError):
 
 
 class UnknownLeaderEpochError(RetriableError):
-    """A request carries a higher leader epoch than this replica knows, or comes from a replica not yet known
-    here: repeat it.
+    """A request carries a higher leader epoch than this replica knows, or comes from a replica that is not
+    known here yet. Repeat the request.
     """
 
 
@@ -819,7 +819,7 @@ class QuorumLostError(SegstoreError):
 
 class NoSoundReplicaError(SegstoreError):
     """Replicas are damaged, and no other in-sync replica has the same records undamaged, so these partitions
-    were not changed. `offsets` has the begin of the damage in each replica, by (topic, partition). `healed`
+    were not changed. `offsets` has the first damaged offset of each replica, by (topic, partition). `healed`
     are the repairs of other partitions.
     """
 
@@ -870,7 +870,7 @@ class StaleBrokerEpochError(SegstoreError):
 
 
 class DuplicateBrokerRegistrationError(SegstoreError):
-    """A broker id is in use: its last incarnation has a valid session."""
+    """A broker id is in use, because its last incarnation has a valid session."""
 
 
 class ElectionNotNeededError(RetriableError):
@@ -901,8 +901,8 @@ class NoReassignmentInProgressError(SegstoreError):
 
 
 class DisconnectedError(RetriableError, ConnectionError):
-    """A broker can't be reached, or its connection has ended before the answer; the outcome of the request is
-    unknown (Kafka: DisconnectException).
+    """A broker can't be reached, or the connection was closed before the answer came; the outcome of the
+    request is unknown (Kafka: DisconnectException).
     """
 
 
@@ -1003,7 +1003,8 @@ def copy_of(error: _Error, depth: int = 8) -> _Error:
     can be stored in an object, and raised more than once. An error that can't be copied is returned itself.
     """
     # A traceback refers to frames, a frame to its variables and callers, and thus mostly to the object that
-    # stores the error: only the garbage collector would free them. And each raise makes a traceback longer.
+    # stores the error, so that only the garbage collector would free them. And each raise makes a traceback
+    # longer.
     try:
         made = copy.copy(error)
     except Exception:  # its class has a constructor that does not accept `args`

@@ -20,14 +20,14 @@ _IMPORT = sys.modules["_frozen_importlib"]._find_and_load.__code__
 """CPython's function that holds a module's lock during its import."""
 _one_at_a_time = RLock()
 """The lock of all imports. CPython locks `a.b` before its parent `a`, and a package that imports its own
-modules locks `a` first: of two threads that import both, one gets a deadlock error.
+modules locks `a` first. If two threads import both at once, one of them gets a deadlock error.
 
-A fork waits for it: otherwise the child would have half a module, and a lock whose thread it lacks. It is an
-RLock, since a module may fork during its import.
+A fork waits for this lock, because otherwise the child would have half a module, and a lock whose owner is a
+thread that the child lacks. It is an RLock, since a module may fork during its import.
 """
 _PATIENCE = 5.0
-"""In seconds: the longest delay of a fork by an import. The import may need a lock that the fork has
-taken.
+"""The longest time in seconds that a fork waits for an import, which itself may be waiting for a lock that
+the fork has taken.
 """
 _NONE: AbstractContextManager[object] = nullcontext()
 
@@ -35,13 +35,14 @@ _NONE: AbstractContextManager[object] = nullcontext()
 def import_apart(name: str) -> ModuleType:
     """Import a module in a thread of its own, in which no signal handler runs.
 
-    NumPy can't be imported again after Ctrl-C ended its import, and a handler would see half-imported
-    modules. An exception of a handler is raised after the import has ended.
+    NumPy can't be imported again after Ctrl-C interrupted its import, and a handler would see half-imported
+    modules. An exception of a handler is raised once the import is done.
     """
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         return module
-    # Another thread may need the module that is being imported here, while this one waits for that thread.
+    # The caller is itself part of an import. A new thread would wait for that module's lock, while the caller
+    # waits for the new thread.
     if _is_importing(sys._getframe(1)):
         return import_module(name)
     under_way = Lock()
@@ -58,7 +59,8 @@ def import_apart(name: str) -> ModuleType:
 
 
 def _undisturbed(name: str) -> ModuleType:
-    # A finalizer in this thread could wait for a lock of the caller, which waits for this thread.
+    # The garbage collector could run a finalizer here that waits for a lock of the caller, which waits for
+    # this thread.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -78,8 +80,8 @@ def _is_importing(frame: FrameType | None) -> bool:
 def have_forks_wait() -> None:
     """Make each fork wait for an import that is under way.
 
-    The wait precedes the fork hooks registered so far, such as that of `logging`, whose locks the import may
-    need.
+    The wait comes before the fork hooks that were registered earlier, such as the hook of `logging`, whose
+    locks the import may need.
     """
     os.register_at_fork(before=_await_import, after_in_parent=_let_import, after_in_child=_let_import)
 
@@ -90,7 +92,7 @@ def _await_import() -> None:
 
 
 def _let_import() -> None:
-    with suppress(RuntimeError):  # the wait ended without the lock
+    with suppress(RuntimeError):  # the wait timed out
         _one_at_a_time.release()
 
 

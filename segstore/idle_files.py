@@ -32,7 +32,7 @@ os.register_at_fork(after_in_child=_pools.refs.clear)
 
 
 def register(pool: FilePool) -> None:
-    """Register a pool that closes files on demand, for as long as it lives."""
+    """Register a pool that closes files on demand; only a weak reference to the pool is kept."""
     _pools.add(pool)
 
 
@@ -50,8 +50,8 @@ def made_room(error: OSError) -> bool:
 
 
 def with_descriptors(call: Callable[[], T]) -> T:
-    """Return the result of `call`, which opens files. It is repeated while it fails for lack of a descriptor
-    and pools can close files. Raises OSError.
+    """Return the result of `call`, which opens files. The call is repeated while it fails for lack of a
+    descriptor and pools can close files. Raises OSError.
     """
     while True:
         try:

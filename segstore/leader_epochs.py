@@ -2,7 +2,7 @@
 `storage/meta/offset_checkpoints.py` has the file.
 
 The storage keeps one cache per partition, and replication uses the same object; so this module lies below
-both. Threads: used under the partition's lock.
+both. Threads: the holder of the partition's lock.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import NamedTuple
 from segstore.errors import InvalidArgumentError
 
 DISTANCE = 1 << 16
-"""Leader epochs that a promoted store skips above the largest known epoch if it can't ask the old leader,
-which begins a new epoch at each open after a crash.
+"""The number of leader epochs that a promoted store skips above the largest known epoch if it can't ask the
+old leader, which may have begun more epochs, one at each open after a crash.
 """
 
 
@@ -58,12 +58,13 @@ class LeaderEpochCache:
 
     @property
     def current(self) -> int:
-        """Return the epoch of new appends: the newest one, -1 without one."""
+        """Return the epoch of new appends, which is the newest epoch, -1 if there is none."""
         return self._entries[-1][0] if self._entries else -1
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Let offsets from `start_offset` on have `epoch`; contradicting entries are dropped (R3). Nothing
-        changes if `epoch` is the newest and began no later. Raises InvalidArgumentError for numbers below 0.
+        changes if `epoch` is the newest epoch already, and began at `start_offset` or before. Raises
+        InvalidArgumentError for numbers below 0.
         """
         if epoch < 0 or start_offset < 0:
             raise InvalidArgumentError(f"epoch {epoch} from offset {start_offset}: both must be at least 0")
@@ -84,8 +85,8 @@ class LeaderEpochCache:
         """Return the largest known epoch that is not above `epoch`, with its end offset in a log that ends at
         `log_end_offset` (R4; Kafka: LeaderEpochFileCache.endOffsetFor).
 
-        For an epoch below the first known one, return `epoch` itself, ending at the start of the first known
-        one. Return UNDEFINED if `epoch` is above all known epochs, or -1.
+        If `epoch` is below the first known epoch, return `epoch` itself, with the start offset of the first
+        known epoch as its end offset. Return UNDEFINED if `epoch` is above all known epochs, or -1.
         """
         if epoch < 0 or not self._entries or epoch > self._entries[-1][0]:
             return UNDEFINED

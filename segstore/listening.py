@@ -15,11 +15,11 @@ _TRIES = 20
 
 def listen(host: str, port: int) -> list[socket.socket]:
     """Return sockets that listen on all addresses of a host, on one port; with `port` 0 the system chooses
-    it. Addresses that this machine lacks are skipped if there is another: "localhost" is also ::1. Raises
-    ListenError.
+    it. Addresses that this machine lacks, such as ::1 of "localhost", are skipped if there is another
+    address. Raises ListenError.
     """
     try:
-        # An ASCII name as bytes: the codec of other names, idna, is not imported.
+        # An ASCII name is passed as bytes, so that idna, the codec of other names, is not imported.
         name = host.encode("ascii") if host.isascii() else host
         addresses = socket.getaddrinfo(name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:

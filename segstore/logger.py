@@ -1,12 +1,13 @@
 """`Logger`: the engine's messages to the application, by Python's `logging`. It touches no files itself.
 
-A handler of `logging` is the application's code. `logging` calls it with the handler's lock held, and it may
-wait, call segstore, or raise. So it is never called by a thread that holds a lock of this package, nor by a
-thread of this package, which other threads wait for: another thread calls it then (`_Carrier`). Its
-exceptions are reported like those of any failing handler (`Handler.handleError`), and have no effect on the
-engine.
+A handler of `logging` is the application's code. `logging` calls the handler with the handler's lock held,
+and the handler may wait, call segstore, or raise. So a handler is never called by a thread that holds a lock
+of this package, nor by a thread of this package, which other threads wait for. Then another thread calls the
+handler (`_Carrier`). A handler's exceptions are reported like those of any failing handler
+(`Handler.handleError`), and have no effect on the engine.
 
-Threads: any. No lock is taken here: a message may come from a finalizer that interrupts another message.
+Threads: any. No lock is taken here, because a message may come from a finalizer that interrupts another
+message.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from segstore.mutex import holds_any
 from segstore.threads import Background, Latch
 
 PATIENCE = 1.0
-"""In seconds: a thread of this package waits up to this long for the handlers, so that messages come before
+"""The time in seconds that a thread of this package waits for the handlers, so that messages come before
 their consequences. A handler may itself wait for this very thread.
 """
 
@@ -36,7 +37,9 @@ class Logger:
         self._logger = logging.getLogger(name)
 
     def debug(self, message: str, *args: object) -> None:
-        """Log a message, like logging.Logger.debug; the other methods correspond likewise."""
+        """Log a message, like logging.Logger.debug. The other methods likewise do what logging.Logger's
+        methods of the same names do.
+        """
         self._log(logging.DEBUG, message, args)
 
     def info(self, message: str, *args: object) -> None:
@@ -58,7 +61,8 @@ class Logger:
         """Return whether messages of this level are logged, without the lock that
         `logging.Logger.isEnabledFor` takes.
         """
-        # An interrupt in the application's own call, for example by asyncio, may leave that lock taken.
+        # An interrupt in the application's own call, for example by asyncio, may leave the lock of `logging`
+        # taken.
         logger = self._logger
         return not logger.disabled and logger.manager.disable < level and level >= logger.getEffectiveLevel()
 
@@ -97,7 +101,7 @@ set.
 
 
 class _Carrier:
-    """A thread that calls the handlers, message by message; it ends when there are no more messages."""
+    """A thread that calls the handlers, message by message; it stops when there are no more messages."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[logging.Logger, logging.LogRecord, Latch]] = deque()
@@ -122,7 +126,7 @@ class _Carrier:
     def _run(self) -> None:
         while self._waiting:
             self._handle_all()
-            self._thread = None  # a message that comes from here on starts another thread
+            self._thread = None  # a later message starts another thread
 
     def _handle_all(self) -> None:
         while self._waiting:
@@ -143,7 +147,7 @@ class _Carrier:
         self._handle_all()
 
     def forget(self) -> None:
-        """Drop the messages in the child of a fork: they belong to the parent."""
+        """Drop the messages in the child of a fork, because they belong to the parent."""
         self._waiting.clear()
         self._thread = None
 
@@ -156,4 +160,4 @@ def deliver() -> None:
 _carrier = _Carrier()
 atexit.register(_carrier.end)
 os.register_at_fork(after_in_child=_carrier.forget)
-have_forks_wait()  # again: forks take the locks of `logging`, which imported modules need
+have_forks_wait()  # again, as forks take `logging`'s locks, which imports need

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# CPython's own names for one module, private in each: from 3.13 on, and before.
+# The name of CPython's private module of interpreters since 3.13, and its name before.
 _MODULES = ("_interpreters", "_xxsubinterpreters")
 
 
@@ -24,8 +24,8 @@ def _module() -> Any:
 
 
 def _number(interpreter: Any) -> int:
-    """Return the number of an interpreter from a result of `get_current` or `get_main`: since 3.13 (number,
-    whence).
+    """Return the number of an interpreter from a result of `get_current` or `get_main`, which since 3.13 is
+    (number, whence).
     """
     return int(interpreter[0] if isinstance(interpreter, tuple) else interpreter)
 

@@ -1,9 +1,9 @@
-"""Locks that know their owner: a call that has interrupted another call of the same thread is refused, with
-an error that names both.
+"""Locks that know their owner, so that a call that has interrupted another call of the same thread is
+refused, with an error that names both calls.
 
 A signal handler, a finalizer, or the callback of a weak reference or of the garbage collector (all called
-handlers here) interrupts its thread at any point. If it interrupts a call of this package that holds a lock,
-and calls this package itself, a plain lock would wait for its own thread for ever. A `Mutex` raises
+handlers here) interrupts its thread at any point. If a handler interrupts a call of this package that holds a
+lock, and calls this package itself, a plain lock would wait for its own thread for ever. A `Mutex` raises
 ReentrantCallError instead, before anything is changed.
 
 A call from a handler could also wait for another thread, which waits for a lock that the interrupted call
@@ -34,16 +34,16 @@ from segstore.threads import LiveSet, others_are_gone
 if TYPE_CHECKING:
     OwnedLock: Any = object
 else:
-    # An RLock knows its owner. One call in C takes it, and one, at the end of `with`, releases it.
+    # An RLock knows its owner. One call in C takes the lock, and another, at the end of `with`, releases it.
     OwnedLock = type(threading.RLock())
 
 PATIENCE = 2.0
-"""Seconds: longer than any lock is held, except by a thread that waits for a disk that does not answer."""
+"""Seconds. No lock is held that long, unless its owner waits for a disk that does not answer."""
 
 LEAVES_OPEN = sys.version_info < (3, 11)
 """True if interrupts may leave a lock taken at the end of a `with` block. CPython 3.10 checks for signals at
-the beginning of the code that ends the block: if an interrupt ends the block, and a second one comes there,
-the lock stays taken.
+the beginning of the code that leaves the block. If one interrupt breaks off the block, and a second interrupt
+comes there, the lock stays taken.
 """
 
 _all: LiveSet[Any] = LiveSet()
@@ -52,7 +52,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Mutex(OwnedLock):  # type: ignore[misc]
-    """A lock that its owner can't take again: the attempt raises ReentrantCallError."""
+    """A lock that its owner can't take again; the attempt raises ReentrantCallError."""
 
     on_taken: Callable[[], None] | None = None
     """Called after each acquisition; if it raises, the lock is released."""
@@ -62,7 +62,7 @@ class Mutex(OwnedLock):  # type: ignore[misc]
     """
 
     def __init__(self) -> None:
-        _all.refs.add(weakref.ref(self, _all.refs.discard))  # as `LiveSet.add`: stores make many of these
+        _all.refs.add(weakref.ref(self, _all.refs.discard))  # `LiveSet.add`, inlined: stores make many
 
     def __enter__(self) -> bool:
         if self._is_owned():
@@ -70,10 +70,10 @@ class Mutex(OwnedLock):  # type: ignore[misc]
                 raise refused(outer)
             if self.on_taken is not None:
                 self.on_taken()
-            return True  # an interrupt left the lock taken (LEAVES_OPEN): this thread has it already
+            return True  # an interrupt left the lock with this thread (LEAVES_OPEN)
         try:
             # Between the return of a call and the next instruction that calls or jumps back, CPython runs no
-            # signal handler: so after the last call of this block, the caller's `with` releases the lock.
+            # signal handler. So after the last call of this block, the caller's `with` releases the lock.
             if not self.acquire(False):
                 self._wait()
             if LEAVES_OPEN:
@@ -128,7 +128,7 @@ class BoundedLock(OwnedLock):  # type: ignore[misc]
             taken = self.acquire(timeout=PATIENCE)
         except BaseException:
             try:
-                self.release()  # first, as in `Mutex`
+                self.release()  # the first call, as in `Mutex`
             except RuntimeError:
                 """The lock was not taken."""
             raise
@@ -157,8 +157,8 @@ class Outer(NamedTuple):
 
 
 def calls_out(function: F) -> F:
-    """Mark a function that intentionally calls the application's code, with no lock held: that code may call
-    this package again.
+    """Mark a function that intentionally calls the application's code, with no lock held, so that this code
+    may call the package again.
     """
     _on_purpose.add(function.__code__)
     return function
@@ -202,8 +202,8 @@ def under_way() -> Outer | None:
 
 
 def _past_ours(frame: FrameType) -> tuple[FrameType | None, FrameType]:
-    """Return the first frame outside of the call of this package that `frame` belongs to, and the call's
-    outermost frame.
+    """Return, for the call of this package to which `frame` belongs, the first frame outside of the call, and
+    the call's outermost frame.
     """
     last, at = frame, frame.f_back
     while at is not None and last.f_code.co_name != "__del__":
@@ -220,8 +220,8 @@ def _name(frame: FrameType) -> str:
 
 
 def holds_any(but: Mutex | None = None, of: Iterable[Any] | None = None) -> bool:
-    """Return whether this thread holds a lock of this package, or one of the locks in `of`; `but` does not
-    count.
+    """Return whether this thread holds any lock of this package, or with `of` one of those locks; the lock
+    `but` does not count.
     """
     return any(m is not but and m._is_owned() for m in _locks(of))
 
@@ -242,9 +242,10 @@ def _is_free(lock: Any) -> bool:
 def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = None) -> None:
     """Raise ReentrantCallError if `call` came from a handler that interrupted a call which holds a lock.
 
-    A call that takes several locks would stop midway, and a call that waits for another thread could wait for
-    its own. `but` is a lock that does not count; `of` are the only locks that `call` needs (None: all count).
-    Raises IllegalStateError if the interpreter's end stopped a thread that has one of them.
+    Otherwise a call that takes several locks would stop midway, and a call that waits for another thread
+    could wait for its own thread. `but` is a lock that does not count; `of` are the only locks that count,
+    with None all locks of the package. Raises IllegalStateError if the interpreter's end stopped a thread
+    that has one of them.
     """
     if others_are_gone() and not all(map(_is_free, _locks(of))):
         raise _ended(call)
@@ -255,18 +256,18 @@ def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = 
 
 def let_go_of_left() -> None:
     """Release the locks that interrupts of this thread's calls left taken (LEAVES_OPEN), unless such a call
-    is under way. Threads that this thread will wait for may need them.
+    is under way. Threads for which this thread is going to wait may need these locks.
     """
     if under_way() is None:
         _let_go(_locks())
 
 
 def _let_go_of_dead() -> None:
-    """Release the locks that interrupts left taken, also during a call: this thread has them, but none of its
-    `with` blocks.
+    """Release the locks that interrupts left taken, also during a call. They are the locks that this thread
+    owns, but that none of its running `with` blocks has taken.
     """
-    # An ended frame's id may belong to a later frame of the same function: the lock is then kept. A lock that
-    # the interrupted call is just taking has no frame's id yet, and is kept too.
+    # The id of a finished frame may belong to a later frame of the same function; the lock is then kept. A
+    # lock that the interrupted call is just taking has no frame's id yet, and is kept too.
     alive: set[int] = set()
     being_taken: set[int] = set()
     frame: FrameType | None = sys._getframe(1)

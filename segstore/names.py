@@ -1,4 +1,5 @@
-"""Formats and parses every name of a file or directory of a store; no other module does. It touches no files.
+"""Formats and parses every name of a file or directory of a store; no other module does this. It touches no
+files.
 
 Segment files are "<base offset, 20 digits><suffix>", partition directories "<topic>-<partition>", those of
 deleted partitions "<topic>-<partition>.<32 hex digits>-delete" (org.apache.kafka.storage.internals.log.
@@ -28,7 +29,7 @@ SNAPSHOT = ".snapshot"
 METADATA_SNAPSHOT = ".checkpoint"
 PART = ".part"
 
-# These may follow a suffix: `storage.segment.segment_files` describes the states.
+# These may follow a suffix; `storage.segment.segment_files` describes the states.
 DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"
@@ -67,7 +68,7 @@ PRODUCER_IDS = "producer-ids"
 QUARANTINE = "quarantine"
 QUOTAS = "quotas.json"
 QUOTAS_COPY = "quotas.copy"
-RESERVE = "reserve"  # with a number
+RESERVE = "reserve"  # followed by a number
 ROLE = "role"
 PROMOTION = "promotion"
 LET_GO = "let-go"
@@ -107,7 +108,7 @@ _METADATA = re.compile(rb"version:\s+([0-9]{1,9})\ntopic_id:\s+([A-Za-z0-9_-]+)\
 _STAGER = re.compile(r"[0-9a-f]{32}")
 _STAGED = re.compile(r"[0-9]{8}\.batches")
 _OF_MANIFEST = re.compile(r"(([0-9]{20})-[0-9a-f]{16}-[0-9a-f]{16})(\.(?:manifest|intent|joined|result))")
-# 16 bytes are 21 characters of 6 bits, and a 22nd whose last four bits are 0.
+# 16 bytes are 21 characters of 6 bits, and a 22nd character whose last four bits are 0.
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]")
 _ZERO_ID = "A" * 22
 _RESERVED_IDS = frozenset({uuid.UUID(int=0), uuid.UUID(int=1)})
@@ -224,8 +225,8 @@ def new_topic_id(make_uuid: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
     """Return a new topic id in Kafka's form (org.apache.kafka.common.Uuid): 16 bytes as 22 characters of
     base64url.
 
-    As in Kafka, it is none of the reserved ids, and does not begin with "-", which a command line would take
-    for an option.
+    As in Kafka, the id is none of the reserved ids, and does not begin with "-", because a command line would
+    take it for an option.
     """
     while True:
         made = make_uuid()

@@ -1,12 +1,12 @@
 """Memory of large reads, which is reused once nothing refers to it; it touches no files.
 
-The C library returns large pieces of memory to the system as soon as they are free, and takes them again page
-by page, which costs a third of a read of 8 MiB. So the last few pieces are kept. A piece is reused for a read
-of its size or somewhat less, only if the list here has the one reference to it: Records, their columns and
-views of these have a reference.
+The C library returns large pieces of memory to the system as soon as they are free. To get such a piece
+again, page by page, takes a third of the time of a read of 8 MiB. So the last few pieces are kept. A piece is
+reused for a read of its size or somewhat less, only if the list here has the one reference to it, because
+Records, their columns and views of the columns have references too.
 
-Threads: any. A piece belongs to the call that takes it until the call keeps it again. An interrupt between
-the two frees the piece.
+Threads: any. A piece belongs to the call that took it, until that call puts it back with `keep`. An interrupt
+between the two frees the piece.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 LEAST, LARGE, MOST = 1 << 17, 2 << 20, 16 << 20
 """Sizes of kept pieces in bytes: the least, the least large one, and the most. The C library reuses smaller
-ones itself, and larger ones are rare.
+pieces itself, and larger pieces are rare.
 """
 KEPT = 2
-"""Number of small, and of large, pieces that are kept of each kind: most readers have one result while they
-make the next.
+"""Number of small, and of large, pieces that are kept of each kind, because most readers have one result
+while they make the next.
 """
 _WASTE = 5
-"""A piece serves reads of at least a fifth of its size: Records that stay keep at most five times the memory
-that they need. So the pieces of reads of 16 MiB, with some spare room, serve reads of 4 MiB, and alternating
-reads of both sizes don't drop each other's pieces.
+"""A piece serves only reads of at least a fifth of its size, so that Records keep alive at most five times
+the memory that they need. So the pieces of reads of 16 MiB, with some spare room, serve reads of 4 MiB, and
+alternating reads of both sizes don't drop each other's pieces.
 """
 _ALONE = 2  # references to a free piece: the variable of `take`, and the argument of `getrefcount`
 
@@ -51,8 +51,8 @@ class Spare(Generic[T]):
         return sum(map(len, self._pieces))
 
     def take(self, size: int, usable: Callable[[T], bool] | None = None) -> tuple[int, T] | None:
-        """Remove and return a free piece that has room for `size` bytes, as (room, piece); None
-        without one.
+        """Remove and return a free piece that has room for `size` bytes, as (room, piece); None if there is
+        no such piece.
         """
         pieces = self._pieces[size >= LARGE]
         for _ in range(len(pieces)):
@@ -67,7 +67,7 @@ class Spare(Generic[T]):
         return None
 
     def keep(self, room: int, piece: T) -> None:
-        """Keep a piece for a later `take`, in place of the oldest one."""
+        """Keep a piece for a later `take`, in place of the oldest piece."""
         pieces = self._pieces[room >= LARGE]
         pieces.append((room, piece))
         del pieces[:-KEPT]
@@ -122,7 +122,7 @@ def _fields(data: bytes) -> Any:
 
 
 def _is_unused(data: bytes) -> bool:
-    """Return whether the bytes may be overwritten: their hash was never computed."""
+    """Return whether the bytes may be overwritten, because their hash was never computed."""
     fields = _fields(data)
     return bool(fields[_HASH] == _UNKNOWN and fields[_LENGTH] == len(data))
 
@@ -145,7 +145,7 @@ def matrix(rows: int, columns: int) -> NDArray[np.int64]:
     if not LEAST <= 8 * n <= MOST:
         return np.empty((rows, columns), np.int64)
     reused = _arrays.take(8 * n)
-    # With room to spare: the next read may have a few more records.
+    # There is room to spare, because the next read may have a few more records.
     array = np.empty(n + n // 8, np.int64) if reused is None else reused[1]
     _arrays.keep(array.nbytes, array)
     return array[:n].reshape(rows, columns)

@@ -4,16 +4,16 @@ Python runs signal handlers in the main thread, between bytecode instructions: a
 beginning of a Python function and at the end of each loop iteration. `with lock`, on a lock written in C,
 runs no handler between the acquisition of the lock and the block that releases it (CPython 3.10 to 3.13).
 `Event`, `Condition`, `Semaphore`, `Queue`, `Future`, executors, and `start` and `join` of `Thread` are
-written in Python: an exception that a handler raises within them may leave their lock taken for ever. The
+written in Python, so an exception that a handler raises within them may leave their lock taken for ever. The
 waits of this module are single calls of a lock or of a `SimpleQueue`, which are written in C.
 
-`SimpleQueue.get(timeout=...)` may wait for ever (CPython 3.10 to 3.12): if it finds the queue's inner lock
-free, or a signal comes, it computes the remaining time again, and takes a negative one for "for ever". So a
-thread that loses the processor at the wrong moment never returns. `take` and `Latch` have waits that end.
+`SimpleQueue.get(timeout=...)` may wait for ever (CPython 3.10 to 3.12): if `get` finds the queue's inner lock
+free, or a signal comes, it computes the remaining time again, and takes a negative time for "for ever". So a
+thread that loses the processor at the wrong moment never returns. The waits of `take` and `Latch` do return.
 
 The interpreter's end first stops all other threads for ever, at any point, and then finalizes modules
 (`others_are_gone`). A finalizer's call then waits for no other thread, and does the work itself. A lock that
-a stopped thread held stays taken: see `segstore.mutex`.
+a stopped thread held stays taken (`segstore.mutex`).
 
 Threads: any.
 """
@@ -40,13 +40,13 @@ _LONGEST_WAIT = 1e9  # seconds; the wait of a `SimpleQueue` counts in nanosecond
 _NONE: Lock = nullcontext()
 
 others_are_gone = sys.is_finalizing
-"""Returns whether the interpreter is ending: then all other threads are stopped, and none can be started."""
+"""Returns whether the interpreter is exiting; then all other threads are stopped, and none can be started."""
 
 
 def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
     """Call `run` with all these locks held, taken in order."""
-    # Not by an ExitStack: an interrupt could make it lose a lock that it has just taken. Eight locks per
-    # frame, so that thousands of locks stay within Python's limit of frames.
+    # No ExitStack is used, because an interrupt could make it lose a lock that it has just taken. A frame
+    # takes eight locks, so that thousands of locks stay within Python's limit of frames.
     if not locks:
         return run()
     if len(locks) == 1:  # mostly
@@ -61,7 +61,8 @@ def take(queue: SimpleQueue[T], seconds: float) -> T:
     """Return the next item of a queue; wait up to `seconds` for one. Only one thread may take from the queue.
     Raises queue.Empty.
     """
-    # The first look takes the queue's inner lock, so that the wait does not find it free (see the module).
+    # The first `get` takes the queue's inner lock, so that the wait does not find that lock free (the module
+    # says why).
     try:
         return queue.get_nowait()
     except Empty:
@@ -71,8 +72,8 @@ def take(queue: SimpleQueue[T], seconds: float) -> T:
 
 
 class LiveSet(Generic[T]):
-    """The added objects that still live. One thread may look at all of them while other threads and signal
-    handlers add more: the set is copied in one step of C, unlike a `WeakSet`, whose iteration fails.
+    """The added objects that still exist. One thread may look at all of them while other threads and signal
+    handlers add more, because the set is copied in one step of C. The iteration over a `WeakSet` would fail.
     """
 
     __slots__ = ("refs",)
@@ -84,14 +85,14 @@ class LiveSet(Generic[T]):
         self.refs.add(weakref.ref(member, self.refs.discard))
 
     def all(self) -> list[T]:
-        """Return the objects that live now."""
+        """Return the objects that exist now."""
         return [member for ref in self.refs.copy() if (member := ref()) is not None]
 
 
 class Latch:
-    """A gate that is opened once, and stays open. An exception that ends one wait does not affect other
+    """A gate that is opened once, and stays open. An exception that interrupts one wait does not affect other
     waits, and an interrupted `open` may be called again. Once `others_are_gone`, no thread is left to open
-    it: a wait without a timeout then returns at once.
+    the latch, so a wait without a timeout returns at once.
     """
 
     __slots__ = ("_waiting", "is_open")
@@ -101,10 +102,10 @@ class Latch:
         self._waiting: list[_thread.LockType] = []
 
     def open(self) -> None:
-        """Open the latch: all waits end, and later ones return at once."""
+        """Open the latch: all waits return, and later waits return at once."""
         self.is_open = True
         for waiter in list(self._waiting):
-            with contextlib.suppress(RuntimeError):  # another `open` has ended this wait
+            with contextlib.suppress(RuntimeError):  # another `open` has released this lock
                 waiter.release()
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -112,10 +113,10 @@ class Latch:
         if self.is_open or (seconds is None and others_are_gone()):
             return self.is_open
         mine = _thread.allocate_lock()
-        mine.acquire()  # a second `acquire` waits for `open`
+        mine.acquire()  # so that the `acquire` below waits until `open`
         self._waiting.append(mine)
         try:
-            if not self.is_open:  # an `open` from here on finds this wait
+            if not self.is_open:  # an `open` after this check finds the lock in the list
                 wait = _LONGEST_WAIT if seconds is None else min(max(seconds, 0), _LONGEST_WAIT)
                 mine.acquire(timeout=wait)
         finally:
@@ -126,8 +127,8 @@ class Latch:
 class Background(threading.Thread):
     """A daemon thread that calls `run` once.
 
-    After an interrupted `start` the thread may run, not run, or be about to begin; `join` waits for it, or
-    prevents the call of `run`.
+    After an interrupted `start` the thread may run, not run, or be about to begin; `join` then waits for the
+    thread, or prevents the call of `run`.
     """
 
     def __init__(self, run: Callable[[], object], name: str) -> None:
@@ -149,8 +150,8 @@ class Background(threading.Thread):
         except RuntimeError as error:
             raise self._refused(error) from None
         if failed := self._start_result.get():
-            # Taken out of the list: the error's traceback refers to this frame, which must not refer to the
-            # error.
+            # The error is taken out of the list, because its traceback refers to this frame, which must not
+            # refer to the error.
             if isinstance(failed[0], RuntimeError):
                 raise self._refused(failed.pop())
             raise failed.pop()
@@ -162,8 +163,8 @@ class Background(threading.Thread):
         )
 
     def is_alive(self) -> bool:
-        """Return whether the thread runs. False after `join` has seen its end, and after the interpreter has
-        stopped it.
+        """Return whether the thread runs: False once `join` has seen it stop, or the interpreter has stopped
+        it.
         """
         return super().is_alive() and not self._ended.is_open and not others_are_gone()
 
@@ -185,7 +186,7 @@ class Background(threading.Thread):
             self._ended.open()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait up to `timeout` seconds until the thread has ended; return at once in the thread itself. A
+        """Wait up to `timeout` seconds until the thread has stopped; return at once in the thread itself. A
         thread that has not begun never calls `run` afterwards.
         """
         if others_are_gone():
@@ -200,8 +201,8 @@ class Background(threading.Thread):
 
 def apart(run: Callable[[], T], name: str) -> T:
     """Call `run` in a thread of its own, in which no signal handler runs; return its result, or raise its
-    exception. If an exception ends the wait, `run` continues to its end. If no thread can be started, the
-    calling thread calls it.
+    exception. If an exception interrupts the wait, `run` still completes. If no thread can be started, the
+    calling thread calls `run`.
     """
     if others_are_gone():
         return run()
@@ -248,15 +249,15 @@ class Worker:
     def do(self, work: Callable[[], object]) -> None:
         """Queue work, which is done after all work queued before."""
         if self._alone or others_are_gone():
-            # When the interpreter ends, CPython 3.13's queue would hand the work to the stopped thread that
-            # waits for it.
+            # When the interpreter exits, CPython 3.13's queue would hand the work to the stopped thread that
+            # waits for work.
             self._do(work)
         else:
             self._work.put(work)
 
     def result(self) -> None:
-        """Wait for the oldest work without a `result` so far, and raise its exception, if it failed. Raises
-        IllegalStateError if the interpreter stopped the thread before the end of that work.
+        """Wait for the oldest work whose `result` was not asked for yet, and raise its exception, if it
+        failed. Raises IllegalStateError if the interpreter stopped the thread before that work was done.
         """
         if others_are_gone() and self._done.empty():
             raise IllegalStateError(f"the interpreter ends: {self._thread.name} has stopped within its work")
@@ -269,7 +270,7 @@ class Worker:
         self._thread.join()
 
     def leave(self) -> None:
-        """End the thread without waiting for it: a finalizer may call this."""
+        """Stop the thread without waiting for it, so that a finalizer may call this."""
         self._over = True
         self._work.put(None)
 
@@ -291,9 +292,10 @@ class Shelter:
     """A thread of its own for calls, in which no signal handler runs. Calls are made in the order of
     requests.
 
-    If an exception ends the wait for a call, the call continues to its end, and the next one comes after it.
-    Only the main thread needs this, since no other thread runs signal handlers: in other threads `call` makes
-    the call directly. The thread begins with the first call, and ends at `end`, or when the shelter is freed.
+    If an exception interrupts the wait for a call, that call still completes, and the next call is made after
+    it. Only the main thread needs a shelter, since no other thread runs signal handlers; in other threads
+    `call` makes the call directly. The thread starts with the first call, and stops after `end`, or once the
+    shelter is freed.
     """
 
     def __init__(self, name: str) -> None:
@@ -329,15 +331,15 @@ class Shelter:
         except IllegalStateError:
             self._served.finish()
         else:
-            self._started = True  # last: after an interrupt before this line, the thread is started again
+            self._started = True  # set last, so that after an interrupt the next call starts it
 
     def end(self) -> None:
-        """End the thread once all queued work is done. Later calls run in the calling thread."""
+        """Stop the thread once all queued work is done. Later calls run in the calling thread."""
         self._ended = True
         self._served.queue.put(None)
 
     def close(self) -> None:
-        """End the thread once all queued work is done, and wait for its end."""
+        """Stop the thread once all queued work is done, and wait until it has stopped."""
         self.end()
         if others_are_gone():
             self._served.finish()
@@ -371,7 +373,9 @@ class _Served:
                 self.running.release()
 
     def finish(self) -> None:
-        """Do the queued work. Work that is queued while the thread ends is done by either thread."""
+        """Do the queued work. Work that is queued while the shelter's thread stops is done by that thread or
+        the caller's.
+        """
         with contextlib.suppress(Empty):
             while True:
                 work = self.queue.get_nowait()
@@ -381,7 +385,7 @@ class _Served:
 
 def answer(run: Callable[[], T], later: Callable[[Callable[[], None]], object]) -> T:
     """Return the result of `run`, or raise its exception; `later` makes another thread call it. If an
-    exception ends the wait, that thread calls it all the same.
+    exception interrupts the wait, that thread calls `run` all the same.
     """
     answers: SimpleQueue[tuple[list[T], list[BaseException]]] = SimpleQueue()
     later(partial(_answer, run, answers))

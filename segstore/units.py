@@ -16,13 +16,15 @@ _WITH_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)")
 
 
 def unit_of(text: str) -> str | None:
-    """Return the unit after a number, None without one."""
+    """Return the unit after a number, None if there is no unit."""
     match = _WITH_UNIT.fullmatch(text.strip())
     return None if match is None else match[2]
 
 
 def plain_number(text: str, units: Mapping[str, int]) -> int | None:
-    """Return the number of ms or bytes in a text like "7d", None if it is no number with one of `units`."""
+    """Return the number of ms or bytes in a text like "7d", None if the text is no number with one of
+    `units`.
+    """
     match = _WITH_UNIT.fullmatch(text.strip())
     if match is None or match[2].lower() not in units:
         return None

@@ -1,8 +1,8 @@
 """`WeakValues`: a mapping to objects that other objects keep alive.
 
 It does not use `weakref.WeakValueDictionary`, which removes an entry by a Python callback when the object
-dies. CPython prints and drops exceptions of such callbacks, so that a Ctrl-C in one would be lost. Here
-entries of dead objects stay until the number of entries has doubled since the last cleanup.
+dies. CPython prints and drops exceptions of such callbacks, so that a Ctrl-C in such a callback would be
+lost. Here entries of dead objects stay until the number of entries has doubled since the last cleanup.
 
 Nothing is on disk. Threads: any; each entry is read, set and removed in one step of C.
 """
@@ -30,7 +30,7 @@ class WeakValues(Generic[K, V]):
         self._most = FEW
 
     def get(self, key: K) -> V | None:
-        """Return the object; None for a missing key, or if the object is dead."""
+        """Return the object; None if the key is missing or the object is dead."""
         ref = self._refs.get(key)
         return None if ref is None else ref()
 

@@ -1,21 +1,22 @@
 """The C helper: `lib` has the functions of `contract/`, `ffi` makes their arguments. Nothing on disk.
 
 C's state is in structs that the caller owns; `contract/answers.h` lists the exceptions. Every call of `lib`
-releases the GIL and may be made from any thread. Six modules beside it work on Python's own objects:
+releases the GIL and may be made from any thread. Six modules beside `lib` work on Python's own objects:
 `_producer` has types of the producer; `_spans` reads objects, and keeps the GIL; `_tail_append` mostly keeps
-it for an append, and releases it for a flush; `_transfer` releases it after it has read the objects;
-`_follower` waits, and makes a consumer's record; `_counts` keeps it.
+the GIL for an append, and releases it for a flush; `_transfer` releases the GIL after it has read the
+objects; `_follower` waits, and makes a consumer's record; `_counts` keeps the GIL.
 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py checks this in the source:
 
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
-- `with ffi.from_buffer(kind, owner) as view:`, or `with lent(owners) as views:`: it is released at the end;
-- `held(kind, owner)`: the view may be kept anywhere, and so it refuses a memoryview.
+- `with ffi.from_buffer(kind, owner) as view:`, or `with lent(owners) as views:`: the block releases the view
+when it ends;
+- `held(kind, owner)`: the view may be kept anywhere, and so `held` refuses a memoryview.
 
-The reason is a fault of CPython (gh-77894, mended in 3.12.7 and 3.13). A memoryview that lies in a cycle
-together with a view of it ends the interpreter when the garbage collector clears that cycle. A frame that
-raises is kept by the traceback of its error, and with it all of its local variables. Other owners are safe:
-bytes, bytearray, mmap, numpy arrays and Arrow buffers free nothing before their last reference goes.
+All three avoid a fault of CPython (gh-77894, mended in 3.12.7 and 3.13): if a memoryview and a view of it lie
+in one reference cycle, the interpreter crashes when the garbage collector clears that cycle. A frame that
+raises is kept by the traceback of its error, and with it all of its local variables. Other owners are safe,
+because bytes, bytearray, mmap, numpy arrays and Arrow buffers free nothing before their last reference goes.
 """
 
 from __future__ import annotations
@@ -76,12 +77,15 @@ bind_follower(address(ffi.addressof(lib, "seg_await_record")))
 
 
 unset = ffi.new_allocator(should_clear_after_alloc=False)
-"""Allocates as `ffi.new` does, with uninitialised bytes: pages that are never written take no memory."""
+"""Allocates like `ffi.new`, but leaves the bytes uninitialised, so that pages that are never written take no
+memory.
+"""
 
 
 def descriptors() -> Any:
-    """Return a slot for two open descriptors, each -1 at first. C opens files into it, and closes them with
-    the slot's last reference: if Python did this, an interrupt could leave a descriptor open for ever.
+    """Return a slot for two open descriptors, each -1 at first. C opens files into the slot, and closes them
+    with the slot's last reference, because an interrupt of Python code that does so could leave a descriptor
+    open for ever.
     """
     return ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)
 
@@ -124,11 +128,11 @@ class lent:
 
 
 def crc32c_by(hardware: bool) -> Callable[[bytes], int]:
-    """Return a function for the CRC-32C of bytes: the C helper's if the CPU has an instruction for it, else
-    that of the crc32c package.
+    """Return a function for the CRC-32C of bytes. It is the C helper's if the CPU has an instruction for
+    CRC-32C, else that of the crc32c package.
 
     The package imports importlib.metadata and email, more than a hundred modules: it is imported only if it
-    is used, and always while segstore is loaded.
+    is needed, and then while segstore is being imported, never later.
     """
     if hardware:
         return _crc32c

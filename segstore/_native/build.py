@@ -1,5 +1,5 @@
 """Builds the native part as `segstore._native._segstore`, and the exhibits of `segstore bench zero-copy` as
-an extension of their own; nothing on disk but the build's own output.
+an extension of their own; on disk it writes only the build's own output.
 
 setup.py runs it (`cffi_modules`), and the package never imports it. SEGSTORE_SANITIZE=address,undefined
 builds with those sanitizers, and with C's asserts; SEGSTORE_COVERAGE=1 with counts of lines and branches for
@@ -179,7 +179,7 @@ def _builder() -> FFI:
 
 def _exhibits(engine: FFI) -> FFI:
     builder = FFI()
-    builder.include(engine)  # windows are the engine's
+    builder.include(engine)  # the engine declares `seg_window`
     builder.cdef(declarations(HERE.parent / "bench" / "zero_copy" / "exhibits.h"))
     _set_source(
         builder,

@@ -54,11 +54,11 @@ def span(name: str, value: Any) -> tuple[int, int]:
 
 def moment(name: str, value: Any) -> int:
     """Return a time in ms since the epoch, from an int or a datetime (UTC if it has no zone). Fractions of a
-    ms are rounded up: a record is at or after the result exactly if it is at or after the datetime.
+    ms are rounded up, so that a record is at or after the result exactly if it is at or after the datetime.
     """
-    from datetime import datetime, timedelta, timezone  # a start needs no datetime
+    from datetime import datetime, timedelta, timezone  # not needed at the start
 
-    if isinstance(value, datetime) and value == value:  # unlike pandas.NaT, which is a datetime, too
+    if isinstance(value, datetime) and value == value:  # pandas.NaT, a datetime too, does not equal itself
         zoned = value.replace(tzinfo=timezone.utc) if value.utcoffset() is None else value
         return -((datetime(1970, 1, 1, tzinfo=timezone.utc) - zoned) // timedelta(milliseconds=1))
     try:
@@ -70,8 +70,8 @@ def moment(name: str, value: Any) -> int:
 
 
 def milliseconds(name: str, value: Any) -> float:
-    """Return a time span in ms from 0 to MOST_MS; values outside, also infinite ones, are set to the nearest
-    bound.
+    """Return a time span in ms from 0 to MOST_MS; values outside, also infinite values, are set to the
+    nearest bound.
     """
     if type(value) is int and 0 <= value <= MOST_MS:
         return float(value)

@@ -25,8 +25,8 @@ BROKER_NAMES: dict[str, str | None] = {
     "segment.jitter.ms": None,
     "segment.ms": None,
 }
-"""The broker's name of each topic setting (org.apache.kafka.server.config. ServerTopicConfigSynonyms). None:
-a broker without settings has no value for it.
+"""The broker's name of each topic setting (org.apache.kafka.server.config. ServerTopicConfigSynonyms). The
+name is None if a broker has no such setting.
 """
 
 _MORE = {

@@ -29,7 +29,7 @@ def switch(default: bool, doc: str) -> Any:
 
 
 LONGEST_TEXT = 32_000
-"""The longest text, in bytes of UTF-8: a member id begins with the client_id, and is limited to 32,767 bytes
+"""The longest text, in bytes of UTF-8. A member id begins with the client_id, and is limited to 32,767 bytes
 on disk.
 """
 
@@ -74,7 +74,7 @@ def duration(default: float, doc: str, *, forever: bool = False) -> Any:
 
 
 def function(doc: str) -> Any:
-    """Return a field for a callable, or None."""
+    """Return a field for a callable; None is allowed too."""
 
     def read(value: Any) -> Any:
         if value is not None and not callable(value):
@@ -130,8 +130,8 @@ REFUSED: dict[str, str] = {
     ),
     "metric_reporters": "metrics() gives them whenever they are asked for",
 }
-"""Settings that producers and consumers both refuse, with the reason: if they were ignored, a program would
-not do what they say.
+"""Settings that producers and consumers both refuse, with the reason. If these settings were ignored, a
+program would behave differently from its settings.
 """
 IGNORED: dict[str, str] = {
     "bootstrap_timeout_ms": NO_NETWORK,

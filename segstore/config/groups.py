@@ -25,8 +25,8 @@ _DAY_MS, _HOUR_MS, _MINUTE_MS, _SECOND_MS = 86_400_000, 3_600_000, 60_000, 1000
 
 
 class AutoReset(NamedTuple):
-    """The start of a share group in a new partition: `strategy` is LATEST, EARLIEST or BY_DURATION;
-    `duration_ms` is the distance from now for BY_DURATION (Kafka: ShareGroupAutoOffsetResetStrategy).
+    """The start of a share group in a new partition: `strategy` is LATEST, EARLIEST or BY_DURATION; for
+    BY_DURATION `duration_ms` is the distance back from now (Kafka: ShareGroupAutoOffsetResetStrategy).
     """
 
     strategy: str
@@ -227,6 +227,6 @@ BOUNDED = (
     "record_lock_duration_ms",
     "session_timeout_ms",
 )
-"""Ends of attribute names of share group settings. A store has group.share.NAME with the bounds
+"""The last parts of the names of share group settings. A store has group.share.NAME with the bounds
 group.share.min.NAME and group.share.max.NAME; a group has share.NAME.
 """

@@ -1,6 +1,6 @@
 """The declaration of one setting, with the reading and checking of its values. It touches no files.
 
-A settings class is a frozen dataclass whose fields are made by the functions here: the field alone has a
+A settings class is a frozen dataclass whose fields are made by the functions here. Only the field states a
 setting's type, default, range, unit and meaning. The setting's name is the attribute's with dots for
 underscores, as in Kafka.
 
@@ -185,7 +185,7 @@ def only(default: int, unit: str, reason: str, doc: str) -> Any:
 
 def _integer(value: object) -> int:
     if isinstance(value, str):
-        # int() alone would accept "1_000" and digits of other scripts.
+        # The pattern is needed, because int() alone would accept "1_000" and digits of other scripts.
         if len(value) > 64 or not _INTEGER.fullmatch(value.strip()):
             raise ValueError
         return int(value)
@@ -219,8 +219,8 @@ _LISTED = 50  # the most names in a message
 
 
 def judge(name: str, option: Option, value: object) -> Any:
-    """Return the value in its used form. Raises ConfigError, which names the setting, the value and the
-    allowed values.
+    """Return the value converted to the form in which it is used. Raises ConfigError, which names the
+    setting, the value and the allowed values.
     """
     try:
         return option.read(value)
@@ -233,7 +233,7 @@ def judge(name: str, option: Option, value: object) -> Any:
 
 
 def _counted(option: Option, value: object) -> str:
-    """Return the number that a text like "7d" stands for, in the words of an error; "" for any other
+    """Return the part of an error's text that says which number a text like "7d" stands for; "" for any other
     value.
     """
     if not isinstance(value, str):

@@ -33,13 +33,13 @@ class Settings:
             raise ConfigError(conflict)
 
     def _judge(self) -> list[str]:
-        """Convert every value to its used form; return the names of the settings that differ from the default
-        object.
+        """Convert every value to its used form; return the names of the settings whose value is not the
+        default object.
         """
         changed = []
         for name, (attribute, option) in _table(type(self)).items():
             value = getattr(self, attribute)
-            if value is option.default:  # a test checks all defaults
+            if value is option.default:  # a unit test has checked the defaults
                 continue
             object.__setattr__(self, attribute, judge(name, option, value))
             changed.append(name)
@@ -115,14 +115,14 @@ class KafkaSettings(Settings):
         `mapping` is no mapping.
         """
         values = cls._values(mapping)
-        if not values:  # one object for most topics, of which a store may have thousands
+        if not values:  # thousands of topics may share this object
             defaults: K = _DEFAULTS.get(cls) or _DEFAULTS.setdefault(cls, cls())
             return defaults
         return cls(explicit=frozenset(mapping), **values)
 
     def replace(self: K, mapping: Mapping[str, Value | None]) -> K:
-        """Return these settings with some changed; None resets a setting to its default. Raises ConfigError,
-        InvalidTypeError.
+        """Return a copy of these settings with the changes in `mapping`; None resets a setting to its
+        default. Raises ConfigError, InvalidTypeError.
         """
         self._values(mapping)
         merged = {**self.to_mapping(), **mapping}
@@ -130,7 +130,7 @@ class KafkaSettings(Settings):
 
     def to_mapping(self) -> dict[str, Value]:
         """Return the explicitly set settings by dotted name, in the order of the reference; `parse` accepts
-        the result.
+        that mapping.
         """
         table = _table(type(self)).items()
         return {name: getattr(self, attribute) for name, (attribute, _) in table if name in self.explicit}
@@ -139,9 +139,9 @@ class KafkaSettings(Settings):
 # --- table -------------------------------------------------------------------------------------
 
 _DEFAULTS: dict[type, Any] = {}
-"""The instance with only defaults of each used class of KafkaSettings."""
+"""For each class of KafkaSettings that was used, the instance that has only defaults."""
 _TABLES: dict[type, dict[str, tuple[str, Option]]] = {}
-"""The settings of each used settings class in order: attribute and option by name."""
+"""For each settings class that was used, its settings in order: attribute and option by name."""
 
 
 def _table(cls: type[Settings]) -> dict[str, tuple[str, Option]]:

@@ -1,8 +1,8 @@
 """The only package that opens, writes, syncs, maps and renames files. Tests inject faults here.
 
-On disk there is no file of its own, except the temporary file of `atomic` while a file is replaced. Threads:
-any. Positions are arguments and nothing is cached, so one `Handle` may serve many threads. System errors are
-raised unchanged as OSError, with the path.
+The package has no file of its own on disk, except for the temporary file of `atomic` while a file is
+replaced. Threads: any. Positions are arguments and nothing is cached, so one `Handle` may serve many threads.
+System errors are raised unchanged as OSError, with the path.
 """
 
 from __future__ import annotations

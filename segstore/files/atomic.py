@@ -27,7 +27,7 @@ _MAX_NAME = 255  # bytes that Linux file systems allow in one name
 
 
 class Whole(Opening, FileContent, Directories, Stats):
-    """Calls on whole files. A crash leaves the old file or the new one, and perhaps a temporary file."""
+    """Calls on whole files. A crash leaves the old or the new file, and perhaps a temporary file."""
 
     def ensure_directory(self, path: Path) -> None:
         """Make a directory if it is missing, durable when this returns. Other processes and threads may make
@@ -43,8 +43,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         self.sync_dir(os.path.dirname(os.path.abspath(path)))
 
     def open_anew(self, path: Path) -> Handle:
-        """Open a new, empty file to read and write. An older file of this name loses the name, and keeps its
-        bytes and any other name. Raises OSError.
+        """Open a new, empty file to read and write. An older file of this name loses the name, but keeps its
+        bytes and its other names. Raises OSError.
         """
         if self.exists(path):
             try:
@@ -69,8 +69,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         return data
 
     def write_atomic(self, path: Path, data: Buffer, *, sync: bool = True) -> None:
-        """Replace or create a file in one step: readers and crashes see the old or the new content; durable
-        with `sync`. Raises OSError.
+        """Replace or create a file in one step, so that readers, also after a crash, see the old or the new
+        content. With `sync` the file is durable when this returns. Raises OSError.
         """
         target = os.fspath(path)
         need = memoryview(data).nbytes
@@ -82,8 +82,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         """Replace or create a file in one step, without a sync, with content that may depend on the new
         file's identity.
 
-        `data` gets the identity (`which` without `or_change`, which the rename keeps) and returns the
-        content. Raises OSError.
+        `data` is called with the new file's identity (`which` with `or_change=False`), which the rename does
+        not change, and returns the content. Raises OSError.
         """
         in_reserve(lambda: self._replace(os.fspath(path), data, sync=False), PIECE)
 
@@ -100,7 +100,8 @@ class Whole(Opening, FileContent, Directories, Stats):
                     self.sync(handle)
             self.rename(temporary, target)
         except OSError:
-            # The first error says more than an error of the cleanup; the next write reuses the name.
+            # An error of the cleanup is ignored, because the first error says more, and the next write reuses
+            # the name.
             with contextlib.suppress(OSError):
                 self.unlink(temporary)
             raise
@@ -109,9 +110,9 @@ class Whole(Opening, FileContent, Directories, Stats):
     def write_together(self, contents: Sequence[tuple[Path, Buffer]]) -> None:
         """Replace or create several files in this order, each in one step; all are durable when this returns.
 
-        After a power cut each file has its old or its new content. This is quicker than separate writes: the
-        disk writes all contents at once, then all names. Raises OSError; then no file is new, or only the
-        first few are.
+        After a power cut each file has its old or its new content. This is quicker than separate writes,
+        because the disk writes all contents at once, then all names. Raises OSError; then no file is new, or
+        only the first few are.
         """
         need = sum(memoryview(data).nbytes + PIECE for _, data in contents)
         for directory in in_reserve(lambda: self._replace_all(contents), need):

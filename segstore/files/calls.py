@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 FILE_MODE = 0o600
-"""The default mode of new files: only their owner reads them."""
+"""The default mode of new files, which only their owner may read and write."""
 
 
 class Opening:
@@ -44,7 +44,8 @@ class Opening:
         """
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
         result = ffi.new("seg_status *")
-        # O_NONBLOCK: opening a FIFO must not wait for its other end; regular files ignore the flag.
+        # O_NONBLOCK is set because opening a FIFO must not wait for its other end; regular files ignore the
+        # flag.
         try:
             handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode, result)
         except PermissionError:
@@ -68,8 +69,8 @@ class Opening:
 
 
 def _is_narrower(mode: int, wanted: int) -> bool:
-    """Return whether the umask removed a part of the wanted mode; a file made by others may differ
-    otherwise.
+    """Return whether the mode lacks bits of the wanted mode and has no others, as if the umask had removed
+    them; the mode of a file made by others may differ in other ways.
     """
     bits = mode & 0o777
     return bits != wanted and bits | wanted == wanted
@@ -135,9 +136,9 @@ class FileContent:
         return NATIVE if is_plain else OwnWrite(self, handle)
 
     def native_sync(self, handle: Handle) -> Any:
-        """Return the C function by which a tail (log.h) syncs this file: NULL stands for `seg_fdatasync`.
+        """Return the C function by which a tail (log.h) syncs this file; NULL stands for `seg_fdatasync`.
 
-        Return None if a subclass overrides `sync`: C would bypass it.
+        Return None if a subclass overrides `sync`, because C would bypass that method.
         """
         return ffi.NULL if type(self).sync is FileContent.sync else None
 
@@ -221,8 +222,8 @@ class FileContent:
             raise failed(code, handle.path)
 
     def start_sync(self, handle: Handle, position: int, length: int) -> None:
-        """Let the disk begin to write `length` bytes, so that a later `sync` waits less. This is a hint; only
-        the later `sync` raises errors.
+        """Let the disk begin to write `length` bytes, so that a later `sync` waits less. The call is only a
+        hint; errors are raised by the later `sync`.
         """
         lib.seg_start_sync(handle.fd, position, length)
 

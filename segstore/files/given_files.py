@@ -29,15 +29,15 @@ def check_regular(path: str) -> None:
 
 
 def read_given(path: str, most: int) -> bytes:
-    """Return the content of a file of at most `most` bytes; it may be a link, unlike files of a store. Raises
-    OSError: EFBIG for a larger file, EINVAL for a file that is not regular, ENOENT for a path that no file
-    can have.
+    """Return the content of a file of at most `most` bytes; unlike a store's files, the file may be a
+    symbolic link. Raises OSError: EFBIG for a larger file, EINVAL for a file that is not regular, ENOENT for
+    a path that no file can have.
     """
     try:
         check_regular(path)
         with with_descriptors(lambda: open(path, "rb")) as file:
             data = file.read(most + 1)
-    except ValueError:  # a NUL, or half of a surrogate pair: no file has such a name
+    except ValueError:  # no file name has a NUL, or half of a surrogate pair
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
     if len(data) > most:
         raise OSError(errno.EFBIG, f"larger than {most} bytes", path)
@@ -60,7 +60,7 @@ def in_memory(data: bytes | memoryview) -> Handle:
     if hasattr(os, "memfd_create"):
         with memory_file(data) as path:
             return Handle(path, os.O_RDONLY)
-    import tempfile  # a slow import: only systems without memfd_create need it
+    import tempfile  # a slow import, needed only without memfd_create
 
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)

@@ -18,7 +18,7 @@ Python-level call.
 
 
 class User(Protocol):
-    """A user of a descriptor without a reference to its `Handle`."""
+    """A user of a descriptor that has no reference to the descriptor's `Handle`."""
 
     def let_go(self) -> None:
         """Stop using the descriptor before this returns, or keep a reference to the handle until then."""
@@ -37,8 +37,8 @@ class Handle:
         self.failed = ffi.NULL
         """An int32 that gets the errno of a failed sync, even if an interrupt replaces its exception."""
         self.user: Callable[[], User | None] | None = None
-        """A weak reference to the user of the descriptor that has no reference to this object."""
-        # `descriptors`, inlined: every access to a file makes a handle.
+        """A weak reference to the `User` of the descriptor, if there is one."""
+        # This is `descriptors`, inlined, because every access to a file makes a handle.
         self._slot = ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)
         name = self.path.encode(*CODING)
         while (code := lib.seg_open(self._slot, name, flags | os.O_CLOEXEC, mode, found)) < 0:
@@ -47,7 +47,7 @@ class Handle:
         self.fd = self._slot[0]
 
     def let_go(self) -> None:
-        """Make the descriptor's `user` stop using it, so that the last reference to this object closes it."""
+        """Make `user` stop using the descriptor, which then closes with the last reference to this object."""
         user = None if self.user is None else self.user()
         if user is not None:
             user.let_go()
@@ -58,8 +58,8 @@ class Handle:
 
     @property
     def closed(self) -> bool:
-        """Return whether the descriptor is closed; False if an interrupt stopped `close` before it
-        closed it.
+        """Return whether the descriptor is closed; False if an interrupt stopped `close` before the
+        descriptor was closed.
         """
         return bool(self._slot[0] < 0)
 

@@ -2,10 +2,10 @@
 holder as text, and after a blank its address for Kafka's clients, if it serves them.
 
 The locks are open file description locks of Linux. They exclude the POSIX lock that a Kafka broker takes
-through Java on the same file. Unlike a POSIX lock, they belong to the open file: closing another descriptor
-of the file in this process does not release them. After a fork the child closes the inherited descriptors, so
-that the lock ends with its holder. Threads: any. Each step is a call of `Files`, so that a test can inject a
-fault into it.
+through Java on the same file. Unlike a POSIX lock, such a lock belongs to the open file, so that closing
+another descriptor of the file in this process does not release it. After a fork the child closes the
+inherited descriptors, so that a lock is released when its holder dies. Threads: any. Each step is a call of
+`Files`, so that a test can inject a fault into it.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ _LONGEST_TEXT = 300
 
 
 class Locking(Opening, FileContent, Stats):
-    """Lock files. A lock ends with its handle, or with its process."""
+    """Lock files. A lock is released when its handle is closed, or its process dies."""
 
     def lock(self, path: Path) -> Handle:
-        """Lock a file, created if missing, until the handle is closed; it then holds this process's pid as
-        text.
+        """Lock a file, which is created if missing, until the returned handle is closed. While it is locked,
+        its content is this process's pid as text.
 
         Raises BlockingIOError if any process, also a live Kafka broker, holds a lock on it; EMLINK if the
         file has another name, under which other programs may use it; other OSErrors as `open`.
@@ -104,7 +104,7 @@ class Locking(Opening, FileContent, Stats):
             if self.links(path) > 1:
                 raise OSError(errno.EMLINK, "A lock file that has another name (a hard link)", handle.path)
             take(handle)
-            # Such a lock would exclude nobody who opens a file by that name.
+            # A lock on a removed file would exclude nobody who opens a file by that name.
             if self.inode(path) != self.inode(handle):
                 return False
         except FileNotFoundError:
@@ -185,8 +185,8 @@ class Locking(Opening, FileContent, Stats):
 
 @cache
 def boot_id() -> str:
-    """Return the kernel's id of this start of the machine, "" if unknown. A clock would not do: it may be
-    set.
+    """Return the kernel's id of this start of the machine, "" if unknown. A clock would not do, because it
+    may be set.
     """
     try:
         with with_descriptors(lambda: open(_BOOT_ID, encoding="ascii", errors="replace")) as file:

@@ -1,7 +1,7 @@
 """The function by which C appends batches to a log's file (`seg_writer` of `_native/contract/active.h`).
 
-C writes by itself, unless a subclass of `Files` overrides `pwrite` or `pwritev`, as in tests: then C calls
-these. Threads: any.
+C writes by itself, unless a subclass of `Files` overrides `pwrite` or `pwritev`, as in tests; then C calls
+these methods. Threads: any.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class OwnWrite(NativeWrite):
 
     def __init__(self, files: Writing, handle: Handle) -> None:
         self._raised: BaseException | None = None
-        # Weak: a tail that was stopped must not keep its file open.
+        # The reference is weak, because a tail that was stopped must not keep its file open.
         open_file, this = weakref.ref(handle), weakref.ref(self)
 
         @ffi.callback("seg_writer", error=-errno.EIO)  # type: ignore[untyped-decorator]
@@ -79,4 +79,4 @@ class OwnWrite(NativeWrite):
             if raised is not None:
                 raise raised
         finally:
-            del raised  # its traceback has this frame
+            del raised  # the error's traceback refers to this frame

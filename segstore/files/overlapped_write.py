@@ -1,8 +1,8 @@
 """Overlapped writes: one chunk of a long append is written while the next one is being encoded.
 
-Threads: used by one at a time. A single write is done in place; from the second on, a thread that lives as
-long as the append does the writes. At most one write is under way, so that order and errors are those of
-plain calls.
+Threads: used by one at a time. A single write is done by the caller; later writes are done by a thread, which
+leaving the `with` block stops. At most one write is under way, so that order and errors are those of plain
+calls.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ _Step = Callable[[], None]
 
 
 class Pipeline:
-    """A context manager that makes writes in order: leaving it waits for the last write and raises its error.
+    """A context manager that makes writes in order. Leaving the block waits for the last write and raises its
+    error.
 
-    Ctrl-C may interrupt the exit from the block: code that continues after the block calls `end` first.
+    Ctrl-C may interrupt the exit from the block. So code that catches the interrupt must call `end` before it
+    continues.
     """
 
     def __init__(self, files: Files) -> None:
@@ -65,7 +67,7 @@ class Pipeline:
     def _start(self, write: _Step) -> None:
         self._wait()
         if self._worker is None:
-            self._worker = Worker("segstore-append")  # first: `end` stops it if its start is interrupted
+            self._worker = Worker("segstore-append")  # so that `end` can stop it if `start` is interrupted
             self._worker.start()
         self._under_way = True
         self._worker.do(lambda: self._run(write))

@@ -1,13 +1,13 @@
 """A reserve: files whose blocks small files may use when the file system is full.
 
-On disk a few files of allocated bytes, whose content means nothing. Without them nothing could free space on
-a full file system: a log start offset is written before a segment is removed, a topic's settings before its
-directories. The files are cut piece by piece, only as far as needed: other writers of a full file system take
-each block that becomes free. With its last piece a file is removed, which also frees an inode. Log data never
-uses the reserve.
+On disk a few files of allocated bytes, whose content means nothing. Without a reserve nothing could free
+space on a full file system, because a log start offset is written before a segment is removed, and a topic's
+settings before its directories. The files are cut piece by piece, only as far as needed, because other
+writers of a full file system take each block that becomes free. With its last piece a file is removed, which
+also frees an inode. Log data never uses the reserve.
 
-Threads: any; a thread may use a reserve within its `with` block. Interrupts: if one prevents the end of a
-block, no thread may use the reserve, and the next block takes it again.
+Threads: any; a thread may use a reserve within its `with` block. If an interrupt prevents `__exit__` of a
+block, no thread may use the reserve after it, and the end of the next block allocates the reserve again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 SIZE = 1 << 17
 """Bytes of the reserve of a store with few partitions."""
 FILES = 8
-"""Number of files of the reserve: each also frees an inode. The first close of a store needs five."""
-PIECE = 1 << 12  # bytes: a block of most file systems
+"""Number of files of the reserve. The removal of each also frees an inode. The first close of a store needs
+five.
+"""
+PIECE = 1 << 12  # bytes; a block of most file systems has this size
 LOOK = ".look"
 """The suffix of the files that `Reserve.has_room` creates and removes."""
 
@@ -58,12 +60,14 @@ class Calls(Protocol):
 
 
 Frame = tuple[int, "CodeType"]
-"""A frame by its id and its code. A reference to it would keep its variables alive, even a store."""
+"""A frame by its id and its code. A reference to the frame itself would keep its variables alive, among them
+perhaps a store.
+"""
 
 
 class _Using(threading.local):
-    """The `with` blocks of reserves that a thread is in, the innermost last, each with its frame; also blocks
-    whose end was interrupted.
+    """The `with` blocks of reserves that a thread is in, the innermost last, each with its frame. Blocks
+    whose `__exit__` was interrupted may still be listed.
     """
 
     blocks: tuple[tuple[Reserve, Frame], ...] = ()
@@ -73,7 +77,9 @@ _using = _Using()
 
 
 def _usable() -> list[Reserve]:
-    """Return the reserves of the blocks that the calling thread is in: their frames are on the stack."""
+    """Return the reserves of the blocks that the calling thread is in, and drop blocks whose frame is no
+    longer on the stack.
+    """
     alive: set[Frame] = set()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -84,8 +90,8 @@ def _usable() -> list[Reserve]:
 
 
 def give(need: int) -> bool:
-    """Free `need` bytes, and some for the file system's own use, of a reserve that the calling thread may
-    use; return False without such a reserve.
+    """Free `need` bytes, and some for the file system's own use, from a reserve that the calling thread may
+    use; return False if there is no such reserve.
     """
     return bool(_using.blocks) and any(reserve.give(need) for reserve in reversed(_usable()))
 
@@ -103,8 +109,8 @@ def in_reserve(change: Callable[[], T], need: int = 0) -> T:
 
 
 class Sparing:
-    """A `with` block in which the calling thread uses no reserve: optional files leave it to files that are
-    needed.
+    """A `with` block in which the calling thread uses no reserve: it writes optional files, and leaves the
+    reserve to files that are needed.
     """
 
     def __enter__(self) -> None:
@@ -116,7 +122,7 @@ class Sparing:
 
 class Reserve:
     """A reserve of FILES files, each of which may be missing or short. Within its `with` block the calling
-    thread may use it; the end of the outermost block allocates it again.
+    thread may use the reserve; at the end of the outermost block the used part is allocated again.
     """
 
     def __init__(self, files: Calls, path: str) -> None:
@@ -126,8 +132,8 @@ class Reserve:
         self._each, self._is_whole = 0, True
 
     def take(self, size: int) -> None:
-        """Allocate `size` bytes, or as many as possible. Never raises OSError: the reserve must not prevent
-        an open.
+        """Allocate `size` bytes, or as many as possible. Never raises OSError, because the reserve must not
+        prevent an open.
         """
         self._each, self._is_whole = size // FILES, False
         self._fill_all(anew=True)
@@ -139,7 +145,7 @@ class Reserve:
         return self._is_whole
 
     def _fill_all(self, anew: bool = False) -> None:
-        self._is_whole = True  # first: another thread that frees bytes from now on clears it
+        self._is_whole = True  # set first, because another thread that frees bytes clears it
         try:
             for path in self._paths:
                 self._fill(path, anew)
@@ -149,8 +155,8 @@ class Reserve:
                 raise
 
     def _fill(self, path: str, anew: bool) -> None:
-        """Allocate the bytes of one file; `anew`: also its existing bytes if they may have no blocks. Raises
-        OSError; a part may be allocated then.
+        """Allocate the bytes of one file; with `anew` also those of its existing bytes that may have no
+        blocks. Raises OSError; a part may be allocated then.
         """
         files = self._files
         size_now, allocated, names = self._allocation(path)
@@ -235,7 +241,7 @@ class Reserve:
     def __exit__(self, *_: object) -> None:
         frame, blocks = sys._getframe(1), _using.blocks
         while blocks and blocks[-1][1] != (id(frame), frame.f_code):
-            blocks = blocks[:-1]  # an interrupt has prevented the end of a block within this one
+            blocks = blocks[:-1]  # an interrupt has prevented `__exit__` of an inner block
         _using.blocks = blocks[:-1]
         if not self._is_whole and self not in _usable():
             self.take_again()

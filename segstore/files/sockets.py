@@ -1,10 +1,10 @@
 """Unix sockets with a name in a directory: one process listens, others connect.
 
-On disk a socket, with the mode of new files. If a path is longer than the 108 bytes that the system takes,
+On disk is a socket, with the mode of new files. If a path is longer than the 108 bytes that the system takes,
 `/proc/self/fd` stands for its directory. Child processes inherit no descriptor. Threads: functions without
 state.
 
-This module is not part of `Files`: only processes that share a store import `socket`.
+This module is not part of `Files`, so that only processes that share a store import `socket`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def listen(files: Files, path: str) -> socket.socket:
     listener = _socket()
     try:
         if files.exists(path):
-            files.unlink(path)  # left by a dead process: a name can be bound only once
+            files.unlink(path)  # a dead process may have left it; bind needs a free name
         _at(path, listener.bind)
         os.chmod(path, files.file_mode)  # before anybody can connect
         listener.listen(_WAITING)
@@ -72,7 +72,9 @@ def _socket() -> socket.socket:
 
 
 def _at(path: str, call: Callable[[str], T]) -> T:
-    """Return the result of `call` for the path, or for a shorter path to the same name if it is too long."""
+    """Return the result of `call` for the path, or, if the path is too long, for a shorter path to the same
+    name.
+    """
     if len(path.encode(*CODING)) <= _LONGEST:
         return call(path)
     directory, name = os.path.split(path)

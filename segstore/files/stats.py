@@ -20,7 +20,8 @@ _MISSING = frozenset({-errno.ENOENT, -errno.ENOTDIR})
 
 def status(handle: Handle) -> Any:
     """Return the result of fstat(2) for an open file: a `seg_status`. Raises OSError as fstat(2)."""
-    # Not os.fstat: in CPython 3.10 it raises SystemError if two signals arrive in it whose handlers raise.
+    # This is not os.fstat, which in CPython 3.10 raises SystemError if two signals arrive in it whose
+    # handlers raise.
     result = ffi.new("seg_status *")
     code = lib.seg_fstat(handle.fd, result)
     if code < 0:
@@ -32,7 +33,7 @@ def status_of(path: Path, *, follow: bool = False) -> Any:
     """Return the result of lstat(2), or of stat(2) with `follow`, for a path. Raises OSError as lstat(2) and
     stat(2).
     """
-    # Not os.stat: it may raise SystemError, see `status`.
+    # This is not os.stat, which may raise SystemError (see `status`).
     result = ffi.new("seg_status *")
     code = lib.seg_stat(os.fspath(path).encode(*CODING), follow, result)
     if code < 0:
@@ -50,15 +51,16 @@ class Space(NamedTuple):
 class Stats:
     """Attributes of files: sizes in bytes, times in ns since the epoch.
 
-    Methods that an open calls for many files call C directly: `status_of` would cost one more Python call
-    each.
+    Methods that an open calls for many files call C directly, because `status_of` would cost one more Python
+    call each time.
     """
 
     def real_path(self, path: Path) -> str:
         """Return the absolute path without symbolic links, as realpath(3). For a missing name, return the
         real path of its directory with the name. Raises OSError (ELOOP, EACCES, ENOTDIR).
         """
-        # Not os.path.realpath: it calls os.lstat, which has the fault that `status` names.
+        # This is not os.path.realpath, because that calls os.lstat, which may raise SystemError (see
+        # `status`).
         out = ffi.new("char[]", _PATH_MAX)
         existing, missing = os.fsdecode(path), ""
         if not existing.startswith("/"):
@@ -155,9 +157,9 @@ class Stats:
         return result.inode, result.size, result.modified
 
     def which(self, path: Path, *, or_change: bool = True) -> tuple[int, int, int]:
-        """Return (device, inode, time of birth) of a file, which differ in every copy. If the birth is
-        unknown, the third is the time of the last change, or 0 without `or_change`. Raises OSError as
-        lstat(2).
+        """Return (device, inode, time of birth) of a file, which differ in every copy. If the time of birth
+        is unknown, the third number is the time of the last change, or 0 if `or_change` is False. Raises
+        OSError as lstat(2).
         """
         result = ffi.new("int64_t[3]")
         code = lib.seg_which(os.fspath(path).encode(*CODING), or_change, result)
@@ -166,7 +168,7 @@ class Stats:
         return result[0], result[1], result[2]
 
     def links(self, path: Path) -> int:
-        """Return the number of names (hard links) of a file: a write shows under all of them. Raises
+        """Return the number of names (hard links) of a file. A write shows under all its names. Raises
         OSError.
         """
         result = ffi.new("seg_status *")

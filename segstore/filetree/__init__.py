@@ -1,8 +1,8 @@
 """Directories and files as records of one compacted topic, which stores Spark's checkpoints.
 
-On disk: the topic, through the engine. There are two kinds of record: (file id, chunk number) -> bytes, and
-path -> file id, size and time. A rename writes two small records in one batch, whatever the file's size; a
-delete writes tombstones; compaction keeps every chunk of a live file. Threads: any.
+On disk is the topic, which the engine writes. There are two kinds of record: (file id, chunk number) ->
+bytes, and path -> file id, size and time. A rename writes two small records in one batch, whatever the file's
+size; a delete writes tombstones; compaction keeps every chunk of a live file. Threads: any.
 """
 
 from segstore.filetree.history import TreeChange, history

@@ -67,7 +67,8 @@ def _batches(records: Records) -> Iterator[list[Record]]:
         if (record.key or b"")[:1] == nodes.PATH_TAG:
             batch.append(record)
         if batch and (i + 1 == len(indexes) or indexes[i + 1] != indexes[i]):
-            # With the offset of the batch's last record: tombstones of chunks follow the paths.
+            # The change gets the offset of the batch's last record, because tombstones of chunks follow the
+            # paths.
             yield [*batch[:-1], batch[-1]._replace(offset=record.offset)]
             batch = []
 

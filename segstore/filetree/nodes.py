@@ -19,7 +19,7 @@ ROOT = "/"
 
 class File(NamedTuple):
     """A file. `chunks` are the offsets of its chunks' records, in order, -1 if the log lacks the chunk; each
-    chunk has `chunk_bytes`, the last one perhaps fewer. `time` is in ms since the epoch.
+    chunk has `chunk_bytes`, the last perhaps fewer. `time` is in ms since the epoch.
     """
 
     id: int
@@ -69,7 +69,7 @@ def lies_below(path: str, directory: str) -> bool:
 
 
 def error(number: int, path: str, text: str = "") -> OSError:
-    """Return the OSError subclass of this number, as a file system call would raise it."""
+    """Return the OSError that a file system call would raise for this number."""
     return OSError(number, text or os.strerror(number), path)
 
 

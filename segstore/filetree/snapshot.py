@@ -40,7 +40,7 @@ class TreeSnapshot:
 def snapshot(log: PartitionLog, end: int | Edge = LATEST, *, trusted: bool = False) -> TreeSnapshot:
     """Return the tree as of the offset `end`, from the records before it; by default from all records.
 
-    Raises OffsetOutOfRangeError if compaction has passed `end`, unless it is `trusted`; InvalidRecordError
+    Raises OffsetOutOfRangeError if compaction has passed `end`, unless `trusted` is set; InvalidRecordError
     for a record of another kind; CorruptRecordError, StorageError.
     """
     now = log.end_offset
@@ -96,8 +96,9 @@ def _placed(file: File, chunk_at: Mapping[bytes, int]) -> File:
 def floor(log: PartitionLog) -> int:
     """Return the lowest offset as of which the tree is known.
 
-    Compaction up to an offset keeps the last record of each key before it, so the tree as of that offset is
-    whole. The cleaner's checkpoint has the offset; if the checkpoint was lost, the compacted batches show it.
+    Compaction up to an offset keeps the last record of each key before that offset, so the tree as of the
+    offset is whole. The cleaner's checkpoint has that offset; if the checkpoint was lost, the offset is found
+    from the compacted batches.
     """
     assert isinstance(log.store, Store)
     cleaned = max(log.store._cleaned().get((log.topic, log.partition), 0), log.start_offset)
@@ -171,7 +172,8 @@ class RestoredTree(NamedTuple):
 
 
 def restore(log: PartitionLog, seen: TreeSnapshot, path: str, target: str | os.PathLike[str]) -> RestoredTree:
-    """Write a snapshot's files at `path` and below into the directory `target`; they are synced on return.
+    """Write a snapshot's files at `path` and below into the directory `target`; all are synced when this
+    returns.
 
     Raises FileNotFoundError if the snapshot has no node at `path`; FileExistsError if `target` is not empty;
     OSError; CorruptRecordError. After an error the files written so far stay.

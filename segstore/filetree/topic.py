@@ -1,5 +1,5 @@
-"""The topic of a file tree, which is compacted and has one partition: it is created and written here. On
-disk: through the engine.
+"""Creates and writes the topic of a file tree, which is compacted and has one partition. On disk is the
+topic, which the engine writes.
 
 Threads: any.
 """

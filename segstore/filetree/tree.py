@@ -1,9 +1,9 @@
 """`FileTree`: reads and changes the files of one topic, in the process that writes the store. On disk: the
 topic's log.
 
-Threads: any. A change is one record batch. It is appended with the tree's lock held and becomes visible once
-it is written, so that the log has the changes in the order in which readers saw them; nothing is synced under
-the lock.
+Threads: any. A change is one record batch. The batch is appended with the tree's lock held, and the change
+becomes visible once the batch is written, so that the log has the changes in the order in which readers saw
+them. Nothing is synced under the lock.
 """
 
 from __future__ import annotations
@@ -51,13 +51,15 @@ if TYPE_CHECKING:
 # An `Upload` is a file that is being received. Its chunks are appended as they fill, its path once it is
 # complete.
 #
-# On disk: until then the chunks belong to no file. `abort`, or the next open of the tree, deletes the chunks
-# of an unfinished upload. Threads: an upload belongs to one thread; it holds no lock while it waits for
-# bytes.
+# On disk the chunks belong to no file until the path is appended. `abort`, or the next open of the tree,
+# deletes the chunks of an unfinished upload. Threads: an upload belongs to one thread; it holds no lock while
+# it waits for bytes.
 
 
 class Upload:
-    """A file that is being received. A context manager: its end aborts an upload that was not committed."""
+    """A file that is being received. As a context manager it aborts an upload that was not committed in the
+    block.
+    """
 
     def __init__(self, tree: FileTree, path: str, file_id: int, chunk_bytes: int, overwrite: bool) -> None:
         self._tree, self._path, self._overwrite = tree, path, overwrite
@@ -288,7 +290,8 @@ class FileTree:
             below = list(self._nodes.walk(path))
             if len(below) > 1 and not recursive:
                 raise error(errno.ENOTEMPTY, path)
-            # Contents before their directory, so that a kill in a long delete leaves a valid tree.
+            # Contents are deleted before their directory, so that a kill in a long delete leaves a valid
+            # tree.
             entries: list[Entry] = []
             for at, node in reversed(below):
                 entries += [(nodes.path_key(at), None)] if at != ROOT else []
@@ -319,7 +322,7 @@ class FileTree:
 
 
 def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None) -> FileTree:
-    """Return the one tree of a topic in an open store; a missing topic is created.
+    """Return the tree of a topic in an open store, of which there is only one; a missing topic is created.
 
     Raises ConfigError if the topic can't hold files, InvalidRecordError if it has other records;
     ReadOnlyError; IllegalStateError in a guest of a shared store.

@@ -1,6 +1,6 @@
 """Sparse index files beside a segment's log: hints that are derived from the log, never evidence.
 
-`sparse` has the threads' contract of active and sealed indexes.
+`sparse` states the thread contract of active and sealed indexes.
 """
 
 from __future__ import annotations

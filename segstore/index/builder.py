@@ -1,8 +1,8 @@
 """The index builder makes a segment's index entries from its batch headers, for a segment that is written or
 indexed as a whole. The entries of the active segment are made with its appends (`_native/active.c`).
 
-As org.apache.kafka.storage.internals.log.LogSegment.append. The entries depend only on the batches and
-`index.interval.bytes`, so that a rebuilt index equals the original. Nothing is on disk. Threads: one at a
+It follows org.apache.kafka.storage.internals.log.LogSegment.append. The entries depend only on the batches
+and `index.interval.bytes`, so that a rebuilt index equals the original. Nothing is on disk. Threads: one at a
 time.
 """
 
@@ -46,8 +46,8 @@ class IndexBuilder:
 
     @property
     def state(self) -> State:
-        """Return the bytes since the last entry, the largest timestamp (-1: none), its offset, and the last
-        time index entry's timestamp. Setting an earlier value undoes the calls of `add` since.
+        """Return the bytes since the last entry, the largest timestamp (-1 for none) and its offset, and the
+        last time index entry's timestamp. To set an earlier state undoes the later calls of `add`.
         """
         s = self._state
         return s.bytes_since, s.max_timestamp, s.max_timestamp_offset, s.last_time_entry
@@ -86,11 +86,11 @@ class IndexBuilder:
         return offsets, ffi.buffer(self._time_out, self._n_time[0] * TimeIndex.ENTRY.size)[:]
 
     def last_time_entry(self) -> bytes:
-        """Return the closing time index entry, as `closing_entry`."""
+        """Return the closing time index entry (`closing_entry`)."""
         return closing_entry(self._state, self.base_offset)
 
     def _room(self, n: int) -> None:
         offset_out = ffi.new("uint8_t[]", n * OffsetIndex.ENTRY.size)
         time_out = ffi.new("uint8_t[]", n * TimeIndex.ENTRY.size)
-        # In one statement: an interrupt must not leave `_capacity` larger than the buffers.
+        # Set in one statement, because an interrupt must not leave `_capacity` larger than the buffers.
         self._offset_out, self._time_out, self._capacity = offset_out, time_out, n

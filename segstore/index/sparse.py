@@ -2,12 +2,14 @@
 
 On disk an active index is empty until its first entry, then grows by 64 KiB of allocated blocks (a store
 through the mapping of a hole on a full disk would be a SIGBUS) and ends in zeros. A sealed index is trimmed
-to its entries. A broker's index may be preallocated: the number of entries never comes from the file's size.
+to its entries. A broker's index may be preallocated, so the number of entries is never taken from the file's
+size.
 
 Threads: one writer, and any number of look-ups at the same time, without locks. A look-up works on a `View`,
-which the writer replaces whole. A view reads only below its count, and these entries never change: a file is
-trimmed after them. Only `truncate_to` removes entries, and leaves zeros. An old view's mapping is unmapped
-with its last reference. Other processes map only sealed files, and read active ones by pread.
+which the writer replaces whole. A view reads only the entries below its count. These entries never change,
+and a file is only trimmed above them. Only `truncate_to` removes entries, and leaves zeros in their place.
+The mapping of an old view is unmapped with the last reference to it. Other processes map only sealed files,
+and read active files by pread.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 GROWTH = 65536
 _LEAST_BATCH = 26  # bytes, of a message of magic 0
 MOST_RELATIVE = INT32_MAX
-"""The largest relative offset, and the largest position: both are int32."""
+"""The largest relative offset, and the largest position; both are int32."""
 MOST = MOST_RELATIVE + 1
 
 
@@ -52,9 +54,9 @@ class SparseIndex:
     """Look-ups in entries of two fields; subclasses define the fields and their order."""
 
     ENTRY: ClassVar[struct.Struct]
-    OFFSET_FIELD: ClassVar[int]  # which of the two is the relative offset
+    OFFSET_FIELD: ClassVar[int]  # the index of the relative offset in an entry
     SPARE: ClassVar[int] = 0  # entries that `is_full` leaves free
-    _slot: ClassVar[Any]  # the binary search by the first field: a `seg_..._slot` of _native/index.c
+    _slot: ClassVar[Any]  # the binary search by the first field (a `seg_..._slot` of _native/index.c)
     _valid: ClassVar[Any]  # the native count of leading valid entries
 
     _view: View
@@ -125,10 +127,10 @@ def _pages(size: int) -> int:
 
 class ActiveIndex(SparseIndex):
     """The writable index of a partition's active segment; it keeps no descriptor open. C adds the entries of
-    appended batches: the segment's `seg_active` has the memory, and its `seg_end` the number of entries.
+    appended batches; the segment's `seg_active` has the entries' memory, and its `seg_end` their number.
     """
 
-    FIELDS: ClassVar[tuple[str, str]]  # fields of `seg_end`: the number of entries, and the room for them
+    FIELDS: ClassVar[tuple[str, str]]  # the fields of `seg_end` with the number of entries and the room
     MEMORY: ClassVar[str]  # the field of `seg_active` with the memory
 
     def __init__(
@@ -141,12 +143,12 @@ class ActiveIndex(SparseIndex):
         entries: int = 0,
     ) -> None:
         """Open the file, create it if it is missing, and truncate it to its valid `entries`; from then on
-        `end` and `active` have their number and memory. Raises OSError.
+        `end` has the number of the entries, and `active` their memory. Raises OSError.
 
         `max_bytes` is `segment.index.bytes`.
         """
         super().__init__(files, path)
-        self._view = _EMPTY  # the last one that was made
+        self._view = _EMPTY  # the last view that was made
         self._mapped: tuple[Any, Any] = _EMPTY.pointer, _EMPTY.memory
         self._end, self._active = end, active  # kept for the pointers into them
         count, most = self.FIELDS
@@ -154,7 +156,7 @@ class ActiveIndex(SparseIndex):
         self._looked_at = 0  # the most entries that a view had before some were dropped
         self.max_entries = max_bytes // self.ENTRY.size
         # Bytes of the file; the bytes after the entries are allocated. While the file grows or is trimmed,
-        # and after an interrupt of that, `_size` is the larger and `_room` the smaller number: entries are
+        # and after an interrupt of that, `_size` is the larger and `_room` the smaller number. Entries are
         # only written below `_room`.
         self._size = self._room = entries * self.ENTRY.size
         with files.open(path, write=True, create=True) as handle:
@@ -170,7 +172,7 @@ class ActiveIndex(SparseIndex):
     @property
     def view(self) -> View:
         """Return the view for C's look-ups, valid for as long as a reference exists."""
-        count = self._count[0]  # first: memory that is read later has all counted entries
+        count = self._count[0]  # before the memory, which then has all counted entries
         view, (pointer, memory) = self._view, self._mapped
         if view.n != count or view.memory is not memory:
             view = self._view = _view((pointer, count, memory))
@@ -181,7 +183,7 @@ class ActiveIndex(SparseIndex):
         setattr(self._active, self.MEMORY, mapped[0])
 
     def _most_in(self, room: int) -> int:
-        """Return the number of entries that fit in `room` bytes, less the one that sealing adds."""
+        """Return the number of entries that fit in `room` bytes, besides the entry that sealing adds."""
         return min(room // self.ENTRY.size, self.max_entries - self.SPARE) - self.SPARE
 
     def is_full(self, n: int = 1) -> bool:
@@ -215,7 +217,8 @@ class ActiveIndex(SparseIndex):
             return
         self._looked_at = max(self._looked_at, n)
         self._count[0] = keep
-        # A look-up under way finds zeros now: a hint at the log's start, right if slow.
+        # A look-up under way finds zeros now, which point to the log's start: the search from there is slow
+        # but right.
         size = self.ENTRY.size
         memory[keep * size : n * size] = bytes((n - keep) * size)
 
@@ -226,7 +229,8 @@ class ActiveIndex(SparseIndex):
         used = self._count[0] * self.ENTRY.size
         if used == self._size:
             return
-        # In this order, as in `_grow_to`: at any moment the file has at least the room that `seg_end` says.
+        # `_most` is lowered before the file is trimmed, so that at any moment the file has the room that
+        # `seg_end` says.
         self._room = used
         self._most[0] = self._most_in(used)
         # A page that an older, longer view may still read must not be cut off.
@@ -257,7 +261,8 @@ class ActiveIndex(SparseIndex):
                 self._files.allocate(handle, room, size - room)
                 mapped = _mapping(self._files.map(handle, size, write=True))
             except OSError:
-                # An emulated posix_fallocate may have allocated a part. Its error is raised, not a later one.
+                # An emulated posix_fallocate may have allocated a part, which is cut off. An error of that
+                # cut is ignored, so that the first error is raised.
                 with contextlib.suppress(OSError):
                     self._files.truncate(handle, room)
                     self._size = room
@@ -286,8 +291,8 @@ class SealedIndex(SparseIndex):
         """
         super().__init__(files, path)
         with files.open(path) as handle:
-            # A batch has at most one entry, and is not smaller than its header: this bounds the entries,
-            # even if the file is larger.
+            # A batch has at most one entry, and is not smaller than its header. This bounds the number of
+            # entries, even if the file is larger.
             most = (log_size // _LEAST_BATCH + 2) * self.ENTRY.size
             size = min(files.size(handle), most)
             memory: Any = files.map(handle, size) if size and mapped else files.pread(handle, size, 0)
@@ -306,14 +311,14 @@ class SealedIndex(SparseIndex):
         pointer, _ = _mapping(memory)
         self._view = View(pointer, n, memory)
         next_entry = memory[n * self.ENTRY.size : (n + 1) * self.ENTRY.size]
-        #: Whether the entry after the valid ones is not zero, as it is in allocated room.
+        #: Whether bytes other than zeros follow the valid entries; allocated room has only zeros.
         self.damaged: bool = any(next_entry)
 
 
 def replace_index(files: Files, path: str | os.PathLike[str], entries: bytes, *, sync: bool = False) -> None:
     """Replace the index, if there is one, with a file with these entries, by rename. Raises OSError.
 
-    Without `sync` a power cut may damage the file, which the next load finds by validation.
+    Without `sync` a power cut may damage the file; the next load detects this when it validates the entries.
     """
     files.write_atomic(path, entries, sync=sync)
 
@@ -347,9 +352,9 @@ class SealedOffsetIndex(OffsetIndex, SealedIndex):
 # --- time index --------------------------------------------------------------------------------
 
 # `<base offset>.timeindex`: entries of timestamp int64 and relative offset int32, big-endian
-# (org.apache.kafka.storage.internals.log.TimeIndex). An entry is the largest timestamp (ms) of its segment
-# so far and the last offset, relative to the base offset, of the batch that has it: no record below that
-# offset has a later timestamp.
+# (org.apache.kafka.storage.internals.log.TimeIndex). An entry is the largest timestamp (ms) of its segment so
+# far and the last offset, relative to the base offset, of the batch that has this timestamp. No record up to
+# that offset has a later timestamp.
 
 
 class TimeIndex(SparseIndex):

@@ -2,9 +2,9 @@
 
 An entry has 34 bytes, big-endian: version int16 = 0, producer id, first offset, last offset (the marker's)
 and last stable offset, int64 each (org.apache.kafka.storage.internals.log.AbortedTxn). Last offsets rise.
-There is no file before a segment's first abort. Like every index it is a hint: only leading plausible entries
-are used, and if the file has more bytes the log's control batches are read. Threads: any; functions without
-state.
+There is no file before a segment's first abort. Like every index it is only a hint. Only the leading
+plausible entries are used; if the file has more bytes, the log's control batches are read. Threads: any;
+functions without state.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ VERSION = 0
 
 
 class AbortedTxn(NamedTuple):
-    """An aborted transaction: its producer's batches from `first_offset` to `last_offset`, the marker's.
+    """An aborted transaction: its producer's batches from `first_offset` to `last_offset`, which is the
+    marker's offset.
 
     Below `last_stable_offset` every transaction was decided when the marker was written.
     """
@@ -64,15 +65,13 @@ def parse(data: bytes, base_offset: int = 0) -> NDArray[np.void]:
 
 
 def format_entries(txns: Iterable[AbortedTxn]) -> bytes:
-    """Return the bytes of entries, as `parse` reads them; the file appends later entries to them."""
+    """Return the bytes of entries on disk; later entries are appended after them."""
     return np.array([(VERSION, *txn) for txn in txns], entry_type()).tobytes()
 
 
 def aborted(entries: NDArray[np.void], fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-    """Return the entries of an array of `entry_type` that overlap offsets [fetch_offset, upper_bound), and
-    whether they are complete.
-
-    False: later segments may have more (Kafka: TransactionIndex.collectAbortedTxns).
+    """Return the entries of an array of `entry_type` that overlap offsets [fetch_offset, upper_bound); and
+    True if these are all, False if later segments may have more (Kafka: TransactionIndex.collectAbortedTxns).
     """
     decided = np.flatnonzero(entries["last_stable_offset"] >= upper_bound)
     looked_at = entries[: int(decided[0]) + 1] if len(decided) else entries

@@ -1,5 +1,5 @@
-"""Messages as Python objects, and their bytes: the code is generated from Kafka's definitions when a message
-and version is first used.
+"""Messages as Python objects, and their bytes. The code is generated from Kafka's definitions when a version
+of a message is first used.
 
 A body is an object with one attribute per field, named in snake_case. `structs("FetchResponse")` is the class
 of a body; the classes of its structures are attributes of that class:
@@ -26,7 +26,7 @@ ABSENT: Any = object()
 
 class FileSlice(Protocol):
     """Bytes of a file from `position` on, which stand for record batches in a response and are sent by
-    sendfile. `release` is called after the sending, or when it is given up.
+    sendfile. `release` is called once the bytes were sent, or will not be sent.
     """
 
     position: int

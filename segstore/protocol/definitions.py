@@ -31,8 +31,8 @@ class Versions(NamedTuple):
 
 NEVER = Versions(0, -1)
 MADE = ()
-"""The default of an array that starts empty, or of a structure that starts with its own defaults: each object
-gets a new one.
+"""The default of an array that starts empty, or of a structure that starts with its own defaults; each object
+gets a new array or structure.
 """
 _NO_END = 1 << 15
 _GZIP = 16 + zlib.MAX_WBITS

@@ -198,7 +198,9 @@ def told_error(code: int, message: str) -> errors.BrokerError:
 
 
 def code_of(error: BaseException) -> Code:
-    """Return the code of an exception for clients: that of its class, or of the nearest base."""
+    """Return the code of an exception for clients, which is that of its class, or of the nearest base class
+    that has one.
+    """
     for kind in type(error).__mro__:
         if kind in _CODES:
             return _CODES[kind]

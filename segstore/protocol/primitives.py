@@ -1,5 +1,5 @@
-"""The functions of generated codecs: unsigned varints, strings, byte strings and lengths of arrays. A varint
-has mostly one byte (below ONE_BYTE); that case is inlined, since a request has a dozen varints.
+"""The functions of generated codecs: unsigned varints, strings, byte strings and lengths of arrays. Most
+varints have one byte (below ONE_BYTE); code for these is inlined, since a request has a dozen varints.
 
 Functions that read take a memoryview of bytes and a position, and return a value and the position after it.
 If the bytes end too early they raise IndexError or struct.error, which `codec.decode` translates.
@@ -19,15 +19,17 @@ _INT32 = struct.Struct(">i")
 LONGEST_VARINT = 5
 ONE_BYTE = 0x80
 LONGEST_STRING = 0x7FFF
-"""In bytes; compact lengths could be larger (Kafka: MessageGenerator refuses these too)."""
+"""In bytes. Compact lengths could be larger, but Kafka's MessageGenerator refuses such strings too."""
 MOST_ELEMENTS = 250_000
-"""Most elements of all arrays of one request, nested ones included: ten bytes may ask for an object of 180
-bytes, so all of them take at most 45 MB.
+"""Most elements of all arrays of one request, nested arrays included. Ten bytes may ask for an object of 180
+bytes, so this limits the objects to 45 MB.
 """
 
 
 class Packed:
-    """An encoded array of structures, which replaces the list of them in a body of that version."""
+    """An encoded array of structures, which replaces the list of the structures in a body of the same
+    version.
+    """
 
     __slots__ = ("_data", "_size", "_version")
 

@@ -1,7 +1,7 @@
 """The keys and values of records in Kafka's internal topics, and the data that group members exchange: an
 int16 and the bytes of a message (Kafka: CoordinatorRecordSerde, MessageUtil.toVersionPrefixedBytes).
 
-The int16 of a key is the record's kind, that of a value is the message's version.
+The int16 of a key is the record's kind; the int16 of a value is the message's version.
 
 Threads: any; functions without state.
 """
@@ -18,7 +18,9 @@ from .definitions import message
 
 _INT16 = struct.Struct(">h")
 NEWEST_VERSION = 99
-"""Kafka's versions grow by one: a record with a larger or a negative version is invalid."""
+"""The largest plausible version, because Kafka's versions grow by one. A record with a larger or a negative
+version is invalid.
+"""
 
 
 def encode_key(body: Any) -> bytes:
@@ -40,7 +42,7 @@ def _prefixed(number: int, body: Any, version: int) -> bytes:
 
 
 def prefix_of(data: bytes) -> int:
-    """Return the int16 at the begin of the data. Raises ValueError."""
+    """Return the int16 at the beginning of the data. Raises ValueError."""
     try:
         return int(_INT16.unpack_from(data)[0])
     except struct.error:

@@ -39,7 +39,9 @@ class _CodecSource:
         self.flexible = version in message.flexible
 
     def plain(self, struct: str) -> list[tuple[bool, list[Field]]]:
-        """Return the untagged fields of the version in runs: (whether of fixed size, fields)."""
+        """Return the untagged fields of the version in runs, each as (whether its fields have a fixed size,
+        fields).
+        """
         fields = [f for f in self.message.structs[struct] if self.has(f) and not self.is_tagged(f)]
         runs = [(fixed, list(run)) for fixed, run in groupby(fields, lambda f: self.code(f) is not None)]
         return [(fixed, part) for fixed, run in runs for part in ([run] if fixed else [[f] for f in run])]
@@ -139,7 +141,7 @@ class _Writer(_CodecSource):
     def struct(self, name: str) -> list[str]:
         lines = [f"def write_{name}(value, out, slices):"]
         plain = self.plain(name)
-        has_no_tags = self.flexible and not self.tagged(name)  # then a zero byte is written
+        has_no_tags = self.flexible and not self.tagged(name)  # a zero byte stands for no tags
         is_padded = has_no_tags and bool(plain) and plain[-1][0]
         for n, (fixed, run) in enumerate(plain, 1):
             padding = "x" if is_padded and n == len(plain) else ""
@@ -215,7 +217,7 @@ class _Writer(_CodecSource):
         ]
 
     def length(self, source: str, pad: str, out: str) -> list[str]:
-        """Return the lines that write the number of bytes or elements."""
+        """Return the source lines that write a length in bytes or elements."""
         if not self.flexible:
             return [f"{pad}{out} += pack('>i', len({source}))"]
         return [
@@ -234,8 +236,8 @@ class _Writer(_CodecSource):
         return [*lines, "  out += uvarint(tag) + uvarint(len(part)) + part"]
 
     def differs(self, field: Field, owner: str) -> str:
-        """Return the source of a test whether a field differs from its default, field by field."""
-        # Not by comparing with a default object, which would have to be made each time.
+        """Return the source of an expression that is true if a field differs from its default."""
+        # Fields are compared one by one, because a default object would have to be made each time.
         source = f"{owner}.{field.name}"
         if field.is_struct and not field.is_array and field.default == MADE:
             fields = " or ".join(self.differs(each, source) for each in self.message.structs[field.kind])

@@ -1,7 +1,7 @@
 """Record batches (magic 2): headers, columns, codecs, encode and decode; older messages are converted.
 Nothing is on disk.
 
-This package knows the bytes of a batch, and no files. Each module states its own thread contract.
+This package handles the bytes of batches, and touches no files. Each module states its own thread contract.
 """
 
 from __future__ import annotations

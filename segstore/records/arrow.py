@@ -1,7 +1,7 @@
 """Records as Arrow tables, without a loop per record; nothing is on disk.
 
-Functions without state: safe from any thread. It imports pyarrow, and is imported only when Arrow data is
-asked for.
+Its functions have no state, and are safe from any thread. It imports pyarrow, and is imported only when Arrow
+data is asked for.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def validity_bitmap(lengths: NDArray[np.int64]) -> Any:
 
 
 MOST_BYTES = INT32_MAX
-"""Most bytes of one column in one chunk of a table: int32 offsets can't point beyond."""
+"""Most bytes of one column in one chunk of a table, because int32 offsets can't point beyond."""
 
 
 class Rows(Protocol):
@@ -90,7 +90,7 @@ def table_of(parts: Iterable[Rows], columns: list[str] | None = None) -> pa.Tabl
 
 
 def reader_of(parts: Iterable[Rows]) -> pa.RecordBatchReader:
-    """Return a reader of batches of SCHEMA, each made when the reader is asked for it."""
+    """Return a reader that makes each batch of SCHEMA when the batch is asked for."""
     return pa.RecordBatchReader.from_batches(SCHEMA, _batches(parts, SCHEMA))
 
 
@@ -153,14 +153,14 @@ def _nulls(n: int) -> pa.Array:
 
 @lru_cache(maxsize=4)
 def _no_headers(n: int) -> pa.Array:
-    # pa.nulls makes children with long buffers, which IPC would write: empty children replace them.
+    # pa.nulls makes children with long buffers, which IPC would write, so empty children replace them.
     made, children = pa.nulls(n, HEADER_TYPE), [pa.array([], HEADER_TYPE.value_type)]
     return pa.Array.from_buffers(HEADER_TYPE, n, made.buffers()[:2], n, children=children)
 
 
 def beginning(make: Callable[..., pa.Array], n: int, *of: object) -> pa.Array:
-    """Return the first `n` elements of the constant array `make(m, *of)`. Arrays up to `_MOST` elements are
-    cached and shared by many tables.
+    """Return the first `n` elements of an array that `make(m, *of)` makes with `m` elements, at least `n`.
+    Arrays up to `_MOST` elements are cached and shared by many tables.
     """
     size = max(_LEAST, 1 << (n - 1).bit_length())
     return make(size, *of)[:n] if size <= _MOST else make.__wrapped__(n, *of)  # type: ignore[attr-defined]

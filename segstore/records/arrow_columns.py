@@ -4,8 +4,8 @@ A column of one chunk is encoded from Arrow's own buffers. A column of several c
 spans that point into the memory of its chunks; the Column keeps that memory alive. C compares each offset
 with the size of the memory that it points into.
 
-Functions without state: safe from any thread. It imports pyarrow, and is imported only when Arrow data is
-passed in.
+Its functions have no state, and are safe from any thread. It imports pyarrow, and is imported only when Arrow
+data is passed in.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ def _decoded_type(kind: pa.DictionaryType) -> pa.DataType:
 
 
 def _of_dictionary(array: pa.DictionaryArray) -> pa.Array:
-    """Return the decoded values. polars has views in a Categorical, for which pyarrow has no `take`."""
+    """Return the decoded values. polars stores a Categorical's strings as views, which pyarrow can't `take`,
+    so they are cast first.
+    """
     return array.dictionary.cast(_decoded_type(array.type)).take(array.indices)
 
 
@@ -252,8 +254,8 @@ def _decoded(kind: pa.DataType) -> pa.DataType:
 def _ranges(
     array: pa.Array, begins: NDArray[np.int64], ends: NDArray[np.int64], place: str, at: int
 ) -> tuple[int, int]:
-    """Fill `begins` and `ends` with the item range of each list; return the first item and the end of the
-    last.
+    """Fill `begins` and `ends` with the item range of each list; return the first item of the first list and
+    the end of the last list.
     """
     kind, n, first = array.type, len(array), array.offset
     wide = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)

@@ -1,7 +1,7 @@
 """The columns of records from a table of any engine, by Arrow's C interface; nothing is on disk.
 
-Functions without state: safe from any thread. It imports pyarrow, and is imported only when a table is passed
-in.
+Its functions have no state, and are safe from any thread. It imports pyarrow, and is imported only when a
+table is passed in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TAKEN = ("value", "key", "timestamp", "headers")
 LEFT_OUT = ("topic", "partition", "offset", "timestamp_type")
-"""Columns of a topic's table that are ignored: the log that a record is appended to decides them."""
+"""Columns of a topic's table that are ignored, because the log to which a record is appended decides them."""
 _ALLOWED_TABLES = (
     "allowed is a table of pyarrow, polars, pandas or DuckDB, Records, a scan, or another object with"
     " __arrow_c_stream__ or __arrow_c_array__"
@@ -85,7 +85,8 @@ def read_table(table: Any) -> pa.Table:
         return table
     if _is_pandas(table):
         return _from_pandas(table)
-    # Not through the C interface: it would turn an error of Python code into a pyarrow error.
+    # A reader of pyarrow is not read through the C interface, which would turn an error of Python code into a
+    # pyarrow error.
     if isinstance(table, pa.RecordBatchReader):
         return table.read_all()
     if type(table).__module__.startswith("segstore.") and hasattr(table, "to_arrow"):

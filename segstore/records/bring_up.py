@@ -1,12 +1,12 @@
 """Converts messages of magic 0 and 1 to record batches of magic 2 (Kafka: AbstractLegacyRecordBatch); nothing
 is on disk.
 
-Callers see magic 2 only: `decode` converts the messages that it meets, and so do the senders of batches.
+Callers see magic 2 only, because `decode` and the senders of batches convert the messages that they meet.
 Offsets, keys, values, timestamps and the timestamp type stay; a record of magic 0 has the timestamp -1. The
 batches have no leader epoch and no producer. Adjacent plain messages of the same attributes share a batch;
 each wrapper (compressed messages) becomes one uncompressed batch.
 
-Functions without state over bytes in memory: safe from any thread. C does the work per record; a wrapper is
+Its functions have no state, and are safe from any thread. C does the work per record; a wrapper is
 decompressed here, with the same size limit as batches of magic 2.
 """
 
@@ -33,7 +33,7 @@ _KEY_AT = (18, 26)
 """Position of the key's length in a message of magic 0, and of magic 1."""
 _LZ4 = CODECS.index("lz4")
 _CODECS = _LZ4 + 1
-"""Number of codecs that magic 0 and 1 know: zstd came with magic 2 (KIP-110)."""
+"""Number of codecs that magic 0 and 1 know; zstd came with magic 2 (KIP-110)."""
 
 _REASONS = {
     lib.SEG_E_RECORD: "the lengths within a message don't fill it",
@@ -62,9 +62,9 @@ def bring_up(
     and their headers, with positions in these bytes.
 
     `buf` was read at `position` of file `where`. `batches` are headers of a `scan`, or a part of them;
-    batches of magic 2 are copied unchanged. If a wrapper comes first, no offset in it may be below `least`;
-    -1 if that bound is unknown. The result ends with the wrapper that brings it to `most` bytes. Raises
-    CorruptRecordError if a message is damaged, or a wrapper holds more than `limit` bytes.
+    batches of magic 2 are copied unchanged. If a wrapper comes first, no offset in it may be below `least`,
+    which is -1 if the bound is unknown. The result ends with the wrapper that brings it to `most` bytes.
+    Raises CorruptRecordError if a message is damaged, or a wrapper holds more than `limit` bytes.
     """
     made = _Made(memoryview(buf), where, position, limit)
     for kind, first, last in _runs(batches):
@@ -81,7 +81,9 @@ def bring_up(
 
 
 def _runs(batches: NDArray[np.void]) -> list[tuple[int, int, int]]:
-    """Return kind, begin and end of each run of headers of one kind; a wrapper is a run of its own."""
+    """Return the kind, begin and end of each run of headers of the same kind; each wrapper is a run of its
+    own.
+    """
     if not len(batches):
         return []
     kinds = np.where((batches["attributes"] & CODEC_MASK) == 0, _PLAIN, _WRAPPER)
@@ -118,7 +120,7 @@ class _Made:
         n, total = len(run), int(run["size"].sum(dtype=np.int64))
         few = 2 + 2 * total // BATCH_BYTES
         headers, counts = np.empty(n, batch_type()), ffi.new("int64_t[2]")
-        for batches in (few, n):  # n batches, if each message has another append time
+        for batches in (few, n):  # `n` are needed if all append times differ
             room = total + HEADER_SIZE * batches
             out = bytes(room)
             done = lib.seg_bring_up(
@@ -175,13 +177,15 @@ class _Made:
         if not self._headers:
             return b"", np.empty(0, batch_type())
         headers = np.concatenate(self._headers)
-        # The unused bytes are mostly a quarter of the whole: not worth a copy.
+        # The unused bytes are mostly a quarter of the whole, which is not worth a copy.
         alone = len(self._pieces) == 1 and 0 < len(self._last) <= self.size + self.size // 2
         return (self._last if alone else b"".join(self._pieces)), headers
 
 
 def _value(message: memoryview, magic: int) -> memoryview | None:
-    """Return the value of a whole message, or None if it is null or does not end where the message ends."""
+    """Return the value of a whole message, or None if the value is null or does not end where the message
+    ends.
+    """
     at = _KEY_AT[magic]
     key = int.from_bytes(message[at : at + 4], "big", signed=True)
     at += 4 + max(key, 0)

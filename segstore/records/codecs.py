@@ -1,6 +1,6 @@
 """The five codecs of Kafka's record batches, over cramjam and zlib; nothing is on disk.
 
-Functions without state that release the GIL while they work: safe from any thread.
+Its functions have no state, release the GIL while they work, and are safe from any thread.
 
 The output has the framing of Kafka's own streams (org.apache.kafka.common.compress): standard gzip and zstd,
 snappy in snappy-java's framing of 32 KiB blocks, lz4 as a frame of independent 64 KiB blocks without
@@ -22,13 +22,16 @@ from segstore.records.header import CODECS
 Buffer = bytes | bytearray | memoryview
 
 MAX_PLAIN = 1 << 28
-"""Most decompressed bytes of one batch's records; writers keep to this limit, readers refuse more."""
+"""Most decompressed bytes of one batch's records; writers keep to this limit, and readers refuse larger
+batches.
+"""
 
 XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = XERIAL + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 * 1024
 _LZ4_MAGIC = 0x184D2204
-# version 1, independent blocks, no checksums, no content size; 64 KiB blocks; their xxhash32, second byte.
+# The three bytes after the magic number: the flags (version 1, independent blocks, no checksums, no content
+# size), the block size of 64 KiB, and the second byte of the xxHash32 of both.
 _LZ4_HEADER = struct.pack("<IBBB", _LZ4_MAGIC, 0x60, 0x40, 0x82)
 _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 1 << 31
@@ -67,8 +70,8 @@ def decompress(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> Buffer:
 def decompress_into(codec: int, data: Buffer, out: Buffer, limit: int = MAX_PLAIN) -> int:
     """Decompress into `out`; return the bytes written, or -1 if a larger `out` may help.
 
-    Raises DecompressError if a larger `out` can't help: it already has `limit` bytes, or the most that the
-    frame could need.
+    Raises DecompressError if a larger `out` can't help, because it already has `limit` bytes, or as many as
+    the frame could need.
     """
     most = bound(codec, len(data), limit)
     view = memoryview(out)[:most]
@@ -84,8 +87,8 @@ def decompress_into(codec: int, data: Buffer, out: Buffer, limit: int = MAX_PLAI
 def lz4_of_magic_0(data: Buffer) -> Buffer:
     """Return the lz4 frame of a message of magic 0 with a valid header checksum.
 
-    Kafka's old writers included the frame's magic number in the hash; its readers accept any checksum
-    (KafkaLZ4BlockInputStream).
+    Kafka's old writers included the frame's magic number in the checksum; Kafka's readers accept any checksum
+    there (KafkaLZ4BlockInputStream).
     """
     if len(data) < 5:
         return data
@@ -162,7 +165,7 @@ def _lz4(data: memoryview, level: int | None) -> Buffer:
 
 def _lz4_high(plain: memoryview, level: int | None) -> memoryview:
     # cramjam accepts a level for frames only, and links the blocks of a frame, which Kafka refuses. So each
-    # block is compressed as a frame of its own, and taken out of it.
+    # block is compressed as a frame of its own, and the block is then taken out of that frame.
     frame = memoryview(cramjam.lz4.compress(plain, level=level))
     at = 7 + 8 * (frame[4] >> 3 & 1)
     size = int.from_bytes(frame[at : at + 4], "little")

@@ -2,7 +2,7 @@
 nothing is on disk.
 
 A Column is immutable once made and owns the memory of its pointers, so that any thread may encode from it.
-Until the encoding has ended, the caller must not change an array or a bytearray that it passed in.
+Until the encoding is done, the caller must not change an array or a bytearray that it passed in.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Column:
             c.validity = next(parts)
 
     def keep(self, owner: object) -> None:
-        """Keep an object alive whose memory the spans point into."""
+        """Keep alive an object into whose memory the spans point."""
         self._owners.append(owner)
 
     @property
@@ -69,8 +69,8 @@ class Column:
         return self.n > 0 and (c.kind == NULLS or c.nulls != 0 or c.validity != ffi.NULL)
 
     def longest(self, enough: int) -> int:
-        """Return an upper bound of the elements' length: the exact length if the bound that costs nothing is
-        above `enough`.
+        """Return an upper bound of the elements' length. If the bound that costs nothing is above `enough`,
+        return the exact length of the longest element.
         """
         c = self.c
         if c.kind == FIXED or c.kind == SPANS:
@@ -107,7 +107,9 @@ def _of_spans(owners: tuple[bytes | None, ...], spans: bytes, size: int, longest
 
 
 def _from_mixed(items: Sequence[Any], name: str) -> Column:
-    """Return a Column of copies, of a list with other types than bytes and None. Raises InvalidTypeError."""
+    """Return a Column of copies of the elements of a list that has other types than bytes and None. Raises
+    InvalidTypeError.
+    """
     kinds = set(map(type, items))
     _check_kinds(kinds, items, name)
     validity = None
@@ -159,7 +161,7 @@ def _flat(array: NDArray[Any]) -> NDArray[np.uint8] | None:
 
 
 def _from_padded(table: NDArray[np.uint8]) -> Column:
-    """Return a Column of dtype S: trailing NULs are padding, as in numpy."""
+    """Return a Column of an array of dtype S, whose trailing NULs are padding, as in numpy."""
     n, width = table.shape
     if table[:, -1].all():
         return Column(FIXED, n, table.reshape(-1), width=width)
@@ -179,9 +181,9 @@ class HeaderColumns:
     __slots__ = ("_owners", "c", "n")
 
     def __init__(self, offsets: Any, names: Column, values: Column, ends: Any = None) -> None:
-        """`offsets`, int64: the index of each record's first header, and as one more element the end of the
-        last record's headers. With `ends`: `offsets` has the first headers only, `ends` the end for each
-        record.
+        """`offsets` (int64) has the index of each record's first header, then the index after the last
+        record's headers. If `ends` is given, `offsets` lacks that last element, and `ends` has the index
+        after each record's headers.
         """
         pointer = held("int64_t[]", offsets)
         until = None if ends is None else held("int64_t[]", ends)

@@ -1,6 +1,6 @@
 """The columns of records to encode: values, keys, headers, timestamps, offsets; nothing is on disk.
 
-They are immutable once made, like `Column`: any thread may encode from them.
+They are immutable once made, like `Column`, so that any thread may encode from them.
 """
 
 from __future__ import annotations
@@ -189,8 +189,9 @@ def as_column(values: Any, name: str = "values") -> Column:
 class Columns:
     """The columns of `n` records to encode: values, keys, headers, timestamps (ms) and offsets.
 
-    `timestamps` may be None (then all records get `timestamp`), `offsets` None (consecutive; otherwise
-    absolute, rising, gaps allowed), `headers` None. Raises InvalidArgumentError if the lengths differ.
+    If `timestamps` is None, all records get `timestamp`. If `offsets` is None, offsets are consecutive;
+    otherwise they are absolute and rising, and may have gaps. `headers` may be None. Raises
+    InvalidArgumentError if the lengths differ.
     """
 
     __slots__ = ("_span", "headers", "keys", "n", "offsets", "timestamp", "timestamps", "values")

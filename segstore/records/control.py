@@ -1,11 +1,11 @@
-"""The record of a control batch: the end of a transaction, or the first or last record of a metadata
-snapshot; nothing is on disk.
+"""The record of a control batch: a transaction marker, or the first or last record of a metadata snapshot;
+nothing is on disk.
 
-Key: version int16 = 0, type int16. Value of a transaction's end: version int16 = 0, coordinator epoch int32
+Key: version int16 = 0, type int16. Value of a transaction marker: version int16 = 0, coordinator epoch int32
 (org.apache.kafka.common.record.ControlRecordType, EndTransactionMarker). Value of a snapshot's header:
 version int16 = 0, timestamp of the last record of the log that the snapshot covers, int64 ms. Value of its
-footer: version int16 = 0. Both end with a byte 0: no tagged fields (KIP-630: SnapshotHeaderRecord,
-SnapshotFooterRecord).
+footer: version int16 = 0. Both values end with a byte 0, which stands for no tagged fields (KIP-630:
+SnapshotHeaderRecord, SnapshotFooterRecord).
 
 Big-endian. Threads: any; functions without state.
 """
@@ -33,7 +33,7 @@ _VERSION = 0
 
 
 class Marker(NamedTuple):
-    """The end of a producer's transaction: `kind` is ABORT or COMMIT."""
+    """A marker that completes a producer's transaction; `kind` is ABORT or COMMIT."""
 
     producer_id: int
     producer_epoch: int
@@ -42,7 +42,7 @@ class Marker(NamedTuple):
 
 
 def end_marker(marker: Marker, timestamp: int) -> Encoded:
-    """Return the control batch that ends a transaction, with `timestamp` (ms): one record, never
+    """Return the control batch that commits or aborts a transaction, with `timestamp` (ms): one record, never
     compressed.
     """
     template = Template(TRANSACTIONAL_FLAG | CONTROL_FLAG, marker.producer_id, marker.producer_epoch)
@@ -53,7 +53,8 @@ def end_marker(marker: Marker, timestamp: int) -> Encoded:
 def parse_control(
     key: bytes | None, value: bytes | None, *, file: str, position: int, offset: int
 ) -> tuple[int, int]:
-    """Return (type, coordinator epoch) of a control record; the epoch is -1 if the type ends no transaction.
+    """Return (type, coordinator epoch) of a control record; the epoch is -1 if the record is no transaction
+    marker.
 
     Types (Kafka: ControlRecordType): 0 abort, 1 commit; other types don't concern producers. Raises
     CorruptRecordError, with the given file, position and offset, if the record is no control record.

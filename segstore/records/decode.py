@@ -1,7 +1,7 @@
 """Decodes record batches into Records: scans and validates headers, decompresses, decodes.
 
-Nothing is on disk. Functions without state over bytes in memory: safe from any thread. A length that the
-bytes claim is checked for plausibility before memory is allocated for it.
+Nothing is on disk. Its functions have no state, and are safe from any thread. A length that the bytes claim
+is checked for plausibility before memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def decompress_batches(
 
 
 class _Arena:
-    """A growing buffer that batches are decompressed into one after the other."""
+    """A growing buffer, into which batches are decompressed one after the other."""
 
     def __init__(self, size: int) -> None:
         self._buffer = np.empty(6 * size + 4096, np.uint8)
@@ -102,7 +102,7 @@ Bytes = Any
 _FEW = 24
 _MANY = read_buffers.LEAST // (8 * ROWS)
 _SMALL = (1 << 20) + HEADER_SIZE
-"""Most bytes of a scan whose headers fit into existing memory; reads of the default size do."""
+"""Most bytes of a scan whose headers fit into existing memory; the default size of reads is below."""
 
 
 class _Scratch:
@@ -115,8 +115,8 @@ class _Scratch:
 
 
 _unused: list[_Scratch] = []
-"""Scratch memory for the next calls. Each call takes one until its results are copied: a signal handler that
-reads may interrupt the call.
+"""Scratch memory for the next calls. A call uses one object of its own until its results are copied, because
+a signal handler that reads may interrupt the call.
 """
 
 
@@ -170,9 +170,9 @@ def scan_headers(
     position of the first byte of `buf`.
 
     Batches that end below `from_offset` are skipped unchecked. Batches from `end_offset` on are left out, and
-    so are batches beyond `max_bytes`, except the first one. The scan stops before a damaged batch: see
-    `ScanEnd.status`. If a wrapper of old messages comes first, its offsets are at least `least`; -1 if
-    unknown.
+    so are batches beyond `max_bytes`, except the first one. The scan stops before a damaged batch
+    (`ScanEnd.status`). If a wrapper of old messages comes first, its offsets are at least `least`, which is
+    -1 if unknown.
     """
     size = len(buf)
     try:
@@ -183,7 +183,8 @@ def scan_headers(
     if size <= _SMALL:
         capacity, out = scratch.capacity, scratch.headers
     else:
-        # Room for the largest possible number of headers: untouched pages cost less than a second pass.
+        # There is room for the largest possible number of headers, because untouched pages cost less than a
+        # second pass.
         capacity = size // LEAST_ENTRY + 1
         out = unset("seg_batch[]", capacity)
     n = lib.seg_scan(
@@ -210,11 +211,12 @@ def decode(
     """Return the records of `batches` (from `scan`, or a part of them) in `buf`, read at `position` of file
     `where`.
 
-    Uncompressed records stay in `buf` if it is bytes: the Records refer to it. `next_offset` is by default
-    the offset after the last batch; records below `from_offset` are left out. Compressed batches end with the
-    one that brings them to `most` bytes: see `Records.next_offset`. Messages of magic 0 and 1 are converted
-    first: `Records.batches` has magic 2 only. Raises CorruptRecordError if the bytes are damaged, or a batch
-    has more than `limit` bytes once decompressed.
+    If `buf` is bytes, uncompressed records are not copied, and the Records refer to `buf`. `next_offset` is
+    by default the offset after the last batch; records below `from_offset` are left out. If compressed
+    batches are decoded, the last is the one that brings them to `most` bytes, and `Records.next_offset` says
+    where to continue. Messages of magic 0 and 1 are converted first, so that `Records.batches` has magic 2
+    only. Raises CorruptRecordError if the bytes are damaged, or a batch has more than `limit` bytes once
+    decompressed.
     """
     n = len(batches)
     if n == 0:
@@ -284,7 +286,7 @@ def _old(
 def _messages(buf: Bytes, batches: NDArray[np.void], position: int, from_offset: int) -> Records | None:
     """Return the records of plain messages of magic 0 or 1 as they lie in `buf`, without a conversion.
 
-    Return None if C refuses a message: it is compressed, or its bytes need the checks of `bring_up`.
+    Return None if C refuses a message, because it is compressed, or its bytes need the checks of `bring_up`.
     """
     n, arena = len(batches), buf if type(buf) is bytes else bytes(buf)
     matrix = np.empty((ROWS, n), np.int64) if n < _MANY else read_buffers.matrix(ROWS, n)
@@ -339,7 +341,7 @@ def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
 
     Return None if a batch is compressed or older, or claims more records than its bytes can hold.
     """
-    # Without numpy: its calls would cost more than the decoding.
+    # This does without numpy, whose calls would cost more than the decoding.
     at, lens, codecs, count = [], [], 0, 0
     for i in range(n):
         h = headers[i]
@@ -390,8 +392,8 @@ def fault_reason(code: int) -> str:
 
 def stamped(buf: Any, batches: NDArray[np.void], position: int, least: int, most: int) -> NDArray[np.bool_]:
     """Return for each batch of `buf`, read at `position`, whether it may hold a record with a timestamp from
-    `least` to `most` ms, both included. Headers decide for compressed batches and messages of magic 0 and 1,
-    the records themselves for plain batches.
+    `least` to `most` ms, both included. For compressed batches and messages of magic 0 and 1 the headers
+    decide, for plain batches the records themselves.
     """
     may_hold: NDArray[np.bool_] = batches["max_timestamp"] >= least
     judged = ((batches["attributes"] & CODEC_MASK) == 0) & (batches["magic"] == MAGIC)

@@ -1,7 +1,7 @@
 """Encodes columns of records into record batches, chunk by chunk; nothing is on disk.
 
 An iterator of `encode` belongs to one thread; another thread may write and release the Encoded that it
-yields. If an Encoded is released before the next one is made, its memory is reused.
+yields. If an Encoded is released before the next Encoded is made, its memory is reused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def batch_cap(codec: int, batch_bytes: int, max_bytes: int | None) -> int:
     """Return the most plain bytes of a batch that stays within `max_bytes` once compressed."""
     if max_bytes is None:
         return batch_bytes
-    # Snappy's output is at worst one sixth larger than its input; that of other codecs far less.
+    # Snappy's output is at worst one sixth larger than its input; other codecs add far less.
     room = max_bytes - max_bytes // 6 - 128 if codec else max_bytes
     return max(1, min(batch_bytes, room))
 
@@ -73,7 +73,7 @@ class Run:
         buffer = pool.take(chunk_bytes)
         size, batches = self._fill(buffer, chunk_bytes, most_batches)
         if size == lib.SEG_E_ROOM:
-            # One batch is larger than a chunk: it gets a buffer of its own size.
+            # A batch that is larger than a chunk gets a buffer of its own size.
             pool.give(buffer)
             largest = largest_record(self.columns, self.first, self.columns.n)[0] + HEADER_SIZE
             buffer = np.empty(max(self.batch_bytes, largest), np.uint8)
@@ -183,8 +183,8 @@ def largest_record(columns: Columns, first: int, last: int) -> tuple[int, int]:
 
 # --- single ------------------------------------------------------------------------------------
 
-# One record in one batch, without arrays or columns of one element. Each call has its own arguments for C:
-# safe from any thread, and from a signal handler that interrupts another call.
+# One record in one batch, without arrays or columns of one element. Each call has its own arguments for C, so
+# it is safe from any thread, and from a signal handler that interrupts another call.
 
 _ROOM = HEADER_SIZE + 64
 """Most bytes of a batch with one record, without its key, value and headers."""
@@ -192,7 +192,7 @@ _KINDS = (bytes, bytearray, memoryview)
 
 
 class _Arguments:
-    """Arguments of seg_encode for one call at a time. A signal handler that appends takes others."""
+    """Arguments of seg_encode for one call at a time. A signal handler that appends takes another object."""
 
     def __init__(self) -> None:
         self.key, self.value = ffi.new("seg_column *"), ffi.new("seg_column *")
@@ -205,7 +205,7 @@ class _Arguments:
 
     def fill(self, template: Template, codec: int) -> Any:
         """Fill `filled` with the template and codec, and return it."""
-        self.of = None  # first: an interrupt may leave `filled` half done
+        self.of = None  # reset first, as an interrupt may leave `filled` half done
         fill_template(self.filled, template, codec)
         self.codec = codec
         self.of = template
@@ -232,12 +232,12 @@ def single(
         a = _unused.pop()
     except IndexError:
         a = _Arguments()
-    # C reads the data through these views: they must live until `seg_encode` returns.
+    # C reads the data through these views, so they must exist until `seg_encode` returns.
     views = _set(a.value, value, "value"), b"" if key is None else _set(a.key, key, "key")
     if key is None:
         a.key.kind = NULLS
     plain = len(views[0]) + len(views[1])
-    if plain > MAX_PLAIN:  # before this much memory is allocated
+    if plain > MAX_PLAIN:  # checked before this much memory is allocated
         check_plain(plain)
     size = plain + _ROOM
     try:
@@ -272,7 +272,7 @@ def _set(column: Any, data: Any, name: str) -> Any:
         hint = "; encode it first" if isinstance(data, str) else ""
         allowed = "bytes, bytearray, memoryview or None"
         raise InvalidTypeError(f"{name} is {type(data).__name__}: allowed is {allowed}{hint}")
-    # Mutable data is copied: after a failed call, nothing may still refer to the caller's object.
+    # Mutable data is copied, because after a failed call nothing may still refer to the caller's object.
     pointer = held("char[]", data if type(data) is bytes else bytes(data))
     column.kind, column.data = FIXED, pointer
     column.data_len = column.width = len(pointer)
@@ -292,7 +292,7 @@ def check_sizes(
 ) -> None:
     """Raise RecordTooLargeError (index, size, limit) for a record whose batch would exceed `max_bytes`.
 
-    The check is exact: a record that might be too large is encoded alone, and compressed.
+    The check is exact, because a record that might be too large is encoded alone, and compressed.
     """
     doubtful = batch_cap(codec, MAX_PLAIN, max_bytes)
     if _bound(columns, doubtful) <= doubtful:

@@ -3,7 +3,7 @@ the same layout. Nothing is on disk.
 
 The `AT_...` of `_native/bytes.h` are the positions of the fields in the bytes of a batch.
 
-Pure data and functions without state: safe from any thread.
+Its data never changes, and its functions have no state: both are safe from any thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH_SIZE = ffi.sizeof("seg_batch")
 @cache
 def batch_type() -> np.dtype[np.void]:
     """Return the numpy type of a batch header: `seg_batch` of `_native/contract/batch.h`, in host order. A
-    message of magic 0 or 1 has it too; batch.h says which fields are set then.
+    message of magic 0 or 1 has a header of this type too; batch.h says which of its fields are set.
     """
     return np.dtype(
         [
@@ -69,7 +69,7 @@ DELETE_HORIZON_FLAG = 0x40
 
 def batch_ptr(batches: NDArray[np.void]) -> Any:
     """Return a `seg_batch *` to the first element of a contiguous array of `batch_type`; valid while the
-    array lives.
+    array exists.
     """
     return held("seg_batch *", batches) if len(batches) else ffi.NULL
 

@@ -1,6 +1,6 @@
 """Lazy columns: sequences of keys, values and headers whose objects are made on access; nothing is on disk.
 
-They are immutable views over the memory of Records: safe from any thread.
+They are immutable views over the memory of Records, and safe from any thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ Headers = list[tuple[str, bytes | None]]
 
 
 def chunks(n: int) -> Iterator[slice]:
-    """Yield slices that cover n elements. The first ones are small: a caller may need only one element."""
+    """Yield slices that cover n elements. The first slices are small, because a caller may need only one
+    element.
+    """
     at, size = 0, 8
     while at < n:
         yield slice(at, at + size)
@@ -33,7 +35,7 @@ def chunks(n: int) -> Iterator[slice]:
 
 
 class _Lazy(Sequence[T]):
-    """The common base of the columns; a column equals every sequence of equal elements."""
+    """The common base of the columns. A column equals any sequence with equal elements."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]

@@ -1,5 +1,5 @@
 """Batches of a log in the form that a producer would send: with base offset 0, and the producer's id and
-sequence; nothing is on disk. Functions without state: safe from any thread.
+sequence; nothing is on disk. Its functions have no state, and are safe from any thread.
 """
 
 from __future__ import annotations

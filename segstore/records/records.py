@@ -1,7 +1,7 @@
 """Records: the result of a read, as columns over one piece of memory; nothing is on disk.
 
-Records are immutable, and independent of the files they were read from: safe from any thread, and valid after
-retention or compaction has removed their segment.
+Records are immutable, and independent of the files they were read from. So they are safe from any thread, and
+stay valid after retention or compaction has removed their segment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS = 7
-"""Number of rows of the matrix, which has one column per record; the next names are the row indexes."""
+"""Number of rows of the matrix, which has one column per record; the names below are the indexes of the rows.
+"""
 OFFSET, TIMESTAMP, KEY_AT, KEY_LEN, VALUE_AT, VALUE_LEN, HEADERS_AT = range(ROWS)
 
 
@@ -69,8 +70,8 @@ class Records:
 
     @property
     def timestamps(self) -> NDArray[np.int64]:
-        """Return the timestamps, int64 ms since the epoch (UTC), one per record; -1 for a record
-        without one.
+        """Return the timestamps, int64 ms since the epoch (UTC), one per record; -1 for a record without a
+        timestamp.
         """
         timestamps: NDArray[np.int64] = self._matrix[TIMESTAMP]
         return timestamps
@@ -209,7 +210,7 @@ class Records:
 def first_at(matrix: NDArray[np.int64], offset: int) -> int:
     """Return the index of the first column at or above `offset`; the matrix must have columns."""
     skip = int(offset - matrix.item(OFFSET, 0))
-    # Without gaps the index follows from the offset.
+    # If there are no gaps, the index follows from the offset.
     if skip > 0 and (skip >= matrix.shape[1] or matrix.item(OFFSET, skip) != offset):
         skip = int(np.searchsorted(matrix[OFFSET], offset))
     return max(skip, 0)
@@ -240,11 +241,11 @@ def rearranged(records: Records, places: NDArray[np.intp]) -> Records:
 
 
 def picked(records: Records, places: NDArray[np.intp]) -> Records:
-    """Return the records at these indexes, which must not fall, over a copy of their bytes only."""
+    """Return the records at these non-decreasing indexes, over a copy of only their bytes."""
     once, again = np.unique(places, return_inverse=True)
     matrix = records._matrix[:, once]
     starts = matrix[KEY_AT]
-    # A record's bytes end before the key of the next one.
+    # A record's bytes end before the key of the next record.
     lengths = np.append(records._matrix[KEY_AT, 1:], len(records.arena))[once] - starts
     arena, ends = np.empty(int(lengths.sum()), np.uint8), np.empty(len(once) + 1, np.int64)
     lib.seg_gather(

@@ -70,8 +70,8 @@ class RecordTable:
     """Records of batches, with only the `wanted` columns: offset, timestamp, timestamp_type, key, value,
     headers. Without columns, rows are only counted.
 
-    `next_offset` is the offset to continue at after `add`, or after its CorruptRecordError: records below it
-    are in the table. `plain`: decompressed bytes of the batches added so far. `expected`: bytes of batches
+    `next_offset` is the offset to continue at after `add`, or after its CorruptRecordError; the table has the
+    records below it. `plain`: decompressed bytes of the batches added so far. `expected`: bytes of batches
     that will be added, for which memory is allocated at once. `empty` allocates columns, like `numpy.empty`.
     """
 
@@ -111,8 +111,8 @@ class RecordTable:
         """Add the records of `batches` in `buf` with offsets from `first` up to `end`; return whether all
         batches were added.
 
-        Compressed batches end with the one that brings them to `most` bytes; all batches end with the last
-        one that int32 offsets can reach. Raises CorruptRecordError; the records before the damage are added.
+        The last compressed batch added is the one that brings them to `most` bytes; no batch is added that
+        int32 offsets can't reach. Raises CorruptRecordError; the records before the damage are added.
         """
         arguments = buf, where, position, first, end, most
         try:
@@ -177,7 +177,7 @@ class RecordTable:
 
     def read(self, size: int, r: Any, call: Callable[[Any, Any], Any]) -> None:
         """Add records by `call`, which calls `seg_read_table` with this table and a `seg_table_read`; repeat
-        it while room is lacking. Headers are not read. The first batch has `size` bytes.
+        the call while room is lacking. Headers are not read. The first batch has `size` bytes.
         """
         r.plain = self.plain
         if not len(self):

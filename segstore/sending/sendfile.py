@@ -2,8 +2,8 @@
 a buffer, or from a mapped part of the file. They also inspect sinks and wait for them.
 
 On disk: reads only. Threads: any; a pipe or window belongs to one thread at a time. Errors: see
-`segstore.sending`. EFAULT, of the source: the mapped bytes can't be read, since the file was cut or the disk
-failed. The headers of `_native/contract/` declare the C functions and structs.
+`segstore.sending`. EFAULT is an error of the source: the mapped bytes can't be read, since the file was cut
+or the disk failed. The headers of `_native/contract/` declare the C functions and structs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _PROBES: dict[str, tuple[str, Callable[[], int]]] = {
     "splice": ("splice", lambda: lib.seg_splice(-1, 0, -1, 1, 0)),
     "copy_file_range": ("copy_file_range", lambda: lib.seg_append_range(-1, -1, 0, 1)),
 }
-"""System call and probe by transfer method. With a descriptor of -1 an existing call returns EBADF."""
+"""The system call of each transfer method, and a probe that makes the call with the descriptor -1, for which
+an existing call returns EBADF.
+"""
 
 
 class SendfileCalls:
@@ -58,7 +60,7 @@ class SendfileCalls:
         self, source: SentFile, out: Any, segment: Any, start: int, offset: int, max_bytes: int
     ) -> bool:
         """Return whether `seg_find_stretch` (segment.h) found batches for a read in a `seg_segment *`; `out`
-        gets them.
+        gets their place.
         """
         return bool(lib.seg_find_stretch(source.fd, segment, start, offset, max_bytes, out))
 
@@ -93,7 +95,7 @@ class SendfileCalls:
         return SinkInfo(out.kind, bool(out.appends), out.options)
 
     def wait_for(self, sink: int, events: int, timeout_ms: int | None = None) -> int:
-        """Wait by poll(2), and return the events that came (of `events`, and always errors and hang-ups); 0
+        """Wait by poll(2) for one of `events`, an error or a hang-up, and return the events that came; 0
         after the timeout.
         """
         waiting = select.poll()
@@ -120,8 +122,8 @@ class SendfileCalls:
     # --- splice ---------------------------------------------------------------------------
 
     def make_pipe(self, pipe: Any) -> None:
-        """Make a pipe of PIPE_BYTES, or less if the system allows less, in `descriptors()`: first the read
-        end. Raises OSError (EMFILE).
+        """Make a pipe of PIPE_BYTES, or less if the system allows less, in `descriptors()`, the read end
+        first. Raises OSError (EMFILE).
         """
         with_descriptors(lambda: checked(lib.seg_open_pipe(pipe), None))
         lib.seg_pipe_bytes(pipe[1], PIPE_BYTES)
@@ -135,8 +137,8 @@ class SendfileCalls:
         return sent(lib.seg_splice(source.fd, position, pipe, count, 0), source)
 
     def splice_on(self, pipe: int, sink: int, count: int, more: bool) -> int:
-        """Call splice(2) from a pipe, which has `count` bytes, to a sink; return the bytes. `more`: further
-        bytes follow at once.
+        """Call splice(2) from a pipe, which has `count` bytes, to a sink; return the number of bytes moved.
+        `more` is True if further bytes follow at once.
         """
         return sent(lib.seg_splice(pipe, -1, sink, count, more))
 

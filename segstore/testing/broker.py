@@ -1,7 +1,8 @@
 """`Broker`: a server with a store of its own, for one test or a whole run of tests.
 
-On disk: a store in a temporary directory, in memory if there is room, which is removed at the end; or in a
-given directory, which stays. Nothing is synced: a test's data need not survive a power cut. Threads: any.
+On disk is a store: in a given directory, which stays, or in a temporary directory (in memory if there is
+room), which `close` removes. Nothing is synced, because a test's data need not survive a power cut. Threads:
+any.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 MEMORY = "/dev/shm"
 ENOUGH = 512 << 20
-"""Bytes that must be free in memory; containers often have only 64 MiB there."""
+"""Bytes that the file system in memory must have free; in containers it often has only 64 MiB."""
 DEFAULTS = {
     "group_consumer_heartbeat_interval_ms": 200,
     "group_initial_rebalance_delay_ms": 0,
@@ -52,12 +53,12 @@ _NODES = frozenset({"brokers", "num_brokers", "nodes", "num_nodes", "replicas"})
 class Broker(Closing):
     """A running server on a port of 127.0.0.1, with its store.
 
-    `directory` is the path of a store that stays after the end, None for a temporary one. `topics` are names,
-    or a mapping of names to numbers of partitions; existing topics are unchanged. `port` is the server's, by
-    default a free one. `clock` is a `segstore.testing.Clock`, the broker's time in place of the machine's.
-    `settings` are a server's and a store's, with underscores for dots: `num_partitions=4`. By default groups
-    don't wait for more members, members of consumer groups (KIP-848) send a heartbeat five times a second,
-    and the internal topics have one partition each.
+    `directory` is the path of a store that stays after `close`, None for a temporary one. `topics` are names,
+    or a mapping of names to numbers of partitions; existing topics are unchanged. `port` is the server's
+    port, by default a free port. `clock` is a `segstore.testing.Clock`, the broker's time in place of the
+    machine's. `settings` are a server's and a store's, with underscores for dots: `num_partitions=4`. By
+    default groups don't wait for more members, members of consumer groups (KIP-848) send a heartbeat five
+    times a second, and the internal topics have one partition each.
 
     Raises ConfigError, InvalidArgumentError, InvalidTypeError, InvalidTopicError, ListenError,
     StoreLockedError, StorageError.
@@ -129,8 +130,8 @@ class Broker(Closing):
     # --- stop and start -----------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop, as a broker that is shut down: end all connections, refuse new ones, and close the store. The
-        data, the faults and the requests stay. May be repeated.
+        """Stop like a broker that is shut down: close all connections, refuse new ones, and close the store.
+        The data, the faults and the requests stay. May be repeated.
         """
         with self._lock:
             self._stop()
@@ -203,7 +204,7 @@ class Broker(Closing):
 def _check_clock(clock: Any) -> None:
     if clock is None:
         return
-    from .clock import Clock  # and with it the coordinators, which a server may not need
+    from .clock import Clock  # imports coordinators, which a server may not need
 
     if not isinstance(clock, Clock):
         raise InvalidTypeError(f"clock must be a segstore.testing.Clock, not {type(clock).__name__}")
@@ -219,7 +220,7 @@ def _at(specs: Sequence[ListenerSpec], ports: Sequence[int]) -> str:
 
 
 class UnsyncedFiles(Files):
-    """Files without syncs: the kernel writes the bytes at any time."""
+    """Files that are never synced; the kernel writes their bytes at some time."""
 
     def sync(self, handle: Handle) -> None:
         """Do nothing."""

@@ -39,9 +39,10 @@ class Clock:
         return self._now
 
     def advance(self, ms: int) -> None:
-        """Advance the time at once, and return when each running broker has done its due work: sessions and
-        rebalances of groups, transaction timeouts, expired offsets, transactional ids and producer ids,
-        retention and compaction, deleted files. Raises InvalidArgumentError, InvalidTypeError, StorageError.
+        """Advance the time at once, and return when each running broker has done its due work, which concerns
+        sessions and rebalances of groups, transaction timeouts, expired offsets, transactional ids and
+        producer ids, retention and compaction, deleted files. Raises InvalidArgumentError, InvalidTypeError,
+        StorageError.
         """
         ms = arguments.whole("ms", ms, 0, _MOST_MS)
         with self._lock:
@@ -58,12 +59,12 @@ class Clock:
         self._listeners.remove(listener)
 
     def govern(self, store: Store) -> None:
-        """Let this clock end the group sessions of a store, which was opened with it."""
+        """Let this clock expire the group sessions of a store that was opened with it."""
         shared(store, GroupCoordinator, partial(GroupCoordinator, clock=self))
 
     def run_due(self, store: Store) -> None:
-        """Do all work that is due by this clock; the store's own threads would do it later, by the machine's
-        clock.
+        """Do all work that is due by this clock, and that the store's own threads would do later, by the
+        machine's clock.
         """
         if (groups := existing(store, GroupCoordinator)) is not None:
             groups.run_due()

@@ -62,11 +62,12 @@ class Fault:
 
 
 class Faults:
-    """The faults of a broker. Methods take an API by its name ("Produce", "PRODUCE"), its key, or as
+    """The faults of a broker. Methods take an API as its name ("Produce", "PRODUCE"), as its key, or as a
     `segstore.server.apis.Api`.
 
-    `nth` counts requests of that API from now on; `times` None means without end. If several faults apply to
-    a request, the first added is the outermost. Other values raise InvalidArgumentError and InvalidTypeError.
+    `nth` counts requests of that API from now on; with `times` None the fault applies until it is removed. If
+    several faults apply to a request, the first added is the outermost. Other values raise
+    InvalidArgumentError and InvalidTypeError.
     """
 
     def __init__(self) -> None:
@@ -77,7 +78,7 @@ class Faults:
         """Answer with an error code (name or number) for every part of the request, which is not executed. A
         produce request without acks, which has no answer, gets its connection closed.
         """
-        known = _api(api)  # first, so that errors come in the order of the arguments
+        known = _api(api)  # checked first, in the order of the arguments
         return self._add(known, partial(_fail, _code(code)), nth, times)
 
     def delay(self, api: Api | str | int, seconds: float, nth: int = 1, times: int | None = 1) -> Fault:
@@ -134,7 +135,7 @@ def intercepted(handlers: Mapping[Api, Handler], faults: Faults, log: RequestLog
 
 def _handle(handler: Handler, faults: Faults, log: RequestLog, node: Node, request: Request) -> Any:
     log.add(request)
-    request.frame = None  # without it, the server would answer repeated requests past this handler
+    request.frame = None  # else the server would answer a repeated request without this handler
     for fault in reversed([*faults.met(request)]):
         handler = partial(_apply, fault.apply, handler)
     return handler(node, request)

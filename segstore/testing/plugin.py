@@ -23,7 +23,7 @@ _LONGEST = 200
 @pytest.fixture(scope="session")
 def segstore_broker() -> Iterator[Broker]:
     """A `segstore.testing.Broker` shared by all tests of the run; with pytest-xdist each process has its own.
-    Use its faults as context managers, so that they end with the test.
+    Use its faults as context managers, so that they are removed before the next test.
     """
     from .broker import Broker
 

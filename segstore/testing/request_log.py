@@ -1,6 +1,6 @@
 """`RequestLog`: the last `MOST` requests to a test's server.
 
-Threads: the server's loop adds; any may read.
+Threads: the server's loop adds requests; any thread may read them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SECRETS = frozenset({"auth_bytes", "salt", "salted_password"})
 class LoggedRequest:
     """One request. `time` is in seconds since the epoch.
 
-    `fields` has the fields of the request's version, by Kafka's names in snake_case: structures are dicts,
-    arrays are lists. Record batches and secrets are replaced by their sizes in bytes; the broker's store has
-    the records.
+    `fields` has the fields of the request's version, by Kafka's names in snake_case; structures are dicts,
+    and arrays are lists. Record batches and secrets are replaced by their sizes in bytes; the broker's store
+    has the records.
     """
 
     api: Api
@@ -49,7 +49,7 @@ class RequestLog:
 
     def all(self) -> list[LoggedRequest]:
         """Return all logged requests, the oldest first."""
-        return list(self._kept.copy())  # a copy is one step of C, an iteration is not
+        return list(self._kept.copy())  # unlike an iteration, a copy is one step of C
 
     def clear(self) -> None:
         """Remove all requests."""

@@ -12,8 +12,8 @@ from segstore.errors import StorageError
 
 
 class Acks(NamedTuple):
-    """The acknowledgement that an append waits for. `acks` -1: all in-sync replicas have the records; 1: the
-    leader has them; 0: none. `timeout_ms` is the longest wait.
+    """The acknowledgement that an append waits for. With `acks` -1 an append waits until all in-sync replicas
+    have the records, with 1 until the leader has them, with 0 for nothing. `timeout_ms` is the longest wait.
     """
 
     acks: int = -1
@@ -24,8 +24,8 @@ ALL = Acks()
 
 
 class Acknowledger(Protocol):
-    """The other replicas of a partition, as its appends see them. The caller of these methods holds no lock
-    of the partition.
+    """The other replicas of a partition, for which its appends may have to wait. The caller of these methods
+    holds no lock of the partition.
     """
 
     def check(self, acks: int) -> None:
@@ -37,14 +37,14 @@ class Acknowledger(Protocol):
         """Wait for the replicas after all records below `end_offset` were written, and flushed by
         flush.messages.
 
-        Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError: this log has
-        the records then, and may keep them.
+        Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError; in each case
+        this log has the records, and may keep them.
         """
 
     def shown(self) -> None:
-        """Take note of an append that all replicas have written and readers see."""
+        """Report an append that all replicas have written and that readers see."""
 
     def failed(self, error: StorageError) -> None:
-        """Take note of an append that fails with `error`: the disk refused it for another reason than room,
-        or the log is fenced (R32).
+        """Report an append that failed with `error`, because the log is fenced or the disk refused the append
+        for a reason other than a lack of room (R32).
         """

@@ -1,10 +1,10 @@
 """Appends to a partition: records are checked by the topic's settings, encoded, and written.
 
 On the fast path one call of C appends a record (`append_short`; `_native/tail_append.c`) or a list of records
-(`append_list`). Other records of an application come by `append_one` and `append_columns`, those of a
-producer by `append_record`, `append_batches` and `append_pieces` (a file of its own). These are encoded and
-compressed here; then C writes their batches (`_write_short`). If C answers `SLOW`, `Partition.put` writes
-them, which takes the append token. Threads: any.
+(`append_list`). `append_one` and `append_columns` append an application's other records; `append_record`,
+`append_batches` and `append_pieces` (in a file of its own) append a producer's. They encode and compress the
+records in Python; then C writes the batches (`_write_short`). If C answers `SLOW`, `Partition.put` takes the
+append token and writes the batches. Threads: any.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def append(
     claim: ProducerAppendInfo | ExpectedEnd | None = None,
     acks: Acks = ALL,
 ) -> int:
-    """Append `n` records with contiguous offsets, visible together; return the first offset. With a `claim`
-    Kafka's rules for a producer with an id are applied first, or the log's end is compared with the expected
-    offset. The append is flushed by `flush.messages`, and acknowledged by `acks`.
+    """Append `n` records with contiguous offsets, visible together; return the first offset. If `claim` has a
+    producer id, Kafka's rules for the producer are applied first; if it has an expected offset, that is
+    compared with the log's end. Then the append is flushed by `flush.messages`, and waits as `acks` asks.
 
     Raises StorageError, OffsetMismatchError, and the errors of `append_info.judge`. Nothing is appended then,
     unless the flush failed. Raises the errors of `Acknowledger`.
@@ -81,7 +81,7 @@ def _acknowledged(
     partition: Partition, acknowledger: Acknowledger | None, acks: Acks, n: int, write: Callable[[], int]
 ) -> int:
     """Append `n` records by `write`, which returns the first offset; flush by flush.messages, and wait for
-    other replicas. A repeated append waits for the batches that it repeats.
+    other replicas. If a producer repeats an append, it waits until the replicas have the earlier batches.
     """
     if acknowledger is None:
         first = write()
@@ -95,7 +95,7 @@ def _acknowledged(
         tell_of(error, partition, acknowledger)
         raise
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
-    # If sync mode has ended and begun again since, there is another acknowledger.
+    # If sync mode was left and entered again since, the partition has another acknowledger.
     return first if partition.acks is acknowledger else awaited(partition, first, n, acks)
 
 
@@ -106,11 +106,11 @@ def tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledge
 
 
 def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], int]) -> int:
-    """Append `n` records to all replicas, or to a log with a standby, by `write`, one call of C.
+    """Append `n` records by `write`, one call of C, to all replicas, or to a log that has a standby.
 
-    Return the first offset, or SLOW, and nothing is appended, if a replica's tail is not open. Wait, as
-    `acks` asks, for the standby, or for a follower that did not take the records. Raises StorageError, and
-    the errors of `Acknowledger`.
+    Return the first offset, or SLOW, without an append, if a replica's tail is not open. Wait, as `acks`
+    asks, for the standby, or for a follower that lacks the records. Raises StorageError, and the errors of
+    `Acknowledger`.
     """
     acknowledger, native = partition.acks, partition.tail.native
     if acknowledger is None:
@@ -124,7 +124,7 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
         raise
     if first <= BEHIND:
         return behind(acknowledger, acks, n, first)
-    if first >= 0 and native.is_replicated:  # readers see it once the standby has it
+    if first >= 0 and native.is_replicated:  # readers see the records once the standby has them
         awaited(partition, first, n, acks)
     elif first >= 0:
         acknowledger.shown()
@@ -143,7 +143,7 @@ def behind(acknowledger: Acknowledger, acks: Acks, n: int, answer: int) -> int:
 # --- the fast path: one call of C --------------------------------------------------------------
 
 SLOW: int = lib.SEG_SLOW
-"""C's answer to an append for the slow path; nothing is appended then."""
+"""C's answer to an append that must take the slow path; C has appended nothing then."""
 BEHIND: int = lib.SEG_UNREPLICATED
 """C answers `BEHIND - offset` if a follower lacks the records that were appended at `offset`."""
 _NOW: int = lib.SEG_NOW
@@ -159,12 +159,12 @@ def append_short(
     expected: int | None = None,
     batch: int = 0,
 ) -> int:
-    """Append a record by one call of C. Return its offset; SLOW if the tail is closed, the record is not
-    plain, or the log's end is not `expected`.
+    """Append a record by one call of C. Return the record's offset, or SLOW if the tail is closed, the record
+    is not plain, or the log's end is not `expected`.
 
-    `batch` is the address of a `seg_batch`, 0 for none. It names the producer with an id that wrote the
-    record, and receives the other fields of the batch header. Raises StorageError; the record is not in the
-    log then.
+    `batch` is the address of a `seg_batch`, 0 for none. The `seg_batch` names the producer with an id that
+    wrote the record, and receives the other fields of the batch header. Raises StorageError; the record is
+    not in the log then.
     """
     native = tail.native
     on_append, flush_left, clock = native.on_append, native.flush_left, native.clock
@@ -193,8 +193,8 @@ def append_list(
     batch_bytes: int,
     expected: int | None = None,
 ) -> int:
-    """Append `n` records, mostly lists of bytes, as `append_short` appends one record. Return the first
-    offset, or SLOW.
+    """Append `n` records, mostly given as lists of bytes, by one call of C; `append_short` explains the
+    arguments. Return the first offset, or SLOW.
     """
     native = tail.native
     on_append, flush_left, clock = native.on_append, native.flush_left, native.clock
@@ -239,10 +239,10 @@ def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: boo
 
 
 def undone(tail: Tail, answer: int, need: int) -> int:
-    """Return `answer` if it says that a follower lacks the append. Else raise the error of a failed append of
-    `need` bytes.
+    """Return `answer` if it says that a follower lacks the appended records; else raise the error of the
+    failed append of `need` bytes.
     """
-    with tail.token:  # pauses the tail: followers can fetch the records that were not shown
+    with tail.token:  # pauses the tail, so that followers can fetch these records
         if answer <= BEHIND:
             return answer
         raise tail.torn(-answer, need)
@@ -250,8 +250,8 @@ def undone(tail: Tail, answer: int, need: int) -> int:
 
 # --- an application's records ------------------------------------------------------------------
 
-# So many bytes of a long append are encoded before it takes the append token. The later bytes are encoded
-# with the token held, while other appends wait: the records of one append are contiguous.
+# The bytes of a long append that are encoded before the append token is taken. Later bytes are encoded with
+# the token held, while other appends wait, because the records of one append are contiguous.
 AHEAD_PLAIN = 4 << 20
 AHEAD_COMPRESSED = 64 << 20
 
@@ -360,8 +360,8 @@ def table_columns(table: Any) -> TableColumns:
 def write_long(
     partition: Partition, chunks: Iterator[Encoded], ahead: int, expected: ExpectedEnd | None = None
 ) -> int:
-    """Write batches by `Partition.put` while they are encoded: the first `ahead` bytes before the append
-    token is taken, later ones after.
+    """Write batches by `Partition.put` while they are encoded. The first `ahead` bytes are encoded before the
+    append token is taken, later bytes after.
     """
     ready: list[Encoded] = []
     size = 0
@@ -377,8 +377,8 @@ def write_long(
 
 
 class Appended(NamedTuple):
-    """The place of appended records: their offsets begin at `first`. `append_time` in ms is the log's
-    timestamp of them, -1 if they keep their own; `size` is bytes on disk.
+    """The place of appended records: their offsets begin at `first`. `append_time` (ms) is the timestamp that
+    the log gave them, -1 if they keep their own; `size` is their bytes on disk.
 
     `duplicate`: the producer had written these records before, and nothing was written now.
     """
@@ -412,8 +412,8 @@ def append_batches(
     If `template` has a producer id, its epoch, its sequences and its transaction are judged by Kafka's rules
     (ProducerAppendInfo), and batches that repeat one of the producer's last 5 are not written again. Raises
     InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError. With
-    `sequenced=False`, or a base sequence of -1, sequences are not judged: this is for a coordinator's own
-    records (Kafka: AppendOrigin.COORDINATOR).
+    `sequenced=False`, or a base sequence of -1, sequences are not judged, as a coordinator's own records
+    require (Kafka: AppendOrigin.COORDINATOR).
     """
     claim = claim_of(template, sequenced)
     partition = log.partition_for_write()
@@ -441,7 +441,7 @@ def append_record(
     sequenced: bool = True,
     acks: Acks = ALL,
 ) -> Appended:
-    """Append one record as `append_batches` does, but mostly by one call of C."""
+    """Append one record by the rules of `append_batches`, but mostly by one call of C."""
     partition = log.partition_for_write()
     if compression is None and (sequenced or template.producer_id < 0):
         batch = ffi.new("seg_batch *")
@@ -479,7 +479,9 @@ def _append(
 
 
 def _room(columns: Columns, batches: int) -> int:
-    """Return an upper bound of the uncompressed bytes of these records: the bound makes them one chunk."""
+    """Return an upper bound of the uncompressed bytes of these records, by which `encode` puts them into one
+    chunk.
+    """
     size = batches * HEADER_SIZE + columns.n * _NUMBERS
     size += int(columns.keys.c.data_len) + int(columns.values.c.data_len)
     if columns.headers:

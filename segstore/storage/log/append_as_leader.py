@@ -1,6 +1,6 @@
 """Appends a batch as a producer sent it (Kafka: UnifiedLog.appendAsLeader with AppendOrigin.CLIENT).
 
-On disk are the log's files, written as by all other appends (`append`). On the fast path one call of C checks
+On disk are the log's files, to which `append` writes the same bytes. On the fast path one call of C checks
 the batch, gives it its offset in place, and writes it. Threads: any.
 """
 
@@ -26,8 +26,8 @@ _NEW_HEADER = ffi.typeof("seg_batch *")
 
 class AppendedBatch(NamedTuple):
     """The place of an appended batch: its `records` have the offsets from `base_offset` on. `log_append_time`
-    in ms is the log's timestamp of the records, -1 if they keep their own; `log_start_offset` is the log's
-    first offset.
+    (ms) is the timestamp that the log gave the records, -1 if they keep their own; `log_start_offset` is the
+    log's first offset.
 
     `duplicate`: the producer had sent the batch before, and nothing was written now.
     """
@@ -42,8 +42,9 @@ class AppendedBatch(NamedTuple):
 def append_as_leader(
     partition: Partition, batch: Received, acks: Acks, verified: bool, allow_zstd: bool, where: str
 ) -> AppendedBatch:
-    """Append a received batch, and wait as `acks` asks. `verified` lets it begin a transaction, `allow_zstd`
-    lets it have that codec; `where` names the partition in errors. Errors as `PartitionLog.append_as_leader`.
+    """Append a received batch, and wait as `acks` asks. With `verified` the batch may begin a transaction;
+    with `allow_zstd` it may be compressed with zstd; `where` names the partition in errors. Raises the errors
+    of `PartitionLog.append_as_leader`.
     """
     check_received(batch, allow_zstd)
     header = ffi.new(_NEW_HEADER)
@@ -54,7 +55,7 @@ def append_as_leader(
             partition.flushing.flush_if_due(first + header.count)
             stamp = header.max_timestamp if header.attributes & APPEND_TIME_FLAG else -1
             return AppendedBatch(first, stamp, partition.visible.start_offset, header.count)
-    if header.size:  # C has checked the batch: it is valid
+    if header.size:  # C has found the batch valid
         sent = of_header(batch, header)
     else:
         sent = check_batch(batch, validator, partition.context.clock(), where)

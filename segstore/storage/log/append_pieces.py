@@ -1,9 +1,8 @@
 """Appends a producer's batches in pieces, by one call of C for all.
 
-On disk are record batches, as `append` writes them: each piece is an append of its own. Threads: any. A
-thread that returns from C while another runs Python waits up to 5 ms for the interpreter's lock, and the
-producer could send some MB in that time: so one call has many pieces. Each piece is small enough to stay in a
-core's cache.
+On disk are record batches; each piece is an append of its own. Threads: any. A thread that returns from C
+while another runs Python waits up to 5 ms for the interpreter's lock, and the producer could send some MB in
+that time. So one call has many pieces. Each piece is small enough to stay in a core's cache.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ PIECE_BYTES = 1 << 20
 
 
 class Pieces(NamedTuple):
-    """The batches that were appended: their first `offsets`, the log's timestamps of them in ms (-1 if they
-    keep their own), and their `size` in bytes on disk. `error` is the disk's refusal of the next piece, or
-    None.
+    """The batches that were appended: their first `offsets`, the timestamps in ms that the log gave them (-1
+    if they keep their own), and their `size` in bytes on disk. `error` is the disk's refusal of the next
+    piece, or None.
     """
 
     offsets: list[int]
@@ -43,12 +42,12 @@ NOTHING = Pieces([], [], 0, None)
 def append_pieces(
     log: Writable, columns: Columns, cuts: Sequence[int], compression: str | None, template: Template
 ) -> Pieces:
-    """Append batches by one call of C while the tail is open; `append_batches` is for the batches that C
-    leaves. A batch ends before each record numbered in `cuts`; no batch is above `PIECE_BYTES`, nor above the
-    topic's limits.
+    """Append batches by one call of C while the tail is open; `append_batches` appends the batches that C
+    does not. A batch ends before each record numbered in `cuts`; no batch is above `PIECE_BYTES`, nor above
+    the topic's limits.
 
-    Appends nothing with a codec, with replicas, without timestamps, or if each append is flushed. Raises the
-    errors of `append_batches` for wrong records, and for a log that can't be written.
+    Appends nothing if the topic has a codec or replicas, the columns have no timestamps, or each append is
+    flushed. Raises the errors of `append_batches` for wrong records, and for a log that can't be written.
     """
     partition = log.partition_for_write()
     tail, validator = partition.tail.native, partition.validator
@@ -71,11 +70,11 @@ def append_pieces(
     )  # fmt: skip
     pool.give(buffer)
     error = None
-    if lib.SEG_E_ROOM < answer < 0:  # an errno
+    if lib.SEG_E_ROOM < answer < 0:  # a failed write
         try:
             undone(partition.tail, answer, PIECE_BYTES)
         except StorageError as refused:
-            error = copy_of(refused)  # the traceback of `refused` would keep the records
+            error = copy_of(refused)  # the traceback of `refused` refers to the records
     taken = batches[: done[0]]
     stamps = taken["max_timestamp"].tolist() if tail.c.stamps else [-1] * len(taken)
     return Pieces(taken["base_offset"].tolist(), stamps, done[1], error)

@@ -3,8 +3,8 @@
 On disk files are only read. Threads: one, when the partition is opened.
 
 Each batch header has the leader epoch that the batch was written under, so the file can be made anew, except
-for epochs without a batch. The epoch lies outside the batch's CRC: if the epochs of a log go down, its
-headers may be damaged, and a readable file is believed rather than the log.
+for epochs without a batch. The CRC of a batch does not cover its epoch. So if the epochs of a log go down,
+its headers may be damaged, and a readable file is believed rather than the log.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def load_epochs(
 ) -> tuple[LeaderEpochs, str]:
     """Return the leader epochs of a log, and the fault of the checkpoint file, "" for none. Raises OSError.
 
-    The file of a `replicated` log has no entry if no batch has an epoch, or if all batches were deleted; a
-    segment may still have deleted batches.
+    The file of a `replicated` log may lack entries without a fault: if no batch has an epoch, or if all
+    batches lie below the log start offset, though a segment still has them.
     """
     empty = opened.end_offset == (opened.start_offset if replicated else opened.segments[0].base_offset)
     if replicated and not empty:
@@ -71,8 +71,8 @@ def _runs(files: Files, segment: Segment) -> Iterator[tuple[int, int]]:
 
 
 def _contradiction(epochs: LeaderEpochs, opened: Opened) -> str:
-    """Return a message if a batch has another epoch than the checkpoint says, else "". Batches at the log's
-    ends and beside the start of each epoch are compared.
+    """Return a message if a batch has another epoch than the checkpoint gives for its offset, else "". Only
+    batches at both ends of the log, and around the start of each epoch, are compared.
     """
     starts = [start for _, start in epochs.entries if opened.start_offset < start < opened.end_offset]
     beside = [at for start in starts for at in (start - 1, start)]
@@ -94,7 +94,7 @@ def _batch_at(segments: list[Segment], offset: int) -> Any:
     """
     slot = max(bisect.bisect_right(segments, offset, key=attrgetter("base_offset")) - 1, 0)
     segment, header = segments[slot], ffi.new("seg_batch *")
-    if not slot:  # for most partitions this is enough, without an index
+    if not slot:  # often the first header is enough, and no index is read
         last = segment.header_at(0, segment.size, header)
         if last is not None and last >= offset:
             return header

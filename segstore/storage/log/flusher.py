@@ -3,12 +3,13 @@
 On disk it syncs logs, the index and snapshot files of segments that a roll has sealed, the leader epochs, and
 the directory; it writes nothing.
 
-Threads: any. One thread syncs for all; the others wait for the end of that sync, and each goes on at once if
-its records are durable, whoever syncs next. While the native tail is open and only the active segment's log
-is to be synced, C syncs (`_native/commit.c`). The append token is never taken here.
+Threads: any. One thread syncs for all. The other threads wait until that sync is done; a thread whose records
+are durable by then returns at once, and one of the remaining threads syncs next. While the native tail is
+open and only the active segment's log is to be synced, C syncs (`_native/commit.c`). The append token is
+never taken here.
 
-If several processes share a log, one of them syncs for all (`_native/share_sync.c`). While the host syncs
-here, no other process does.
+If several processes share a log, one process syncs for all (`_native/share_sync.c`). While the host syncs by
+this module, no other process syncs the log.
 """
 
 from __future__ import annotations
@@ -55,13 +56,15 @@ class Flusher:
         # nothing was synced), and the errno of a failed sync.
         self._synced, self._errno = -1, 0
         self._writes_again = False
-        """Whether another process died during a sync: the kernel may have reported an error to it alone."""
+        """Whether the next sync writes the bytes again, because another process died during a sync, and the
+        kernel may have reported an error to that process alone.
+        """
         self._changes = count(1)  # numbers each change of a file other than the active segment's log
         self.lock = Mutex()
         self.lock.on_taken = self._close
         self._names_synced = _NEVER
         self._sealed: list[tuple[Segment, int]] = []  # sealed by rolls at these offsets, and not synced
-        self.failed = False  # whether a sync has failed: the page cache may have bytes that the disk lacks
+        self.failed = False  # whether a sync has failed, so that the disk may lack bytes
 
     @property
     def recovery_point(self) -> int:
@@ -71,7 +74,7 @@ class Flusher:
     # --- the fast path --------------------------------------------------------------------
 
     def bind(self, view: LogView) -> None:
-        """Let C sync from now on if only the active segment's log needs it; the caller holds the append
+        """Let C sync from now on if only the active segment's log needs a sync; the caller holds the append
         token.
         """
         tail = self._tail
@@ -87,7 +90,7 @@ class Flusher:
         return c.names, c.share.generation if c.share else -1
 
     def _sync_log_only(self, changes: tuple[int, int], view: LogView) -> None:
-        """Let C sync from now on if only the active segment's log needs it, and no file has changed since
+        """Let C sync from now on if only the active segment's log needs a sync, and no file has changed since
         `_changes_now` returned `changes`, before `view` was read.
         """
         if self._needs_log_only(view):
@@ -131,7 +134,7 @@ class Flusher:
         if self._is_done(upto):
             return
         self._check_fenced()
-        time.sleep(0)  # threads that the last flush has served may append records for this sync
+        time.sleep(0)  # lets threads whose flush was just done append more records
         changes, view = self._changes_now(), self._view()
         self._sync_or_fence(view)
         self._synced = self._tail.synced = view.end_offset
@@ -144,8 +147,8 @@ class Flusher:
             raise StorageError(f"{self._segments.directory} is fenced for writing: {self._segments.reason}")
 
     def _is_done(self, upto: int) -> bool:
-        # A failed append removes its new segment, whose name a sync may have made durable: then the directory
-        # must be synced again.
+        # If a sync has made the name of a new segment durable, and a failed append then removes that segment,
+        # the directory must be synced again.
         removed = self._names_synced[1] != self._segments.removals
         return self.recovery_point >= upto and not self._sealed and not removed
 
@@ -168,7 +171,7 @@ class Flusher:
 
     def _sync_or_fence(self, view: LogView) -> None:
         try:
-            # An earlier sync failed, and an interrupt came then; or it was another process's.
+            # A sync of another process failed, or an interrupt came after a failed sync and before the fence.
             if number := self._tail.sync_failure:
                 raise OSError(number, os.strerror(number), self._segments.active.segment.path)
             if self._tail.c.share:
@@ -180,7 +183,8 @@ class Flusher:
                 raise
             if error.errno == errno.ENOENT:
                 self._view()  # raises StoreClosedError if the partition was deleted during the sync
-            # The kernel may have dropped the pages and called them clean: a second sync proves nothing.
+            # A second sync would prove nothing, because the kernel may have dropped the pages and marked them
+            # clean.
             self._errno = error.errno or errno.EIO
             self._segments.fence(error)
             self.failed = True
@@ -192,7 +196,7 @@ class Flusher:
         try:
             self._sync_files(view, sealed)
         except BaseException:
-            # If a signal handler has raised the error, files may be unsynced: the next sync repeats all.
+            # If a signal handler has raised the error, files may be unsynced, so the next sync repeats all.
             self._sealed = sealed + self._sealed
             self.names_changed()
             raise
@@ -217,12 +221,12 @@ class Flusher:
                     pool.files.sync(handle)
         names_now = view.bases[-1], self._segments.removals
         if names_now != self._names_synced:
-            self._names_synced = names_now  # first: the next sync is for files made during this one
+            self._names_synced = names_now  # set first, as files may be made during the sync
             pool.files.sync_dir(self._segments.directory)
 
     def _write_again(self, handle: Handle, end: int) -> None:
         """Write the bytes from the recovery point up to `end` again, so that the kernel reports an error of
-        their sync to this process. Raises OSError, also for a batch with a wrong CRC.
+        the next sync to this process. Raises OSError, also for a batch with a wrong CRC.
         """
         code = lib.seg_write_again(handle.fd, self.recovery_point, -1, end)
         if code == -errno.ENOMEM:
@@ -231,31 +235,31 @@ class Flusher:
             raise OSError(-code, os.strerror(-code), handle.path)
 
     def _sync_aborts(self, segment: Segment) -> None:
-        segment.unsynced_aborts = False  # first: the next sync is for aborts that come during this one
+        segment.unsynced_aborts = False  # reset first, as aborts in this sync need another
         try:
             with (
-                suppress(FileNotFoundError),  # the abort was undone, or the segment deleted
+                suppress(FileNotFoundError),  # the abort was undone, or the segment was deleted
                 self._pool.files.open(segment.file(names.TXN_INDEX), write=True) as handle,
             ):
                 self._sync_file(handle)
         except BaseException:
             segment.unsynced_aborts = True
             raise
-        self.names_changed()  # the first abort makes the file
+        self.names_changed()  # the abort may have made the file
 
     def _sync_file(self, handle: Handle) -> None:
         handle.failed = self._failure
         self._pool.files.sync(handle)
 
     def without_syncs(self, run: Callable[[], None]) -> None:
-        """Call `run` while no other thread or process syncs the log: `run` may rename the active segment's
-        file.
+        """Call `run` while no other thread or process syncs the log, because `run` may rename the active
+        segment's file.
         """
         with self.lock:
             try:
                 run()
             finally:
-                # One call of C: no interrupt comes before it.
+                # A single call of C, so that no interrupt can prevent it.
                 lib.seg_tail_open_syncs(self._tail.c, self._synced, self._errno or self._failure[0])
 
     def _close(self) -> None:

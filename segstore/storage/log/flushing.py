@@ -50,8 +50,8 @@ class FlushPolicy:
         self.changed = True
 
     def bind(self, tail: NativeTail) -> None:
-        """Give a tail its flush settings: C applies `flush.messages` if it may sync, else `flush_if_due`
-        does. `flush_if_due` always applies flush.ms.
+        """Give a tail its flush settings. C applies `flush.messages` if C may sync, else `flush_if_due` does.
+        `flush_if_due` always applies flush.ms.
         """
         config = self._writer.config
         by_messages = config.flush_messages != NEVER
@@ -65,7 +65,7 @@ class FlushPolicy:
         self._planned = True
         try:
             self._context.scheduler.after(seconds, self._as_planned)
-        except BaseException:  # Ctrl-C: the next append plans the flush anew
+        except BaseException:  # after Ctrl-C the next append plans the flush anew
             self._planned = False
             raise
 
@@ -91,6 +91,6 @@ class FlushPolicy:
             except StoreClosedError:
                 pass  # the topic was deleted
             except StorageError as error:
-                if error.errno is not None:  # an error without errno is that of an earlier fence
+                if error.errno is not None:  # an earlier fence raises an error without errno
                     self.failure = copy_of(error)
                 raise

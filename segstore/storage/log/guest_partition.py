@@ -1,12 +1,12 @@
-"""A partition to which a guest appends. A guest is a process beside the host of a shared store; it does by
-itself the work for which the log's end is enough.
+"""A partition to which a guest appends. A guest is a process beside the host of a shared store. It appends
+and syncs by itself; other work on the log, for example a roll, is the host's.
 
 C appends as in a host (`_native/append.c`), with the log's lock held. If C can't append, `GuestPartition`
 removes the obstacle: it opens the files of another generation, cuts bytes that this process wrote beyond the
 end of a sealed segment, or sends a request to the host. Then the append is tried again. On disk the active
 segment's log and indexes are written.
 
-Threads: any. `token` is held while the tail is bound; C appends without it.
+Threads: any. `token` is held while the tail is bound; C appends without the token.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from segstore.storage.log.read_only_partition import ReadOnlyPartition
 
 MOST_AT_ONCE = 4 << 20
-"""Bytes of the largest append that a guest writes itself: a longer append would hold the log's lock too long.
+"""Bytes of the largest append that a guest writes itself, because a longer append would hold the log's lock
+too long.
 """
 NEVER = INT64_MAX
 
@@ -48,11 +49,13 @@ class GuestSide(Protocol):
     """The parts of a guest's store that its partitions use."""
 
     def share_of(self, key: int) -> tuple[int, Any] | None:
-        """Return the slot of a partition, and a new share of its log; None if there is none yet."""
+        """Return the slot of a partition, and a new share of its log; None if the host has not opened the log
+        yet.
+        """
 
     def ask(self, what: int, request: MemberRequest) -> None:
-        """Send a request to the host, and wait for its answer. `what` is a SEG_ASKS constant; errors as
-        `Asking.ask`.
+        """Send a request to the host, and wait for its answer. `what` is a SEG_ASKS constant. Raises the
+        errors of `Asking.ask`.
         """
 
     @property
@@ -75,7 +78,7 @@ class GuestSide(Protocol):
         """
 
     def stage(self, topic: str, partition: int, key: int, chunks: Iterable[Encoded]) -> int:
-        """Append by way of the host, all records visible at once; return the first offset."""
+        """Have the host append all records, visible at once; return the first offset."""
 
 
 class GuestTail:
@@ -116,9 +119,7 @@ class GuestFlushing:
         self.synced: Callable[[], int]
 
     def bind(self, tail: NativeTail, config: TopicConfig) -> None:
-        """Use these settings from now on. C applies flush.messages if it may sync, as in
-        `FlushPolicy.bind`.
-        """
+        """Use these settings from now on. C applies flush.messages if C may sync, else this object does."""
         self._messages, self._ms = config.flush_messages, config.flush_ms
         self.synced = lambda: int(tail.c.share.log.synced)
         by_messages = self._messages != NEVER
@@ -142,7 +143,7 @@ class GuestFlushing:
             self._flush(NEVER)
         except StoreClosedError:
             pass  # the topic was deleted
-        except HostUnavailableError:  # tried again: another process may become host
+        except HostUnavailableError:  # tried again, as another process may become host
             self._plan()
             raise
 
@@ -150,7 +151,7 @@ class GuestFlushing:
         self._planned = True
         try:
             self._context.scheduler.after(self._ms / 1000, self._as_planned)
-        except BaseException:  # Ctrl-C: the next append plans the flush anew
+        except BaseException:  # after Ctrl-C the next append plans the flush anew
             self._planned = False
             raise
 
@@ -195,7 +196,7 @@ class GuestPartition:
         """
         led = self._side.led(self.topic, self.partition, self._key)
         share = self._share
-        # A log is closed while its settings change, until the next append.
+        # A log whose settings have changed is closed until the next append.
         if led is None and (share is None or not share.log.open or share.log.settings != self._settings):
             self._use(self._topic_config())
         return led or self
@@ -226,14 +227,14 @@ class GuestPartition:
 
     @property
     def writer(self) -> Any:
-        """Raise IllegalStateError: only the host has a writer."""
+        """Raise IllegalStateError, because only the host has a writer."""
         raise refused_in_guest("this call")
 
     admin = naming = producers = epochs = writer
 
     @property
     def log_start(self) -> Any:
-        """Raise IllegalStateError: only the host moves the log start offset."""
+        """Raise IllegalStateError, because only the host moves the log start offset."""
         raise refused_in_guest("delete_records()")
 
     def put(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
@@ -275,7 +276,7 @@ class GuestPartition:
             if first != lib.SEG_SLOW:
                 raise self.tail.torn(-first, chunk.size)
             if self._share is not None and self._share.comes_again:
-                continue  # another process has the lock, and a signal has ended the wait for it
+                continue  # a signal has interrupted the wait for another process's lock
             if tried and time.monotonic() > until:  # other processes were faster again and again
                 raise self._side.unavailable()
             tried = True
@@ -336,14 +337,14 @@ class GuestPartition:
         return MemberRequest(self._slot, self._key, generation, 0, chunk.size, n, offsets, when)
 
     def _when(self, timestamp: int) -> int:
-        """Return the time in ms by which C measures the age of the segment for a batch."""
+        """Return the time in ms with which C compares the segment's age when it appends a batch."""
         clock = self.tail.native.clock
         if self.tail.native.c.stamps and clock is not None:
             return int(clock())
         return wall_clock() if self.tail.native.c.stamps or timestamp < 0 else timestamp
 
     def _find_log(self) -> None:
-        """Take the log's share from the shared file, or have the host open the partition."""
+        """Set the slot and the share of the log from the shared file, or have the host open the partition."""
         with self.token:
             self.tail.native.pause()
             found = self._side.share_of(self._key)
@@ -370,7 +371,7 @@ class GuestPartition:
             while (number := lib.seg_share_sealed(share, 0, False, sealed)) >= 0:
                 cut_sealed(self.context, self.directory, sealed, self.config.index_interval_bytes)
                 lib.seg_share_let_go(share, number)
-            if number != -errno.EAGAIN:  # else the host has no next segment yet
+            if number != -errno.EAGAIN:  # EAGAIN: the host has made no next segment yet
                 share.aways = aways
         if number == -errno.EAGAIN:
             self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
@@ -378,7 +379,7 @@ class GuestPartition:
     def _bind(self) -> None:
         """Open the files of the log's generation, and let C append to them. Raises OSError, StorageError."""
         with self.token:
-            self.context.check_writable()  # `close` pauses the tail after the store was marked closed
+            self.context.check_writable()  # the store may have been closed before the token was taken
             native, share = self.tail.native, self._share
             native.pause()
             now = ffi.new("seg_shared_end *")
@@ -409,7 +410,7 @@ class GuestPartition:
         stem = os.path.join(self.directory, names.segment_file(now.end.base_offset, ""))
         context, native = self.context, self.tail.native
         path = stem + names.LOG
-        context.pool.forget(path)  # another file may have the name now
+        context.pool.forget(path)  # the open file may have lost its name
         handle = context.pool.get(path, write=True)
         offsets = self._map(stem + names.INDEX, now.end.offset_room, 8)
         times = self._map(stem + names.TIME_INDEX, now.end.time_room, 12)
@@ -424,7 +425,7 @@ class GuestPartition:
             length = max(entries * size, 1)
             try:
                 return held("uint8_t[]", self.context.files.map(handle, length, write=True))
-            except OSError as error:  # no size check before the call: a roll may trim the file in between
+            except OSError as error:  # not checked before the call, as a roll may trim the file
                 if error.errno != errno.EINVAL:
                     raise
                 message = "The index has less room than its log says"
@@ -461,7 +462,7 @@ class GuestPartition:
         return share is not None and share.log.key == self._key and share.log.synced >= end
 
     def close(self) -> None:
-        """Make durable the records that this process can sync by itself, and stop C's appends."""
+        """Make durable the records that this process can sync without the host, and stop C's appends."""
         if self.tail.native.is_open:
             self.tail.flush()
         with self.token:
@@ -482,9 +483,9 @@ def joined(chunks: list[Encoded]) -> Encoded:
 
 def cut_sealed(context: StoreContext, directory: str, sealed: Any, interval: int) -> None:
     """Cut the bytes beyond the end of a sealed segment that no process writes to any more, and build its
-    indexes anew: they could not be finished before. Raises OSError.
+    indexes anew, because they could not be finished before. Raises OSError.
     """
-    if sealed.is_replaced:  # another file has its name
+    if sealed.is_replaced:  # another file has this name now
         return
     size = int(sealed.position)
     segment = Segment(context.pool, directory, sealed.base_offset, size, writable=True, interval=interval)

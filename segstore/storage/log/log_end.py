@@ -1,8 +1,8 @@
 """`LogEnd`: the place of the next batch of a log; and `LastRecordEnds`, which reads new records at the ends
 of logs.
 
-A reader at the end of a log waits for the next record, which is mostly alone in its batch: C reads such a
-record within the wait (_native/follow.c). All other batches are left to `storage/log/read.py`.
+A reader at the end of a log waits for the next record, which is mostly alone in its batch. C reads such a
+record during the wait (_native/follow.c). All other batches are left to `storage/log/read.py`.
 
 On disk the log is only read. Threads: any for `LogEnd`, which never changes; one for `LastRecordEnds`.
 """
@@ -18,8 +18,8 @@ from segstore.storage.segment.log_view import LogView
 
 
 class LogEnd(NamedTuple):
-    """The byte `position` of an open log at which the batch with `offset` will begin. It is a hint: the
-    reader must compare the batch's own offset.
+    """The byte `position` of an open log at which the batch with `offset` will begin. It is only a hint, so
+    the reader must compare the batch's own offset.
     """
 
     offset: int
@@ -45,8 +45,8 @@ class LastRecordEnds:
         committed: bool,
         check_crcs: bool,
     ) -> None:
-        """`keys` and `kind` are those of `FollowedEnds`. `committed`: a record is read only if no transaction
-        is open in its partition.
+        """`keys` and `kind` are passed to `FollowedEnds`. `committed`: a record is read only if no
+        transaction is open in its partition.
         """
         followed.keys, followed.kind = tuple(keys), kind
         self.followed = followed
@@ -54,12 +54,12 @@ class LastRecordEnds:
         followed.last.committed, followed.last.check_crc = committed, check_crcs
 
     def expect(self, ends: Sequence[LogEnd | None]) -> None:
-        """Have the next waits read a record at the end of each partition, and after a record the next one. A
+        """Have the next waits read a record at the end of each partition, and then the records after it. A
         partition with None is left to other readers.
         """
         places = self.followed.content
         for number in range(self.followed.n):
-            places[number].fd = -1  # first: an interrupt may come between these lines
+            places[number].fd = -1  # closed first, as an interrupt may come between these lines
         self._ends = ends  # keeps the files open
         for number, end in enumerate(ends):
             if end is not None:
@@ -67,8 +67,8 @@ class LastRecordEnds:
                 place.offset, place.position, place.fd = end.offset, end.position, end.handle.fd
 
     def read_up_to(self, ends: Sequence[LogEnd]) -> bool:
-        """Expect records at these ends, up to which all records were read. The next wait ends at once if more
-        is published already. Return False if the published ends can't be compared now.
+        """Expect records at these ends, up to which all records were read. The next wait returns at once if
+        later records are published already. Return False if the published ends can't be compared now.
         """
         self.expect(ends)
         return self.followed.see([end.offset for end in ends])

@@ -1,9 +1,9 @@
-"""The segments of one partition as its writer holds them: their list, the active one, and the state that
-stops appends: closed or fenced (Kafka: LogSegments, and the state of UnifiedLog).
+"""The segments of one partition as its writer holds them: their list, the active one, and whether they are
+closed or fenced, which stops appends (Kafka: LogSegments, and the state of UnifiedLog).
 
 Only this object changes the list. It changes no file: `LogWriter.roll` makes the files of the next segment.
-Threads: the holder of the partition's append token; any thread may call `lies_in` and read `fenced` and
-`closed`, and a flush of any thread may fence.
+Threads: the holder of the partition's append token. Any thread may call `lies_in`, read `fenced` and
+`closed`, and fence after a failed flush.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LogSegments:
     appending.
 
     `layout` counts changes of the list, after which other processes list the directory again. `removals`
-    counts removed segments of failed appends: each leaves the directory unsynced.
+    counts removed segments of failed appends; after each the directory must be synced.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class LogSegments:
         self.stop_appends: Callable[[], None] = _nothing
         """Stops C's appends, which don't check `fenced`."""
         self.on_fence: Callable[[BaseException], object] = _ignored
-        """Called with the error of a fence, while the fencing thread holds its locks: it must not wait."""
+        """Called with the error of a fence. It must not wait, because the fencing thread holds its locks."""
         self.closed = False
         """Whether the partition is closed, or its topic deleted."""
         self._list = segments
@@ -98,7 +98,7 @@ class LogSegments:
 
     # --- changes ----------------------------------------------------------------------------
 
-    # `lists` are dropped first: if an interrupt follows, the next caller makes them anew.
+    # `lists` is dropped first, so that the next caller makes it anew if an interrupt follows.
 
     def append(self, segment: Segment) -> None:
         """Add a segment to the end of the list. Appends go to the segment before it until `activate`."""

@@ -25,14 +25,15 @@ from segstore.storage.segment.segment_files import (
 
 
 class Expected(NamedTuple):
-    """The state of a partition by its checkpoints. `gaps_end`, `suspect`: as in `PartitionRecovery`.
+    """The state of a partition by its checkpoints. `PartitionRecovery` explains `gaps_end` and `suspect`.
 
-    `recovery_point_checked`, `log_start_checked`: whether the source of the number has a checksum. A recovery
-    point without one is ignored if it lies beyond the log's end; because of a log start offset without one no
-    file is removed. `log_start_claimed`: an earlier open has reported such a log start offset. `now_ms` is
-    the store's clock. `told` are messages about checkpoints that disagree. `replicated`: this is a replica's
-    log, which ends at its last record (R7): its leader has the records that it lacks. `may_be_old`: as in
-    `Segment`. `ends`: the ends of sealed segments that processes may still write to, by base offset (A5).
+    `recovery_point_checked` and `log_start_checked`: whether the source of that offset has a checksum. A
+    recovery point without a checksum is ignored if it lies beyond the log's end; a log start offset without a
+    checksum removes no file. `log_start_claimed`: an earlier open has reported such a log start offset.
+    `now_ms` is the store's clock. `told` are messages about checkpoints that disagree. `replicated`: this is
+    a replica's log, which ends at its last record (R7), because its leader has any later ones. `may_be_old`
+    is passed to `Segment`. `ends`: the ends of sealed segments that processes may still write to, by base
+    offset (A5).
     """
 
     clean: bool
@@ -54,7 +55,8 @@ class Expected(NamedTuple):
 class Opened(NamedTuple):
     """An opened log; all below `durable_offset` is synced. `recovered` is None if no recovery was needed.
     `told` are messages about other faults. `buried` are paths of `.deleted` files, to be deleted later.
-    `claimed`: segments stay below a log start offset from a source without a checksum.
+    `claimed`: whether segments below the log start offset were kept, because no source with a checksum
+    confirms that offset.
     """
 
     segments: list[Segment]
@@ -113,7 +115,7 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
 
 def _begun_anew(segments: list[Segment], config: TopicConfig, expected: Expected) -> list[Segment]:
     """Return the segments of a replica's log. If the log start offset lies above the log's end, a crash came
-    after the decision to begin the log anew (R6): then return a new segment alone.
+    after the decision to begin the log anew (R6); then return only a new segment.
     """
     last, start = segments[-1], expected.log_start
     if not expected.log_start_checked or start <= end_of_batches(last)[1]:
@@ -131,7 +133,7 @@ def _recovery_point(segments: list[Segment], expected: Expected, messages: list[
     claimed = max(expected.recovery_point, 0)
     if expected.log_start_checked and not expected.replicated:
         # The log start offset only moves to durable offsets. A crash may have left any of the segments below
-        # it, because their names are removed in any order: a gap between them does not end the log.
+        # it, because their names are removed in any order. So the log does not end at a gap between them.
         claimed = max(claimed, expected.log_start)
     if expected.recovery_point_checked or not segments or claimed <= end_of_batches(segments[-1])[1]:
         return claimed
@@ -147,7 +149,7 @@ def _start(segments: list[Segment], expected: Expected, end: int, messages: list
     """Return the log start offset, and the number of segments wholly below it."""
     log_start, first = expected.log_start, segments[0].base_offset
     if log_start > end:
-        # The log start offset only moves to durable offsets: beyond the end, it comes from a damaged
+        # The log start offset only moves to durable offsets. So an offset beyond the end comes from a damaged
         # checkpoint.
         messages.append(f"log start offset {log_start} is behind the end {end}: {first} is taken")
         return first, 0
@@ -202,5 +204,5 @@ def read_only_segments(
         segment.final_size = segment.identity[1]
     if segments:
         last = segments[-1]
-        last.sealed, last.identity = False, last.identity[:1]  # the active log grows
+        last.sealed, last.identity = False, last.identity[:1]  # the writer changes the active log's size
     return segments

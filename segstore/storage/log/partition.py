@@ -1,4 +1,5 @@
-"""One partition as its writer holds it: its parts put together, log start and retention, and flushing.
+"""One partition in its writer's process: the parts of a partition put together, its log start offset, and
+retention.
 
 On disk are files in the partition's directory, which the parts write. Threads: any. Three locks order the
 changes: `admin_lock` for the log start offset, `rename_lock` for renames of files or of the directory, and
@@ -55,10 +56,10 @@ class Retained(NamedTuple):
 class LogStart:
     """Moves the log start offset up, and removes the segments below it: by request, and by retention.
 
-    On disk the new start is durable before a byte is removed. Then the segments below it are `.deleted` for
-    file.delete.delay.ms, their producer snapshots are removed, and older leader epochs are dropped. Threads:
-    any, one at a time (`admin_lock` of the partition); the append token is held only to replace the view.
-    `start_moved` makes a new log start offset durable.
+    On disk the new start is durable before a byte is removed. Then the segments below the start are renamed
+    to `.deleted` for file.delete.delay.ms, their producer snapshots are removed, and older leader epochs are
+    dropped. Threads: any, one at a time (`admin_lock` of the partition); the append token is held only to
+    replace the view. `start_moved` makes a new log start offset durable.
     """
 
     def __init__(
@@ -99,16 +100,16 @@ class LogStart:
                 return Retained(0, 0)
             before = partition.segments[count].base_offset
             if config.retention_bytes >= 0:
-                # Newer bytes use up retention.bytes: they must be durable before older bytes are removed.
+                # Newer bytes use up retention.bytes, so they must be durable before older bytes are removed.
                 partition.flusher.flush(view.end_offset)
-            full = partition.context.full.note is not None  # appends fail: nothing else waits for these bytes
+            full = partition.context.full.note is not None  # appends fail for lack of room
             delay_ms = 0 if full else config.file_delete_delay_ms
             self._advance(max(before, view.start_offset), delay_ms)
             return Retained(count, retention.freed(view, count))
 
     def _rolled_from(self, view: LogView, others: bool) -> bool:
-        """Roll as `Partition.roll_from`; return False if the roll fails and there are `others` to remove:
-        that may make room for a later roll.
+        """Roll by `Partition.roll_from`. If the roll fails, return False if there are `others` to remove,
+        which may make room for a later roll; else raise its error.
         """
         try:
             return self._partition.roll_from(view)
@@ -125,8 +126,8 @@ class LogStart:
         with partition.token:
             dropped = partition.visible.begin_at(start)
         self._remove(dropped, delay_ms)
-        # Last: this frees no room, and the next open drops the epochs if a crash comes before.
-        # Without `rename_lock` the directory may be that of a new topic with the same name.
+        # The epochs are dropped last, because this frees no room, and after a crash the next open drops them.
+        # Without `rename_lock` the directory could by now belong to a new topic with the same name.
         with partition.rename_lock, suppress(OSError):
             if partition.visible.current is not None and self._epochs.truncate_from_start(start):
                 self._epochs.save()
@@ -211,8 +212,8 @@ class Partition:
         self.acks: Acknowledger | None = None
         """The other replicas, which an application's append waits for; None without any."""
         self.unsettled: str | None = None
-        """The reason why a compaction's swap is half done, None if it is not: reopening finishes the swap,
-        and no compaction runs before.
+        """The reason why a compaction's swap is half done, else None. The next open finishes the swap; until
+        then no compaction runs.
         """
         self.visible.publish()
 
@@ -223,7 +224,7 @@ class Partition:
 
     @property
     def recovery_point(self) -> int:
-        """Return the recovery point: all below this offset is durable."""
+        """Return the recovery point, the offset below which all is durable."""
         return self.flusher.recovery_point
 
     @property
@@ -240,12 +241,12 @@ class Partition:
         self.visible.publish()
 
     def show(self) -> None:
-        """Make the written records visible. If a signal handler can't, the scheduler does it. The caller
-        holds the token.
+        """Make the written records visible. If a signal handler has interrupted the lock's holder, the
+        scheduler does it later. The caller holds the token.
         """
         try:
             self.visible.show()
-        except ReentrantCallError:  # the lock's holder waits for a call that this handler interrupted
+        except ReentrantCallError:  # this signal handler interrupted the lock's holder
             self.context.scheduler.soon(self._show)
 
     def _show(self) -> None:
@@ -277,13 +278,13 @@ class Partition:
 
     def put(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
         """Write encoded batches on the slow path, with contiguous offsets, visible together; return the first
-        offset. With a `claim` Kafka's rules for a producer with an id are applied first, or the log's end is
-        compared with the expected offset.
+        offset. If `claim` has a producer id, Kafka's rules for the producer are applied first; if it has an
+        expected offset, that is compared with the log's end.
 
-        Encoding and compression are done before the token is taken (of a long append for its first bytes
-        only), fsync after its release. Raises StorageError, OffsetMismatchError, and the errors of
-        `append_info.judge`; nothing is written then. After an interrupt the log has all of the append,
-        visible, or nothing.
+        The records are encoded and compressed before the token is taken (for a long append only its first
+        bytes), and the log is synced after the token is released. Raises StorageError, OffsetMismatchError,
+        and the errors of `append_info.judge`; nothing is written then. After an interrupt the log has the
+        whole append, visible, or nothing of it.
         """
         self._check_apart()
         with self.token:
@@ -295,7 +296,7 @@ class Partition:
 
     def _check_apart(self) -> None:
         """Raise ReentrantCallError, before anything is written, if this append runs in a signal handler and
-        the interrupted call prevents it from becoming visible or durable.
+        the interrupted call holds a lock without which the append can't become visible or durable.
         """
         visible = self.visible
         needed = visible.publishing, visible.flusher.lock, visible.publisher.lock
@@ -306,10 +307,10 @@ class Partition:
             check_apart("append()")
 
     def make_ready(self, header: Any, batches: int, generation: int, waited_for: int) -> None:
-        """Let other processes append after one of them has asked for room, as `LogWriter.make_ready` does.
-        `generation` is the log's generation that the process knows: nothing is done if the log is open in a
-        later one. `waited_for` is the word of a lock to be taken from its living owner, or 0. Raises the
-        errors of `LogWriter.make_ready`.
+        """Make room for another process's append by `LogWriter.make_ready`, then let other processes append.
+        `generation` is the log's generation that the process knows: nothing is done if the log has a later
+        generation. `waited_for` is the word of a lock that is taken away from its living owner, 0 for none.
+        Raises the errors of `LogWriter.make_ready`.
         """
         share = self.tail.native.c.share
         if share.log.open and share.generation != generation and not waited_for:
@@ -328,20 +329,20 @@ class Partition:
         self.flushing.soon(base_offset)
 
     def sealed(self, base_offset: int, count: int = 1) -> None:
-        """Record that a segment with this base offset follows `count` newly sealed segments; the caller holds
-        the append token, and has them flushed.
+        """Record that a segment with this base offset follows `count` newly sealed segments, and have the
+        next flush sync these; the caller holds the append token.
         """
         self.segments.layout += 1
         self.producers.snapshot(base_offset)
-        if len(self.segments) <= count:  # the only segment was empty: its name went to other files
+        if len(self.segments) <= count:  # the only segment was empty, and other files have its name now
             self.flusher.names_changed()
             return
         for slot in range(-count, 0):
             self.flusher.rolled(self.segments[slot - 1], self.segments[slot].base_offset)
 
     def written_still(self) -> set[int]:
-        """Return the base offsets of sealed segments that another process may still write to: a stopped
-        process, whose lock was taken away [A5].
+        """Return the base offsets of sealed segments that another process may still write to, because it was
+        stopped and its lock was taken away [A5].
         """
         share = self.tail.native.c.share
         sealed = share.log.sealed if share else ()
@@ -382,14 +383,14 @@ class Partition:
     @contextmanager
     def names_held(self) -> Iterator[None]:
         """Run a block during which no segment is removed and the topic is not deleted. Raises
-        StoreClosedError if the topic was deleted before.
+        StoreClosedError if the topic is deleted already.
         """
         with self.admin_lock, self.rename_lock:
             _ = self.view
             yield
 
     def last_records(self) -> dict[int, tuple[int, int]]:
-        """Return the last offset and epoch of each producer, by producer id, as `Producers.last_records`."""
+        """Return the last offset and epoch of each producer, by producer id (`Producers.last_records`)."""
         with self.token:
             self.writer.recall()
             return self.producers.last_records()
@@ -430,8 +431,8 @@ class Partition:
                 self.tail.native.c.share.settings += 1
 
     def close(self) -> None:
-        """Make the log durable, and leave the directory as Kafka's clean shutdown does. Raises
-        StorageError.
+        """Make the log durable, and write a producer snapshot at its end, as Kafka does at a clean shutdown.
+        Raises StorageError.
         """
         with self.token:
             self._show_rest()
@@ -440,17 +441,17 @@ class Partition:
             with self.token:
                 self.writer.begin_epoch()
             self.flush()
-            self.epochs.sync()  # a flush that has no records to sync leaves an epoch without records
-            self.visible.publish()  # a sync by C that just ended may not be published
+            self.epochs.sync()  # a flush that has no records to sync does not sync epochs
+            self.visible.publish()  # C may not have published its last sync
             self.segments.active.trim()
-            if self.flushing.changed:  # the next open counts the indexes as durable
+            if self.flushing.changed:  # after a clean close an open trusts the indexes
                 index_files.sync(self.segments.active.segment)
                 self._snapshot()
         elif self.flushing.failure is not None:
             raise copy_of(self.flushing.failure)
 
     def leave_sealed(self) -> None:
-        """Continue in a new segment after the active one was sealed, as `LogWriter.leave_sealed`."""
+        """Continue in a new segment after the active segment was sealed (`LogWriter.leave_sealed`)."""
         with self.token:
             self.writer.leave_sealed(self.tail.native)
             self.show()

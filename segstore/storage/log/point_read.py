@@ -1,10 +1,10 @@
 """The fast path to single records: each read is one call of C, which searches the index, reads, checks the
 CRC and finds the record.
 
-On disk files are only read. Threads: any, without locks: a call takes working memory of its own. The slow
-path is `read.py`. It is complete, and the only path for compressed batches, damage, gaps, control batches and
-errors. If both paths find a record, it is the same. The fast path checks a batch's CRC, and its records up to
-the requested one; the slow path checks all records of the batch.
+On disk files are only read. Threads: any, without locks, because each call has working memory of its own. The
+slow path is `read.py`. It handles all cases, and it alone handles compressed batches, damage, gaps, control
+batches and errors. If both paths find a record, they find the same record. The fast path checks a batch's
+CRC, and its records up to the requested record; the slow path checks all records of the batch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Point:
 
 
 _unused: list[_Point] = []
-"""Working memory for the next calls. A call takes one and returns it at its end: a signal handler may
+"""Working memory for the next calls. A call takes one and returns it at its end, because a signal handler may
 interrupt a read, and read too.
 """
 
@@ -74,7 +74,7 @@ def leave(error: OSError | CorruptRecordError) -> None:
         try:
             raise error
         finally:
-            del error  # its traceback has this frame
+            del error  # the error's traceback refers to this frame
 
 
 def _find(view: LogView, offset: int) -> tuple[Segment, _Point] | None:
@@ -121,7 +121,9 @@ def read_one(view: LogView, offset: int) -> Record | None:
 
 
 def read_batch(view: LogView, offset: int) -> Records | None:
-    """Return the records from `offset` on of the batch that has it; None if the slow path must be taken."""
+    """Return the records from `offset` on of the batch that has that offset; None if the slow path must be
+    taken.
+    """
     found = _find(view, offset)
     if found is None:
         return None

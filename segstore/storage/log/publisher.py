@@ -21,7 +21,7 @@ class Publisher:
 
     def __init__(self, ends: EndsWriter, key: int, epoch: int) -> None:
         self._ends, self._key, self.epoch = ends, key, epoch
-        self.lock = ends.lock  # under which the ends of all partitions are published
+        self.lock = ends.lock  # held to publish the ends of any partition
         self._slot = ends.claim(key)
         self.share: Any = None if ends.sharing is None else ends.sharing.of(self._slot, key)
         """A `seg_share *`, if other processes append to the partition, too; else None."""
@@ -31,7 +31,7 @@ class Publisher:
         self.epoch = epoch
 
     def publish(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> None:
-        """Publish a partition's view, and the end of the log that was `written`, which may lie above it."""
+        """Publish the end of a partition's `view`, and the end of the `written` log, which may be higher."""
         ends = self._ends_of(view, written, flusher, layout)
         if self.share is None:
             self._ends.publish_one(self._slot, ends)
@@ -44,7 +44,7 @@ class Publisher:
             call()
 
     def bind(self, tail: NativeTail, view: LogView, flusher: Flusher, layout: int) -> None:
-        """Have C publish in the partition's slot as `publish` does."""
+        """Have C publish the view's end, and the ends after it, in the partition's slot."""
         c = tail.c
         memory, c.ends_len = self._ends.mapping
         tail.keep("ends", memory)  # `c.ends` is a bare pointer, which does not keep the mapping alive
@@ -57,15 +57,17 @@ class Publisher:
 
     @staticmethod
     def synced(flusher: Flusher) -> int:
-        """Return the recovery point as it is published: its complement if a sync has failed."""
+        """Return the number that is published for the recovery point: the recovery point, or its complement
+        if a sync has failed.
+        """
         return flusher.recovery_point ^ -int(flusher.failed)
 
     @staticmethod
     def publish_all(published: Sequence[tuple[Publisher, LogView, LogView, Flusher, int]]) -> None:
-        """Publish the views of several partitions, each with the arguments of `publish`. Partitions of one
-        directory are published at once; a replicated store has several directories.
+        """Publish the views of several partitions, each with the arguments of `publish`. The partitions of
+        one directory are published at once, one directory after the other in a replicated store.
         """
-        if len(published) == 1:  # most transactions
+        if len(published) == 1:  # most transactions have one partition
             publisher, view, written, flusher, layout = published[0]
             publisher.publish(view, written, flusher, layout)
             return

@@ -1,9 +1,9 @@
 """The fast path to many records: a read is one call of C, which searches the index, reads, checks CRCs and
 decodes.
 
-On disk files are only read. Threads: any, without locks: a call takes working memory of its own. The slow
-path is `read.py`. It is complete, and the only path for compressed batches, gaps, damage, the end of a
-segment and errors. If both paths find records, they are the same.
+On disk files are only read. Threads: any, without locks, because each call has working memory of its own. The
+slow path is `read.py`. It handles all cases, and it alone handles compressed batches, gaps, damage, the end
+of a segment and errors. If both paths find records, they find the same records.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Range:
 
 
 _unused: list[_Range] = []
-"""Working memory for the next calls. A call takes one and returns it at its end: a signal handler may
+"""Working memory for the next calls. A call takes one and returns it at its end, because a signal handler may
 interrupt a read, and read too.
 """
 
@@ -71,7 +71,7 @@ def read_range(view: LogView, offset: int, limit: int, max_bytes: int, check_crc
         found = _Range()
     c, size, records = found.c, max_bytes, None
     if is_last and check_crcs and c.of_segment == segment.number and c.next_offset == offset:
-        size = min(size, end - c.next_position)  # the last bytes of the log
+        size = min(size, end - c.next_position)  # the log may end before `size` bytes
     if c.left != segment.number and read_buffers.LEAST <= size <= end:
         memory = read_buffers.unset(size)
         if memory is not None:
@@ -107,8 +107,8 @@ def _read(
 
 
 def _room(found: _Range, segment: Segment, end: int, below: int, size: int) -> int:
-    """Return the number of records that `size` bytes need room for: by the density of the last read, and some
-    more.
+    """Return the number of records for which a read of `size` bytes needs room: somewhat more than the
+    density of the last read suggests.
     """
     density = found.density
     if found.c.of_segment != segment.number:
@@ -123,7 +123,7 @@ def _records(
     n, position = c.records, c.position
     batches = np.frombuffer(bytearray(ffi.buffer(c.batches, c.n_batches * BATCH_SIZE)), batch_type())
     found.density = n / len(data)
-    if n > matrix.shape[1]:  # the records are smaller than those of the last read
+    if n > matrix.shape[1]:  # the records are smaller than the last read's
         try:
             records = decode(data, batches, segment.path, position, from_offset=offset)
         except CorruptRecordError:

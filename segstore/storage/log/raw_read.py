@@ -1,5 +1,5 @@
 """Reads batches of a log as they are stored, for the followers of a replica (Kafka: UnifiedLog.read with
-FetchIsolation.LOG_END). Messages of magic 0 and 1 are converted: followers get magic 2 only.
+FetchIsolation.LOG_END). Messages of magic 0 and 1 are converted, so that followers get only magic 2.
 
 On disk logs are only read. Threads: any; no lock is taken.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_TRIES = 10  # as in `PartitionLog.with_view`
+_TRIES = 10  # the same number as in `PartitionLog.with_view`
 _LENGTH_AT, _LENGTH_END = 8, 12
 """The bytes of a batch that hold its length, which counts the bytes after them."""
 
@@ -26,14 +26,16 @@ _LENGTH_AT, _LENGTH_END = 8, 12
 def raw_read(
     partition: Partition, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None = None
 ) -> bytes | memoryview:
-    """Return whole batches between two offsets as they are stored, as `Replica.read`. Raises OSError."""
+    """Return whole batches between two offsets as they are stored; `Replica.read` has the details. Raises
+    OSError.
+    """
     tries, missing = 0, None
     while tries < _TRIES:
         view = partition.visible.written
         view.check(offset, partition.directory)
         try:
             return _read(view, offset, min(end_offset, view.end_offset), max_bytes, into)
-        except FileNotFoundError:  # retention has removed the segment: a later view begins after it
+        except FileNotFoundError:  # retention has removed the segment; try a later view
             tries = 1 if view.lacks(missing) else tries + 1
             missing = view
     raise StoreClosedError(f"{partition.directory} is gone")
@@ -83,7 +85,7 @@ def _stretch(
     *,
     at_least_one: bool,
 ) -> bytes | memoryview:
-    """Return batches of one segment, from byte `position` on, at most `most` bytes of them."""
+    """Return at most `most` bytes of batches of one segment, from byte `position` on."""
     files, handle = segment.pool.files, segment.handle
     size = min(end - position, max(most, LEAST_ENTRY if at_least_one else 0))
     if size < LEAST_ENTRY:
@@ -109,7 +111,7 @@ def _brought_up(segment: Segment, position: int, data: bytes | memoryview) -> by
     """Return the batches in `data`, which lies at `position` of a segment, converted to magic 2."""
     if not segment.may_be_old or not data:
         return data
-    batches, _ = scan(data, position)  # checks CRCs: the converted batches get new ones
+    batches, _ = scan(data, position)  # checks CRCs, as converted batches get new ones
     if not len(batches) or not is_old(batches):
         return data
     made, headers = bring_up(data, batches, segment.path, position)

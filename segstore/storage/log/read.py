@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 # --- gaps --------------------------------------------------------------------------------------
 
-# Offsets may be missing from a log without damage: compaction removes records, and whole batches. A topic's
-# settings and the cleaner's checkpoint are read only after a read has met a gap.
+# Offsets may be missing from an undamaged log, because compaction removes records, and whole batches. A
+# topic's settings and the cleaner's checkpoint are read only after a read has met a gap.
 
 MayBeMissing = Callable[[int], bool]
 
@@ -53,8 +53,8 @@ class Gaps:
         return self._end < 0 or offset < self._end
 
     def _look(self) -> int:
-        """Return the offset below which there may be gaps; -1: anywhere. Raises OSError for a fault that may
-        pass.
+        """Return the offset below which there may be gaps, -1 if they may be anywhere. Raises OSError for a
+        fault that may pass.
         """
         try:
             info = TopicFiles(self._files, self._root).load()[0].get(self._key[0])
@@ -65,24 +65,24 @@ class Gaps:
         except (SegstoreError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in NOT_A_FILE:
                 raise
-            return -1  # with unreadable settings no gap counts as damage
+            return -1  # if the settings are unreadable, no gap counts as damage
 
 
 def forgets(before: TopicInfo, after: TopicInfo) -> bool:
-    """Return whether gaps were allowed by the settings `before`, and are not by `after`. The earlier settings
-    of a broker's topic are unknown.
+    """Return whether the settings `before` allowed gaps, and `after` do not. Earlier settings of a broker's
+    topic are unknown, and count as allowing gaps.
     """
     return before.gapped and not (after.gapped and before.ours)
 
 
 def remembering(before: TopicInfo, after: TopicInfo, held: Mapping[int, tuple[LogView, int]]) -> TopicInfo:
-    """Return the settings `after` of a topic, which keep the offset below which there may be gaps by the
-    settings `before`: the cleaner's checkpoint does not know of compactions that were stopped. `held` has
-    views and recovery points of partitions in which no compaction begins any more; a partition that is not in
-    it may have gaps anywhere.
+    """Return a topic's settings `after`, extended by an offset for each partition, below which compaction
+    under the settings `before` may have left gaps. The cleaner's checkpoint does not tell this, because it
+    lacks compactions that were stopped. `held` has views and recovery points of partitions in which no
+    compaction begins any more; a partition that is not in `held` may have gaps anywhere.
 
-    The cleaner skips the active segment, and records that are not synced; a broker's log may be a replica of
-    a compacted log.
+    The cleaner skips the active segment, and records that are not synced, so gaps lie below both. This does
+    not hold for a broker's log, which may be a replica of a compacted log.
     """
     if not forgets(before, after):
         return after
@@ -117,7 +117,7 @@ class FetchDataInfo(NamedTuple):
     """Whether there may be control batches among the batches."""
 
 
-# Each of these is a call of C, in place of a Python function.
+# Each of these callables makes its object by one call of C, which is quicker than a Python function.
 _fetched: Callable[[tuple[Any, ...]], FetchDataInfo] = partial(tuple.__new__, FetchDataInfo)
 _scan_end: Callable[[tuple[Any, ...]], ScanEnd] = partial(tuple.__new__, ScanEnd)
 
@@ -127,7 +127,8 @@ def fetch(
 ) -> list[FetchDataInfo]:
     """Return the batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, and at
     least one batch if there is any. Raises CorruptRecordError if the first batch is damaged, or if offsets
-    before it are missing by damage. Damage or such a gap further on ends the fetch before it.
+    before it are missing by damage. If a later batch is damaged or missing, only the batches before that are
+    returned.
     """
     found: list[FetchDataInfo] = []
     slot, last = bisect_right(view.bases, offset, 1) - 1, len(view.segments)
@@ -164,8 +165,8 @@ def first_batch(
     handle: Handle | None = None,
 ) -> Any:
     """Return the header of the batch of segment `slot` that holds `offset`, or of the next batch; None if
-    neither lies below byte `end` and offset `limit`. Raises CorruptRecordError, with the offset to continue
-    from, if damage lies between, or a gap that compaction has not made.
+    there is no such batch below byte `end` and offset `limit`. Raises CorruptRecordError, with the offset to
+    continue from, if damage, or a gap that compaction has not made, lies before that batch.
     """
     segment = view.segments[slot]
     try:
@@ -192,8 +193,8 @@ def _after_gap(view: LogView, slot: int, offset: int, limit: int, first: Any, ga
 
 
 def _is_twice(view: LogView, slot: int, first: Any) -> bool:
-    """Return whether a batch is also in a later segment: during a compaction's swap the merged segment has
-    its name already, and its source segments still have theirs.
+    """Return whether a batch is also in a later segment. This happens during a compaction's swap, when the
+    merged segment has its name already, and its source segments still have theirs.
     """
     other = view.slot(first.base_offset)
     if other <= slot:
@@ -206,7 +207,7 @@ def _is_twice(view: LogView, slot: int, first: Any) -> bool:
 
 
 def _go_on_below(error: CorruptRecordError, next_base: int) -> None:
-    """Let a reader continue after the damage at the next segment's base offset at the latest."""
+    """Let a reader continue after the damage no later than at the next segment's base offset."""
     if error.next_offset is None or error.next_offset > next_base:
         error.next_offset = next_base
 
@@ -223,8 +224,8 @@ def _fetch_segment(
     gaps: MayBeMissing,
     more: bool,
 ) -> FetchDataInfo | None:
-    """Fetch from one segment, which is visible up to byte `end` and offset `below`. With `more`, an earlier
-    segment gave batches, and only batches that fit into `max_bytes` are added.
+    """Fetch from one segment, which is visible up to byte `end` and offset `below`. With `more` an earlier
+    segment has given batches already, so only batches that fit into `max_bytes` are added.
     """
     segment = view.segments[slot]
     handle = segment.handle
@@ -260,7 +261,7 @@ def _fetch_segment(
 
 
 def _pread_large(files: Files, handle: Handle, size: int, position: int) -> bytes:
-    """Return the bytes as `Files.pread` does, in memory of an earlier read if some is free."""
+    """Return the bytes that `Files.pread` would, in memory of an earlier read if some is free."""
     return read_buffers.filled(
         size,
         lambda: files.pread(handle, size, position),
@@ -269,7 +270,7 @@ def _pread_large(files: Files, handle: Handle, size: int, position: int) -> byte
 
 
 def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> FetchDataInfo:
-    """Return a FetchDataInfo with the one batch whose header is `first`, as a scan would."""
+    """Return a FetchDataInfo with the one batch whose header is `first`, without a scan."""
     batches = np.frombuffer(bytearray(ffi.buffer(first)), batch_type())
     position = first.position
     stop = _scan_end((position + first.size, 0, first.last_offset, lib.SEG_FULL))
@@ -286,8 +287,8 @@ def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], Sc
 
 
 def _after_damage(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> Any:
-    """Return the header of the batch that holds `offset` after the damaged batch `bad`, whose header claims
-    to hold it. Raises CorruptRecordError if the damaged batch may really hold it.
+    """Return the header of the batch that really holds `offset`, after the damaged batch `bad`, whose header
+    claims that offset. Raises CorruptRecordError if the damaged batch may be the one that holds `offset`.
     """
     base = int(bad.base_offset)
     position = segment.pass_by(int(bad.position), base + 1, max(base, offset), end, reason)
@@ -300,12 +301,12 @@ def to_records(
     """Return the records of the fetched batches, without control records, records before `offset`, and
     records with timestamps outside `times` (first and last ms).
 
-    If batches are many times as large once decompressed, only the first of them are decoded: this bounds the
+    If batches are many times as large once decompressed, only the first batches are decoded, to bound the
     memory.
     """
     most, parts = max(_PLAIN_TIMES * max_bytes, _PLAIN_LEAST), []
     for part in found:
-        batches, after = part.batches, None  # None: the offset after the last record
+        batches, after = part.batches, None  # None stands for the offset after the last record
         if times is not None:
             after = int(batches["last_offset"][-1]) + 1
             batches = batches[stamped(part.data, batches, part.position, *times)]
@@ -373,7 +374,7 @@ def _largest_from_start(view: LogView, slot: int) -> int:
         batches = step.batches[step.batches["last_offset"] >= start]
         inside = batches["base_offset"] >= start
         largest = max(largest, int(batches["max_timestamp"][inside].max(initial=-1)))
-        for at in batches["position"][~inside].tolist():  # the batch that begins below the start, if any
+        for at in batches["position"][~inside].tolist():  # a batch may begin below the start
             read = next(
                 walk_past_damage(files, segment.handle, end, check_crcs=False, start=at, chunk=_CHUNK)
             )

@@ -1,8 +1,8 @@
 """Many single records, by their offsets: the columns of `PartitionLog.read_many`.
 
-On disk files are only read. Threads: any, without locks: a call has memory of its own. The fast path is one
-call of C for many batches of a segment; it copies the requested records, not their batches. A batch that the
-fast path skips is decoded by the slow path, once for all of its requested records.
+On disk files are only read. Threads: any, without locks, because each call has memory of its own. The fast
+path is one call of C for many batches of a segment; it copies the requested records, not their batches. A
+batch that the fast path skips is decoded by the slow path, once for all of its requested records.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LongWay = Callable[[LogView, int], Records]
-"""Returns the records from an offset on, at least one batch of them; none if no record follows."""
+"""A function that returns the records from an offset on, at least one batch of them; empty Records if no
+record follows.
+"""
 
 _ROOM = 1 << 20
-"""Bytes for keys, values and headers of one call of C: more than the largest batch of the fast path."""
+"""Bytes for keys, values and headers of one call of C; this is more than the largest batch of the fast path.
+"""
 _MOST = 4096
 """The most records of one call of C."""
 
@@ -35,8 +38,8 @@ _ALLOWED = "allowed are integers in a list or an array"
 
 
 def as_offsets(offsets: Any) -> NDArray[np.int64]:
-    """Return offsets as int64. Raises InvalidTypeError if one is not an integer, InvalidArgumentError if one
-    is above int64.
+    """Return offsets as int64. Raises InvalidTypeError for an offset that is not an integer,
+    InvalidArgumentError for an offset above int64.
     """
     if not is_array(offsets):
         if isinstance(offsets, (str, bytes)) or not isinstance(offsets, Iterable):
@@ -76,7 +79,7 @@ def _nothing_at(offset: int, view: LogView, where: str) -> OffsetOutOfRangeError
 
 
 def _by_short_way(view: LogView, wanted: NDArray[np.int64]) -> Records | None:
-    """Return the records of some of the first offsets by the fast path; None if it finds no record."""
+    """Return the records of the first offsets, as many as the fast path finds; None if it finds no record."""
     slot = view.slot(wanted.item(0))
     segment, (end, below) = view.segments[slot], view.bounds(slot)
     offsets, n = held("int64_t *", wanted), min(int(wanted.searchsorted(below)), _MOST)

@@ -1,4 +1,4 @@
-"""A partition read by a process that does not write it: its views go up to the published end.
+"""A partition that is read by a process that does not write it. Its views go up to the published end.
 
 On disk files are only read; nothing is created, changed or repaired. Threads: any; a view is replaced whole.
 If no end is published (a broker's directory), the end is that of the last whole, valid batch.
@@ -30,16 +30,16 @@ _REFRESH_INDEX = 1 << 20  # bytes that the active log may grow before its index 
 
 
 class PublishedLog(Protocol):
-    """What a store's reader knows about a log beside its files."""
+    """The facts about a log that a store's reader does not find in the log's own files."""
 
     def ends(self) -> Ends | None:
-        """Return the published ends; None if the log has none that count."""
+        """Return the published ends; None if the log has no valid ones."""
 
     def log_start(self) -> int:
         """Return the log start offset if no end is published."""
 
     def ends_count(self) -> bool:
-        """Return whether published ends would count: a log without any is then a deleted one."""
+        """Return whether the log must have published ends, so that it was deleted if it has none."""
 
     def exists(self) -> bool:
         """Return whether the topic with this id has the partition, though a new writer may not have opened it
@@ -105,7 +105,7 @@ class ReadOnlyPartition:
         StoreClosedError if all files are gone.
         """
         with self.lock:
-            # Some open files were removed from disk: they must be forgotten with the known segments.
+            # Some open files were removed from disk, so they are forgotten with the known segments.
             self._pool.forget_directory(self.directory)
             for _ in range(_TRIES):
                 self._seen = self._view = self._written = None
@@ -114,7 +114,7 @@ class ReadOnlyPartition:
                 except FileNotFoundError:
                     if not self._pool.files.exists(self.directory):
                         break
-                    # A segment was removed after the listing: the next try lists the directory again.
+                    # A segment was removed after the listing. The next try lists the directory again.
         raise StoreClosedError(f"{self.directory} is not there: its topic is only being made, or was deleted")
 
     def _refresh(self, ends: Ends | None) -> LogView:
@@ -143,10 +143,10 @@ class ReadOnlyPartition:
     def _looked_at(self, view: LogView | None, ends: Ends | None) -> tuple[tuple[Segment, ...], Ends | None]:
         """Return the segments, and the ends that were published after they were listed."""
         segments = self._segments(view)
-        # Ends are read after the listing: with older ends a compacted segment would look truncated.
+        # Ends are read after the listing, because with older ends a compacted segment would look truncated.
         for _ in range(_TRIES):
             later = self._published.ends() if ends is not None else None
-            if ends is None or later is None:  # None: the next refresh finds the topic deleted
+            if ends is None or later is None:  # if None, the next refresh finds the topic deleted
                 break
             known, ends = ends.layout, later
             if known == later.layout:
@@ -164,12 +164,12 @@ class ReadOnlyPartition:
         stamp = self._pool.files.modified(self.directory)
         if seen is None and stamp == self._stamp and time.time_ns() - stamp > _TICK_NS:
             return True
-        self._stamp = stamp  # read before the listing: a change during the listing is seen the next time
+        self._stamp = stamp  # read first, so that the next call sees a change during the listing
         return False
 
     def _within(self, view: LogView, ends: Ends) -> LogView:
-        """Return the view without offsets that were published, not synced, and then lost in a power cut: a
-        writer gives these offsets again.
+        """Return the view without offsets that were published, but lost in a power cut before they were
+        synced, because a writer will assign these offsets again.
 
         Synced offsets stay visible even if their bytes are gone, so that a reader gets an error.
         """
@@ -189,12 +189,12 @@ class ReadOnlyPartition:
         known = {s.base_offset: s for s in view.segments} if view else {}
         sealed = self._published.sealed()
         found = read_only_segments(self._pool, self.directory, self._config, self._may_be_old)
-        # A process may write beyond a sealed segment's end only while the list has the segment. So it is in
-        # one of two lists: the one read before the sizes, or the one read after them.
+        # A process may write beyond a sealed segment's end only while the list has the segment. So the
+        # segment is in the list that was read before the sizes, or in the list that is read after them.
         _end_sealed(found[:-1], sealed | self._published.sealed())
         if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
             raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)
-        # After the listing: so a directory that was replaced before the listing is noticed.
+        # Checked after the listing, so that a directory that was replaced before the listing is noticed.
         if not self._published.has_directory():
             raise self._deleted()
         if not found:
@@ -206,7 +206,7 @@ class ReadOnlyPartition:
                 self._pool.forget(segment.path)  # a removed file takes disk space while it is open
         for s in found:
             if s.sealed and s.base_offset in known and not known[s.base_offset].sealed:
-                self._pool.forget(s.path)  # an empty log may have given its name to a staged file
+                self._pool.forget(s.path)  # the file may be a staged file that replaced an empty log
         return tuple(
             known[s.base_offset]
             if s.base_offset in known
@@ -228,7 +228,7 @@ class ReadOnlyPartition:
             size = 0  # the directory has no segment
         anew = ends is not None and self._seen is not None and ends.epoch != self._seen.epoch
         if anew or size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:
-            active.attach(None)  # with a new leader epoch, the old end of the log may have been cut
+            active.attach(None)  # a new leader may have cut the log before its epoch
         active.size, active.visible = size, MAX_OFFSET if ends is None else ends.end
 
     def _unpublished(self, segments: tuple[Segment, ...], before: LogView | None) -> LogView:
@@ -258,9 +258,9 @@ class ReadOnlyPartition:
         relative, position = offsets.entry(-1)
         try:
             found = last.locate(last.base_offset + relative, last.size)
-        except CorruptRecordError:  # a power cut has left the entry, and only a part of its batch
+        except CorruptRecordError:  # a power cut has left the entry, but only a part of its batch
             found = None
-        if found is None or found.position < position:  # an entry of magic 0 or 1 is for a set of messages
+        if found is None or found.position < position:  # magic 0 and 1 have an entry for several messages
             return 0, last.base_offset
         return position, int(found.base_offset)
 

@@ -1,9 +1,9 @@
-"""The last appends of a partition's leader, still in memory: followers in this process take them from here,
-and need not read them from the leader's disk.
+"""The last appends of a partition's leader, kept in memory, so that followers in this process need not read
+them from the leader's disk.
 
-Nothing is on disk; batches that are not kept here are read from the log. Threads: any, and no lock: each step
-of a deque is atomic. The holder of the append token adds and clears. A batch is only here after its append
-can't be undone, and `clear` comes before the log is cut.
+Nothing is on disk; batches that are not kept here are read from the log. Threads: any, without a lock,
+because each step of a deque is atomic. The holder of the append token adds and clears. A batch is kept only
+once its append can't be undone any more, and `clear` is called before the log is cut.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RecentAppends:
 
     def take(self, offset: int, end_offset: int, max_bytes: int) -> Recent | None:
         """Return the append that begins at `offset`, whatever its size, and the appends after it, up to
-        `end_offset` and `max_bytes`; None if the first one is not kept.
+        `end_offset` and `max_bytes`; None if no kept append begins at `offset`.
         """
         found: list[_Append] = []
         pieces: list[bytes | memoryview] = []
@@ -97,7 +97,7 @@ class RecentAppends:
         return Recent(pieces[0] if len(pieces) == 1 else b"".join(pieces), offset, rising)
 
     def drop_below(self, offset: int) -> None:
-        """Release the appends below `offset`: a follower that lacks them reads them from the log."""
+        """Release the appends below `offset`; a follower that lacks these records reads them from the log."""
         kept = self._kept
         with suppress(IndexError):  # another thread has cleared the deque
             while kept and kept[0].next_offset <= offset:

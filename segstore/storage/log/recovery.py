@@ -6,19 +6,20 @@ Threads: one, before the partition is used.
 Before step 1, `open_partition` lets `segment_files.finish_renames` finish or undo a swap that a crash left
 half done.
 
-1. Batches below the recovery point were synced: they are not checked, and never cut. Damage there is bit
+1. Batches below the recovery point were synced, so they are not checked, and never cut. Damage there is bit
    rot, which readers report.
 2. From the recovery point on every batch is checked, its CRC too, and indexed anew.
 3. The log ends at the first bytes that are no valid batch (torn, a hole of zeros, a CRC that fails), or
-   before a segment that does not follow. Later bytes are copied to the quarantine if they hold whole
-   batches; then later segments are removed, the last one first; then the log is cut and synced. A crash in
-   between leaves the same first bad batch to the next recovery. But if a batch ends at the base offset of
-   the next segment, bytes after it belong to no record (A5): only they are cut, and the log continues.
-4. If bytes below the recovery point are missing, the log continues in a new segment at the recovery point:
-   an offset that was durable once is not given again. A replica's log is instead cut after its last whole
-   batch, and its leader sends the later records (R7). Nor does a replica's log end in empty segments that
-   begin after a gap above the recovery point: their bytes were lost, and their base offsets would make
-   other replicas believe that this one still has those records (R41).
+   before a segment that does not follow. Later bytes are copied to the quarantine if they hold whole batches;
+   then later segments are removed, the last one first; then the log is cut and synced. A crash in between
+   leaves the same first bad batch to the next recovery. But if a batch ends at the base offset of the next
+   segment, the bytes after that batch belong to no record (A5). Then only those bytes are cut, and the log
+   continues in the next segment.
+4. If bytes below the recovery point are missing, the log continues in a new segment at the recovery point, so
+   that an offset that was durable once is not assigned again. A replica's log is instead cut after its last
+   whole batch, and its leader sends the later records (R7). Empty segments at the end of a replica's log are
+   removed if they begin after a gap above the recovery point, because their bytes were lost, and their base
+   offsets would make other replicas believe that this replica still has those records (R41).
 5. The new end is synced. The caller begins a new leader epoch there, except in a replica.
 """
 
@@ -103,7 +104,8 @@ class PartitionRecovery:
         replicated: bool = False,
     ) -> None:
         """Below `gaps_end` compaction may have left gaps between batches (-1: anywhere). `suspect`: a sync
-        has failed, and the kernel may have marked unwritten pages clean. `replicated`: see step 4.
+        has failed, and the kernel may have marked unwritten pages clean. `replicated`: this is a replica's
+        log, which step 4 treats differently.
         """
         self.suspect, self.replicated = suspect, replicated
         self.segments, self.config, self.recovery_point = segments, config, recovery_point
@@ -140,7 +142,7 @@ class PartitionRecovery:
         return self._finish(done, end)
 
     def _cut_gap(self, done: Recovered, end: int) -> tuple[Recovered, int]:
-        """Cut empty segments after a gap, as in step 4; `end` is the end of the last segment."""
+        """Cut a replica's empty segments after a gap (step 4); `end` is the end of the last segment."""
         slot = len(self.segments) - 1
         while slot and not self.segments[slot].final_size:
             slot -= 1
@@ -160,8 +162,8 @@ class PartitionRecovery:
         return end < base and end >= self.recovery_point and 0 <= self.gaps_end <= end
 
     def _in_order(self, batches: NDArray[np.void], end: int, below: int) -> int:
-        """Return the number of leading batches that can follow offset `end`: base offsets lie outside the
-        CRC.
+        """Return the number of leading batches that can follow offset `end`. This is checked because base
+        offsets lie outside the CRC.
         """
         bases, lasts = batches["base_offset"], batches["last_offset"]
         before = np.concatenate(([end], lasts[:-1] + 1))
@@ -191,7 +193,7 @@ class PartitionRecovery:
                     break
             if position >= size or end >= self.recovery_point:
                 break
-            # Damage below the recovery point is bit rot: checking continues after the damage.
+            # Damage below the recovery point is bit rot, so checking continues after the damage.
             found = next_whole(self.files, segment.handle, position + 1, size, end)
             if found is None:
                 break
@@ -200,12 +202,12 @@ class PartitionRecovery:
         segment.size = size
         if start or below != names.MAX_OFFSET:
             segment.attach(None)
-        # Else the last segment keeps its indexes, which were begun anew.
+        # Else this is the last segment, whose new indexes stay loaded.
         return position, end, reason
 
     def _reopened(self, segment: Segment, position: int, end: int) -> ActiveSegment:
-        """Return a segment whose first `position` bytes are valid; with position 0 its indexes are begun
-        anew.
+        """Return a segment, open for appending, whose first `position` bytes are valid; with position 0 its
+        indexes are begun anew.
         """
         if position:
             return ActiveSegment.reopened_at(segment, self.config, position, end)
@@ -227,8 +229,8 @@ class PartitionRecovery:
         return int(found.position), min(int(found.base_offset), self.recovery_point)
 
     def _cut_excess(self, segment: Segment, valid: int) -> None:
-        """Cut the bytes after a last batch that ends at the base offset of the next segment: they belong to
-        no record (A5).
+        """Cut the bytes after a segment's last batch that ends at the base offset of the next segment,
+        because they belong to no record (A5).
         """
         log.warning("%s: cut %d bytes behind the end", segment.path, segment.size - valid)
         self._truncate(segment, valid)
@@ -242,7 +244,7 @@ class PartitionRecovery:
         segment.attach(None)
 
     def _cut(self, slot: int, valid: int, end: int, reason: str) -> Recovered:
-        """Do step 3: remove all from byte `valid` of segment `slot` on."""
+        """Do step 3: remove everything from byte `valid` of segment `slot` on."""
         later = self.segments[slot + 1 :]
         pieces = [(self.segments[slot], valid), *((s, 0) for s in later)]
         kept = [path for s, at in pieces if (path := keep_batches(self.quarantine, s, at)) is not None]
@@ -265,7 +267,7 @@ class PartitionRecovery:
             end = self.recovery_point
         for following, segment in zip([*self.segments[1:], None], self.segments, strict=True):
             if following is not None and following.base_offset >= self.recovery_point:
-                segment.largest_timestamp(segment.size, following.base_offset)  # its index may be cut short
+                segment.largest_timestamp(segment.size, following.base_offset)  # rebuilds a cut index
                 index_files.sync(segment)
             if following is None or following.base_offset > self.recovery_point:
                 if self.suspect:
@@ -275,7 +277,7 @@ class PartitionRecovery:
         return replace(done, end_offset=end)
 
     def _write_back(self, segment: Segment) -> None:
-        """Write all bytes again: this dirties pages that a failed sync may have left clean and unwritten."""
+        """Write all bytes again, to dirty pages that a failed sync may have left clean and unwritten."""
         handle = self.pool.get(segment.path, write=True)
         for at in range(0, segment.size, CHUNK):
             self.files.pwrite(handle, self.files.pread(handle, min(CHUNK, segment.size - at), at), at)

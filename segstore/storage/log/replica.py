@@ -1,10 +1,9 @@
-"""The log of a replica, as replication changes it: it appends a leader's batches, cuts batches that the
-leader lacks, and begins leader epochs (Kafka: UnifiedLog.appendAsFollower, truncateTo,
-truncateFullyAndStartAt).
+"""The log of a replica. Replication appends a leader's batches to it, cuts batches that the leader lacks, and
+begins leader epochs (Kafka: UnifiedLog.appendAsFollower, truncateTo, truncateFullyAndStartAt).
 
 On disk are the partition's files, `leader-epoch-checkpoint`, and copies of cut batches, in the quarantine. A
-crash in a truncation leaves the log as before, or partly cut; the leader then asks for the same truncation
-again. Threads: any, one at a time: replication calls for one partition come one after the other.
+crash during a truncation leaves the log unchanged or partly cut; replication then makes the same truncation
+again. Threads: any, one at a time, because replication makes the calls for one partition one after the other.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from segstore.storage.segment.native_tail import NativeTail
 
 _FEW = 16
-"""The most batches that C appends by one call; for more batches one call of Python costs little."""
+"""The most batches that C appends by one call; for more batches the cost of Python code hardly matters."""
 
 
 class Truncated(NamedTuple):
@@ -52,9 +51,9 @@ class Truncated(NamedTuple):
 
 
 class Replica:
-    """One partition's log as a replica, which readers see up to `high_watermark`; None keeps the high
-    watermark. `recovery_point_moved` makes a lower recovery point durable, and `start_moved` a log start
-    offset; `quarantine` is the directory for copies of cut batches.
+    """One partition's log as a replica, which readers see up to `high_watermark`; None keeps the partition's
+    current high watermark. `recovery_point_moved` makes a lower recovery point durable, and `start_moved`
+    makes a log start offset durable; `quarantine` is the directory for copies of cut batches.
     """
 
     def __init__(
@@ -78,8 +77,8 @@ class Replica:
 
     @property
     def log_end_offset(self) -> int:
-        """Return the offset after the last written batch (LEO). Raises StoreClosedError if the partition was
-        removed.
+        """Return the log end offset (LEO): the offset after the last written batch. Raises StoreClosedError
+        if the partition was removed.
         """
         return self._partition.visible.log_end_offset
 
@@ -94,7 +93,7 @@ class Replica:
         return self._partition.visible.high_watermark
 
     def set_high_watermark(self, offset: int) -> None:
-        """Show readers the log up to `offset`, as `Visible.set_high_watermark`."""
+        """Show readers the log up to `offset`, by `Visible.set_high_watermark`."""
         with os_errors():
             self._partition.visible.set_high_watermark(offset)
 
@@ -126,10 +125,10 @@ class Replica:
 
     def lead(self, epoch: int) -> None:
         """Begin the leader epoch at the log's end, then take appends of applications, which are written under
-        it (R3). So the batches themselves have the epoch, even if a power cut loses the file of epochs.
+        it (R3). Each batch has the epoch in its header, even if a power cut loses the file of epochs.
 
-        The file of epochs is written by `save_epochs`, or before the first append. A crash before leaves a
-        log without a batch of the epoch, and the next open forgets the epoch.
+        The file of epochs is written by `save_epochs`, or before the first append. If a crash comes first, no
+        batch has the epoch, and the next open forgets it.
 
         If `epoch` is the latest already, only the role changes. Raises InvalidArgumentError for an epoch
         below the latest.
@@ -154,7 +153,7 @@ class Replica:
 
     def save_epochs(self) -> None:
         """Write the file of epochs, if it lacks the epoch under which this replica leads. Raises
-        StorageError: then the next append tries again.
+        StorageError; the next append then tries to write the file again.
         """
         partition = self._partition
         if partition.writer.save_epochs is not None:
@@ -184,9 +183,9 @@ class Replica:
         self, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None = None
     ) -> bytes | memoryview:
         """Return whole batches as they are stored, for a follower: from the batch that holds `offset`, or the
-        next one, up to `end_offset`, which is not above LEO. They are at most `max_bytes`, but at least one
-        batch if there is any. No CRC is checked, and no lock is taken. Bytes that fit the memory `into` are
-        read into it; such an answer may end within a batch, or beyond `end_offset`.
+        next one, up to `end_offset`, which is not above LEO. At most `max_bytes` are returned, but at least
+        one batch if there is any. No CRC is checked, and no lock is taken. If the bytes fit into the memory
+        `into`, they are read into it; such an answer may end within a batch, or beyond `end_offset`.
 
         Raises OffsetOutOfRangeError if `offset` is not in [start_offset, LEO]; CorruptRecordError if a header
         at `offset` is damaged; StorageError, StoreClosedError.
@@ -195,8 +194,8 @@ class Replica:
             return raw_read(self._partition, offset, end_offset, max_bytes, into)
 
     def is_gap(self, offset: int, end_offset: int) -> bool:
-        """Return whether no batch lies between these offsets. Raises as `read`, and CorruptRecordError if
-        damage lies between them.
+        """Return whether no batch lies between these offsets. Raises the errors of `read`, and
+        CorruptRecordError if damage lies between the offsets.
         """
         with os_errors():
             return is_gap(self._partition, offset, end_offset)
@@ -216,8 +215,8 @@ class Replica:
         return self._epochs
 
     def begin_epoch(self, epoch: int) -> None:
-        """Begin a leader epoch at the log's end: this replica leads, and later appends are written under the
-        epoch (R3). Raises InvalidArgumentError for an epoch that is not above the latest; StorageError.
+        """Begin a leader epoch at the log's end, because this replica leads; later appends are written under
+        the epoch (R3). Raises InvalidArgumentError for an epoch that is not above the latest; StorageError.
         """
         partition = self._partition
         with os_errors(), partition.token:
@@ -232,18 +231,22 @@ class Replica:
     def append_as_follower(self, data: bytes | memoryview, high_watermark: int = -1) -> int:
         """Append whole batches as a leader wrote them, with its offsets, leader epochs and CRCs (R1); return
         the log end offset. Offsets may have gaps, and epochs may change between batches. A batch that is cut
-        off at the end of `data` is skipped: a fetch may end anywhere. Messages of magic 0 and 1, which a
-        broker may send, are converted to magic 2. If the leader's `high_watermark` is higher than this
-        replica's, readers see the log up to it: both are published at once.
+        off at the end of `data` is skipped, because a fetch may end anywhere. Messages of magic 0 and 1,
+        which a broker may send, are converted to magic 2. If the leader's `high_watermark` is higher than
+        this replica's, readers see the log up to the leader's. The batches and the high watermark are
+        published at once.
 
         Raises CorruptRecordError if a batch is damaged, and InvalidArgumentError if the batches don't follow
-        the log's end, or their leader epochs fall: nothing is appended then. Raises StorageError.
+        the log's end, or their leader epochs fall. Nothing is appended after such an error. Raises
+        StorageError.
         """
         chunk = checked(data)
         return self.log_end_offset if chunk is None else self.append_checked(chunk, high_watermark)
 
     def append_checked(self, chunk: Encoded, high_watermark: int = -1) -> int:
-        """Append a chunk that `checked` has returned, as `append_as_follower`; return the log end offset."""
+        """Append a chunk that was returned by `checked`, and return the log end offset. Raises the errors of
+        `append_as_follower`.
+        """
         partition, batches = self._partition, chunk.batches
         with os_errors(), partition.token:
             self._check_follows(batches)
@@ -253,7 +256,7 @@ class Replica:
             try:
                 partition.writer.write_as_follower(chunk)
             except BaseException:
-                # The next fetch may end before these epochs begin, or have other epochs.
+                # The next fetch may bring fewer of these batches, or batches of other epochs.
                 self._restore_epochs(before)
                 raise
             else:
@@ -266,8 +269,8 @@ class Replica:
 
     def append_next(self, data: bytes | memoryview, high_watermark: int) -> int | None:
         """Append whole batches that begin at the log's end, all under the latest leader epoch, and raise the
-        high watermark; return the log end offset. Return None, and append nothing, if `data` has other bytes.
-        Raises StorageError.
+        high watermark; return the log end offset. Return None, and append nothing, if `data` has anything but
+        such batches. Raises StorageError.
         """
         partition = self._partition
         if partition.tail.native.is_open:
@@ -287,13 +290,13 @@ class Replica:
                 partition.visible.raise_high_watermark(min(high_watermark, end))
             finally:
                 partition.show()
-            if len(batches) <= _FEW:  # the next may be C's
+            if len(batches) <= _FEW:  # C can append small fetches: open the tail
                 partition.tail.open_replicated(partition.validator)
         partition.flushing.flush_if_due(end)
         return end
 
     def _append_short(self, tail: NativeTail, data: bytes | memoryview, high_watermark: int) -> int:
-        """Append as `append_next`, by one call of C; return the log end offset, or SLOW, and then nothing is
+        """Do the work of `append_next` by one call of C; return the log end offset, or SLOW if nothing was
         appended. Raises StorageError.
         """
         on_append, flush_left = tail.on_append, tail.flush_left
@@ -313,8 +316,8 @@ class Replica:
 
     def go_on_at(self, offset: int, epoch: int) -> None:
         """Continue the log at `offset`, above its end, in a new segment, because the leader has no batch
-        before `offset` (R41). A leader epoch begins there unless it is -1. A power cut may remove the new
-        segment. Raises StorageError.
+        before `offset` (R41). The leader epoch `epoch` begins there, unless it is -1. A power cut may remove
+        the new segment. Raises StorageError.
         """
         partition = self._partition
         with os_errors(), partition.token:
@@ -330,7 +333,7 @@ class Replica:
                 partition.show()
 
     def _restore_epochs(self, before: Sequence[tuple[int, int]]) -> None:
-        """Set the epochs back after a failed change, in the file too if it can be written."""
+        """Set the epochs back after a failed change, also in the file if that can be written."""
         if self._epochs.entries != before:
             self._go_back_to(before)
             with suppress(OSError):
@@ -365,9 +368,9 @@ class Replica:
 
     def _change_epochs(self, change: Callable[[], object], *, sync: bool) -> None:
         """Change the leader epochs in memory and in the file, before a batch is written under them; then
-        publish the log under the latest. Without `sync` the next flush makes the file durable: a power cut
-        before may leave an older file, and the next open takes the epochs from the batches. The caller holds
-        the append token. Raises OSError; the epochs are as before then.
+        publish the log under the latest. Without `sync` the next flush makes the file durable. If a power cut
+        comes first and leaves an older file, the next open takes the epochs from the batches. The caller
+        holds the append token. Raises OSError; the epochs are as before then.
         """
         before = self._epochs.entries
         change()
@@ -385,13 +388,13 @@ class Replica:
             raise
 
     def _show_epoch(self) -> None:
-        """Write and publish under the latest epoch from now on."""
+        """Write batches, and publish the log, under the latest epoch from now on."""
         self._partition.writer.epoch = self._epochs.current
         self._partition.visible.begin_epoch(self._epochs.current)
 
     def _go_back_to(self, before: Sequence[tuple[int, int]]) -> None:
-        """Set the epochs back to those before an unfinished change. The file may keep later epochs until the
-        next change, as after a kill.
+        """Set the epochs back to those before an unfinished change. Until the next change the file may have
+        later epochs, which an open drops.
         """
         self._epochs.truncate_from_end(0)
         for entry in before:
@@ -405,7 +408,8 @@ class Replica:
         """Cut the log after its last whole batch below `offset`, and forget the leader epochs, producers and
         aborted transactions of the cut part (R5; UnifiedLog.truncateTo). Copies of the batches are kept in
         the quarantine. If `offset` is not below the log's end, only epochs that began at the end are
-        forgotten. If it is below the first segment, the log begins anew as in `truncate_fully_and_start_at`.
+        forgotten. If `offset` is below the first segment, the log begins anew there
+        (`truncate_fully_and_start_at`).
 
         Raises StorageError; the partition is fenced then, unless nothing was changed.
         """
@@ -423,16 +427,16 @@ class Replica:
 
     def truncate_fully_and_start_at(self, offset: int) -> Truncated:
         """Remove the whole log, and begin it anew at `offset`, without epochs and producers (R6). No copies
-        are kept: the leader has deleted these batches, too. Errors as `truncate_to`.
+        are kept, because the leader has deleted these batches, too. Errors as `truncate_to`.
         """
         with os_errors(), self._partition.admin_lock, self._partition.rename_lock:
             return self._start_at(offset)
 
     def cut_damaged(self, offset: int) -> Truncated:
         """Cut the segment that holds `offset`, and all later segments, without reading their batches, which
-        are damaged or missing. The log then ends after the last batch before that segment. If it is the first
-        segment, the log begins anew at its start offset. Copies of files with whole batches are kept in the
-        quarantine. No append may run at the same time. Errors as `truncate_to`.
+        are damaged or missing. The log then ends after the last batch before that segment. If the first
+        segment is cut, the log begins anew at its start offset. Copies of files with whole batches are kept
+        in the quarantine. No append may run at the same time. Errors as `truncate_to`.
         """
         partition = self._partition
         with os_errors(), partition.admin_lock, partition.rename_lock:
@@ -457,7 +461,7 @@ class Replica:
             return self._keep_all(self._ahead().segments)
 
     def _ahead(self) -> LogView:
-        """Return a view of all written records, by C too."""
+        """Return a view of all written records, including those that C has appended."""
         with self._partition.token:
             return self._partition.visible.ahead()
 
@@ -490,7 +494,7 @@ class Replica:
         slot = view.slot(offset)
         segment = view.segments[slot]
         found = segment.locate(offset, segment.size)
-        if found is None:  # the batches from `offset` on begin in the next segment
+        if found is None:  # `offset` belongs to no batch of this segment
             return slot, segment.size, segment.last_offset_before(segment.size) + 1
         position = int(found.position)
         return slot, position, max(segment.last_offset_before(position) + 1, segment.base_offset)
@@ -504,13 +508,14 @@ class Replica:
             remove_segment(gone)
         segments.cut_after(segment)
         files.sync_dir(partition.directory)
-        # Other processes may have mapped the index files of a sealed segment: these are replaced, not cut.
+        # The index files of a sealed segment are replaced, not cut, because other processes may have mapped
+        # them.
         segment.hold(segment.handle, index_files.begin_anew(segment))
         with files.open(segment.path, write=True) as handle:
             files.truncate(handle, position)
             files.sync(handle)
         partition.context.pool.forget(segment.path)
-        # A new object: a compaction of the old object must not replace this segment.
+        # A new object is made, so that a compaction of the old object does not replace this segment.
         left = new_segment(partition.context.pool, partition.directory, segment.base_offset, partition.config)
         left.unsynced_aborts, left.may_be_old = segment.unsynced_aborts, segment.may_be_old
         segments.replace_last(left)
@@ -531,11 +536,12 @@ class Replica:
         """Remove all segments, and begin the log in a new segment at `offset`."""
         partition = self._partition
         files = partition.context.files
-        # First: once the log start offset is durable and above the log's end, the next open begins the log
-        # anew there, even if a crash leaves old segments. If `offset` is below the first segment, the new
-        # segment comes first: the old ones then lie after a gap, and the next open cuts them.
+        # The log start offset is moved first: once it is durable and above the log's end, the next open
+        # begins the log anew there, even if a crash has left old segments. If `offset` is below the first
+        # segment, the new segment is made before the old segments are removed. After a crash the old segments
+        # lie after a gap, and the next open removes them.
         self._move_start(offset)
-        partition.producers.forget_all(offset)  # first: a crash may leave segments that name their producers
+        partition.producers.forget_all(offset)  # first: a crash may leave the segments without producers
         below = offset < view.bases[0]
         segment = self._create(offset) if below else None
         for gone in reversed(view.segments):
@@ -553,15 +559,15 @@ class Replica:
 
     def _move_start(self, offset: int) -> None:
         """Set the log start offset, durably."""
-        # In memory first: a checkpoint that is written at the same time must have the new offset.
+        # Set in memory first, as a checkpoint that is written at the same time must have the new offset.
         self._partition.visible.start_offset = offset
         self._start_moved(offset)
 
     def _change(self, end: int, change: Callable[[], None], high_watermark: int) -> None:
-        """Change the log's files by `change`, which removes all from offset `end` on, and show the log up to
-        a high watermark. Readers stop seeing the removed part before the change begins. A higher recovery
-        point is lowered first, durably: else the next open would miss bytes that were synced and then
-        removed.
+        """Change the log's files by `change`, which removes everything from offset `end` on, and show the log
+        up to a high watermark. Readers stop seeing the removed part before the change begins. A recovery
+        point above `end` is durably lowered first, because the next open would otherwise report the removed
+        bytes as lost.
         """
         partition = self._partition
         visible, flusher, segments = partition.visible, partition.flusher, partition.segments
@@ -569,7 +575,8 @@ class Replica:
         def changed() -> None:
             visible.set_high_watermark(min(visible.high_watermark, end))
             if flusher.recovery_point > end:
-                # In memory first: a checkpoint that is written at the same time must have the new one.
+                # Set in memory first, as a checkpoint that is written at the same time must have the new
+                # point.
                 flusher.set_recovery_point(end)
                 self._recovery_point_moved(end)
                 visible.publish()

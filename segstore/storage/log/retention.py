@@ -16,7 +16,7 @@ from segstore.storage.segment.log_view import LogView
 
 
 def applies(config: TopicConfig) -> bool:
-    """Return whether a topic's settings allow to remove segments by age or size."""
+    """Return whether a topic's settings let segments be removed by age or size."""
     return "delete" in config.cleanup_policy and (config.retention_ms >= 0 or config.retention_bytes >= 0)
 
 
@@ -25,7 +25,7 @@ def breached(view: LogView, config: TopicConfig, now_ms: int, files: Files) -> i
     offset, then segments above retention.bytes, then segments older than retention.ms. The active segment
     counts only if it is not empty.
 
-    The age of a segment is that of its largest timestamp; without timestamps, of its file (Kafka:
+    The age of a segment is that of its largest timestamp, or of its file if no record has a timestamp (Kafka:
     LogSegment.largestTimestamp). Raises OSError.
     """
     count = view.slot(view.start_offset) if view.start_offset < view.end_offset else len(view.segments) - 1
@@ -44,7 +44,7 @@ def breached(view: LogView, config: TopicConfig, now_ms: int, files: Files) -> i
 
 def _go_on(sizes: Sequence[int], count: int, goes: Callable[[int], bool]) -> int:
     """Return `count` plus the number of next segments for which `goes` holds. A segment that compaction has
-    emptied is removed with the segment after it.
+    emptied counts with the next segment that has records.
     """
     for slot in range(count, len(sizes)):
         if sizes[slot]:

@@ -31,7 +31,7 @@ from segstore.storage.log.validator import LogValidator
 Received = memoryview | bytearray
 _ZSTD = CODECS.index("zstd")
 _ATTRIBUTES_AT = 22  # the byte with the codec
-_MOST_ERRORS = 100  # records that one error names: a batch may have millions
+_MOST_ERRORS = 100  # the most records that one error names
 _NEW_HEADER = ffi.typeof("seg_batch *")
 
 _INVALID = {

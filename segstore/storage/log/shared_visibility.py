@@ -1,7 +1,7 @@
 """The visible part of a shared partition, for readers in its host.
 
-While the native tail is open, other processes move the log's end (`_native/share.c`): each access to the view
-reads that end first. Threads: as `Visible`.
+While the native tail is open, other processes move the log's end (`_native/share.c`), so each access to the
+view reads that end first. Threads: as `Visible`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SharedVisible(Visible):
 
     @property
     def written(self) -> LogView:
-        """Return the view: a shared partition is never a replica."""
+        """Return the view, which has the whole log, because a shared partition is never a replica."""
         return self.view
 
     @property
@@ -32,5 +32,5 @@ class SharedVisible(Visible):
         return super().log_end_offset
 
     def current_if_same(self, view: LogView) -> LogView | None:
-        """Return None: `view` can't be compared without reading the shared end."""
+        """Return None, because `view` can't be compared without reading the shared end."""
         return None

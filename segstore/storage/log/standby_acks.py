@@ -51,7 +51,7 @@ class StandbyAcks:
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
         """Wait until the standby has all records below `end_offset`. Raises RequestTimedOutError,
-        NotLeaderOrFollowerError: this log has the records then, but may lose them.
+        NotLeaderOrFollowerError; in either case this log has the records, but may lose them.
         """
         if acks != ALL:
             return
@@ -73,17 +73,17 @@ class StandbyAcks:
             raise error(f"{self._partition.directory}: the records were appended, but {_WHY[error]}")
 
     def shown(self) -> None:
-        """Do nothing: no append writes the standby's log."""
+        """Do nothing, because no append writes the standby's log."""
 
     def failed(self, error: StorageError) -> None:
-        """Do nothing: the caller gets the error."""
+        """Do nothing, because the caller gets the error."""
 
     def fetched(self, offset: int) -> None:
         """Raise the high watermark to the standby's fetch offset, which lies within the log. Raises
         StorageError.
         """
         visible = self._partition.visible
-        # An append that begins to wait now waits for a later offset, which this fetch does not have.
+        # An append that begins to wait from now on waits for an offset above this fetch offset.
         if offset <= visible.high_watermark and not self._waiting:
             return
         with self._lock:
@@ -107,17 +107,17 @@ class StandbyAcks:
             self._waiting = []
 
     def go_on(self) -> None:
-        """Wait for the standby again after a `demote`: the store still leads."""
+        """Wait for the standby again after `demote`, because the store still leads."""
         with self._lock:
             self._over = None
 
     def end(self) -> None:
-        """Acknowledge by the log alone, because there is no standby any more: waiting appends are
-        committed.
+        """Acknowledge by the log alone, because there is no standby any more. Waiting appends are
+        acknowledged.
         """
         partition = self._partition
         with self._lock:
-            # First: an append must not be acknowledged before readers see its records.
+            # Before the waiting appends are acknowledged, readers must see their records.
             with os_errors(), partition.token:
                 partition.tail.has_standby = False
                 partition.visible.end_replica()

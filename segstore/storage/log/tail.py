@@ -1,7 +1,7 @@
-"""The tail of a partition's log: the times when C may append to it, and the undo of failed appends.
+"""The tail of a partition's log: this module decides when C may append, and undoes C's failed appends.
 
 C appends while the tail is open. A thread that takes the append token pauses the tail, and finds the log as
-if all appends had been made on the slow path. After an append with the token held the tail is opened again,
+if all appends had been made on the slow path. After an append by the token's holder the tail is opened again,
 unless the partition is closed, fenced or a follower, or has an append to undo. Threads: the holder of the
 append token; any thread may `pause` the tail, and append by it.
 """
@@ -51,7 +51,8 @@ class Tail:
         self.may_be_open = False
         """Whether C may have appended since the append token was taken last."""
         self._binding: tuple[object, ...] = ()
-        """The objects that the tail was bound to last: a change of them binds it again."""
+        """The objects that the tail was bound to last. If one of them has changed, the tail is bound again.
+        """
         self.has_standby = False
         """Whether the high watermark is the fetch offset of a standby in sync mode."""
         writer.segments.stop_appends = native.pause
@@ -68,8 +69,8 @@ class Tail:
             self._open(validator)
 
     def open_replicated(self, validator: LogValidator) -> None:
-        """Let C append if `_is_usual` holds, to the log of a primary or its standby: another machine decides
-        the high watermark. The caller holds the append token.
+        """Let C append if `_is_usual` holds, to the log of a primary or its standby, whose high watermark
+        another machine decides. The caller holds the append token.
         """
         if self._visible.is_plain:
             self._open(validator, follows=self._writer.follows, replicated=True)
@@ -88,14 +89,17 @@ class Tail:
         self, validator: LogValidator, epoch: int, end_offset: int, thread: DiskThread | None = None
     ) -> bool:
         """Let C append to a follower's log the batches that its leader's tail hands on, under the conditions
-        of `open_leader`; return whether it may. A `thread` writes them, or else the appending thread.
+        of `open_leader`; return whether C may. With a `thread`, that thread writes the batches, else the
+        appending thread.
         """
         if self._is_whole(epoch, end_offset, follows=True):
             self._open(validator, follows=True, thread=thread)
         return self.native.is_open
 
     def _is_whole(self, epoch: int, end_offset: int, *, follows: bool) -> bool:
-        """Return whether a replica has this role, and shows its log up to its end, `end_offset`."""
+        """Return whether the replica has this leader epoch and role (`follows`), and shows its whole log,
+        which ends at `end_offset`.
+        """
         writer, shown = self._writer, self._visible.current
         config = writer.config
         return (
@@ -103,7 +107,7 @@ class Tail:
             and writer.segments.next_offset == end_offset
             and isinstance(shown, LogView)
             and shown.end_offset == shown.stable_offset == end_offset
-            and config.flush_messages == config.flush_ms == NEVER  # replicas sync at the same time
+            and config.flush_messages == config.flush_ms == NEVER  # else replicas sync in parallel
         )
 
     def _open(
@@ -134,20 +138,20 @@ class Tail:
         native.c.leader_epoch, native.c.follows = writer.epoch, follows
         native.hand_on(followers)
         native.write_by(job)
-        self.may_be_open = True  # first: after an interrupt here the next holder of the token pauses the tail
+        self.may_be_open = True  # set first, so that after an interrupt the next token holder pauses
         try:
             self._visible.open(replicated)
             # Before C began, a sync may have failed, or the pool may have closed the file, which was not yet
             # marked as in use.
             if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
                 native.pause()
-        except BaseException:  # an interrupt before the check: C must not append to an unchecked log
+        except BaseException:  # after an interrupt the log is unchecked
             native.pause()
             raise
 
     def _log(self) -> Handle | None:
-        """Return the active segment's log, or None if it can't be opened: the append is done, and must not
-        fail.
+        """Return the active segment's log, or None if it can't be opened. No error is raised, because the
+        append before is done, and must not fail.
         """
         try:
             return self._writer.segments.active.handle
@@ -184,8 +188,8 @@ class Tail:
     # --- pausing --------------------------------------------------------------------------
 
     def _taken(self) -> None:
-        """Pause the tail after the append token was taken, and note the undo of a failed append in the
-        writer. A shared log is fenced if a sync of another process has failed [S2]. May be repeated.
+        """Pause the tail after the append token was taken; if an append by C has failed, set the writer's
+        `pending_undo`. A shared log is fenced if a sync of another process has failed [S2]. May be repeated.
         """
         if self.native.c.share and self.native.sync_failure:
             self._fence()
@@ -209,7 +213,8 @@ class Tail:
 
     def torn(self, number: int, need: int) -> BaseException:
         """Undo an append by C of `need` bytes that failed with this errno; return the error for its caller.
-        If there is no room for the undo, the next append begins with it. The caller holds the append token.
+        If the disk has no room for the undo, the next append first repeats it. The caller holds the append
+        token.
         """
         self._writer.take_back()
         raised = self.native.write.raised()
@@ -225,8 +230,8 @@ class Tail:
         self.native.pause()
 
     def quit(self) -> None:
-        """Let no append by C begin any more, without a wait for the disk: an append that is under way may
-        still end.
+        """Let no append by C begin any more, without waiting for the disk. An append that is under way may
+        still complete.
         """
         self.native.quit()
 

@@ -1,8 +1,8 @@
-"""Transaction markers: control batches that end a transaction in several partitions, visible all at once.
+"""Transaction markers: control batches that commit or abort a transaction in several partitions, visible all
+at once.
 
 On disk the markers are batches of the partitions' logs. Threads: any. Append tokens are taken in the order of
-the partitions' directories, so that two threads that end transactions over the same partitions never
-deadlock.
+the partitions' directories, so that two threads that write markers to the same partitions never deadlock.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ def end_transaction(
     """Commit or abort a producer's transaction in several partitions of one store; return the markers'
     offsets.
 
-    No reader, in this or another process, sees the end in one partition and not yet in another. The offset is
-    -1 for a partition that needs no marker: no transaction is open there, and the epoch is known. If no
-    transaction is open and the epoch is new, a marker is written, so that older epochs are refused from then
-    on.
+    No reader, in this or another process, sees the transaction completed in one partition and still open in
+    another. The offset is -1 for a partition that needs no marker, because no transaction is open there and
+    the epoch is known. If no transaction is open and the epoch is new, a marker is written, so that older
+    epochs are refused from then on.
 
     Raises InvalidProducerEpochError if one of the partitions knows a newer epoch; StorageError,
-    StoreClosedError, ReadOnlyError, ForkedError: then no marker is written in any partition. `flush.messages`
-    is applied after the markers are visible: a StorageError of that flush leaves them visible.
+    StoreClosedError, ReadOnlyError, ForkedError. After such an error no marker is written in any partition.
+    `flush.messages` is applied after the markers are visible; they stay visible if that flush raises
+    StorageError.
     """
     kind = COMMIT if commit else ABORT
     shown = show_end(logs, Marker(producer_id, producer_epoch, kind, coordinator_epoch), producer_epoch)
@@ -84,7 +85,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
 
     def end() -> None:
         for partition in partitions:
-            partition.writer.recall()  # the producers' state agrees with the log then
+            partition.writer.recall()  # drops unfinished appends from the producers' state
         due = [partition for partition in partitions if _is_due(partition, marker, transaction_epoch)]
         together, written = AtomicPublish(), None
         try:
@@ -97,7 +98,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
                 [partition.visible for partition in partitions if not partition.visible.is_all], written
             )
         for partition in due:
-            partition.writer.recall()  # the marker stays
+            partition.writer.recall()  # drop the undo: the marker is final
             partition.tail.open(partition.validator)
 
     try:
@@ -112,7 +113,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
 
 
 def _hold(written: Sequence[tuple[Partition, int]]) -> None:
-    """Have readers of several replicas see their markers at once."""
+    """Have readers see the markers of several replicas all at once."""
     replicas = [(partition.visible, offset) for partition, offset in written if partition.acks is not None]
     if len(replicas) > 1:
         held = CommittedTogether(replicas)
@@ -124,8 +125,8 @@ def flush_markers(shown: Sequence[Shown]) -> None:
     """Apply the flush settings of all partitions, wait for their other replicas, then raise the first error.
     Raises StorageError, and the errors of `Acknowledger.wait`.
 
-    Partitions that need no marker are flushed too: if an earlier sync has failed, their earlier markers may
-    not be durable yet.
+    Partitions that need no marker are flushed too, because their earlier markers may not be durable yet if a
+    sync has failed.
     """
     errors: list[SegstoreError] = []
     waiting: list[tuple[Partition, int]] = []

@@ -125,7 +125,9 @@ _warned: set[tuple[int, str]] = set()
 
 
 def _warn_expired(config: TopicConfig, stamp: int) -> None:
-    """Warn once in a process for each pair of settings: retention.ms given in seconds is a common mistake."""
+    """Warn that records expire at once, once in a process for each pair of settings, because to give
+    retention.ms in seconds is a common mistake.
+    """
     settings = config.retention_ms, config.cleanup_policy
     if "delete" in config.cleanup_policy and settings not in _warned:
         _warned.add(settings)

@@ -6,8 +6,8 @@ the append token, and has written the bytes. A view and its publication change t
 
 While the native tail is open, C shows and publishes its appends (`seg_tail_reveal` in `_native/tail.c`).
 
-Readers see a log up to its high watermark. That is the log end offset, unless the partition is a replica:
-then replication sets the high watermark, and `written` shows the log up to its end (Kafka:
+Readers see a log up to its high watermark. The high watermark is the log end offset, unless the partition is
+a replica. Then replication sets it, and `written` shows the log up to its end (Kafka:
 UnifiedLog.highWatermark).
 """
 
@@ -55,14 +55,15 @@ class Visible:
         self.publishing = Mutex()  # held to replace the view or to publish it
         self._unpublished = False  # whether an interrupt may have prevented the view's publication
         self.tail = tail
-        # None: the log end offset. C may have shown readers a higher offset since it was set.
+        # None stands for the log end offset. C may have shown readers a higher offset than this one.
         self._high_watermark: int | None = None
         self._by_c = False  # whether C may have appended since the append token was taken last
         self._ended: tuple[
             CompletedTxn, ...
         ] = ()  # transactions whose markers may lie above the high watermark
         self._held: dict[int, CommittedTogether] = {}  # by the offset of the marker in this partition
-        # Pairs of a view and the same view with C's appends: for `current`, and for `_written`.
+        # Each is a pair of a view and the same view extended by C's appends; the view is `current` or
+        # `_written`.
         self._extended: tuple[LogView, LogView] | None = None
         self._written_extended: tuple[LogView, LogView] | None = None
         self._written = view = self._look_at_all()
@@ -82,10 +83,10 @@ class Visible:
             if c.seen_offset > view.end_offset:
                 known, seen = self._extended or (None, view)
                 if known is not view or seen.end_offset != c.seen_offset:
-                    # C's appends are visible too. This is not a function, because each read comes here.
+                    # C's appends are visible too. This code is inlined, because each read runs it.
                     ends = ffi.new("int64_t[3]")
                     lib.seg_tail_end(c, ends, ends + 1, ends + 2)
-                    if ends[1] > view.end_offset:  # not so in a forked child, or just before a new view
+                    if ends[1] > view.end_offset:  # false in a forked child, or just before a new view
                         stable = ends[1] if ends[2] < 0 else ends[2]
                         seen = _view((*view[:3], ends[1], ends[0], stable))
                     self._extended = view, seen
@@ -106,8 +107,8 @@ class Visible:
 
     @property
     def written(self) -> LogView:
-        """Return the view of the whole written log, up to the log end offset: followers fetch it, and a flush
-        syncs it. Raises StoreClosedError if the topic was deleted.
+        """Return the view of the whole written log, up to the log end offset. Followers fetch this part, and
+        a flush syncs it. Raises StoreClosedError if the topic was deleted.
         """
         return self.view if self._high_watermark is None or self.current is None else self._all()
 
@@ -123,8 +124,8 @@ class Visible:
 
     @property
     def is_all(self) -> bool:
-        """Return whether all written records are visible, here and in other processes; of a replica, up to
-        its high watermark. The caller holds the append token.
+        """Return whether all written records, for a replica those below its high watermark, are visible here
+        and in other processes. The caller holds the append token.
         """
         if self.current is None:
             return True
@@ -152,8 +153,8 @@ class Visible:
     @property
     def is_plain(self) -> bool:
         """Return whether the high watermark alone decides what readers see, and lies in the active segment,
-        so that C can move it: no transaction is open or has just ended, and the high watermark is not above
-        the log's end. The caller holds the append token.
+        so that C can move it. If so, no transaction is open or has just been completed, and the high
+        watermark is not above the log's end. The caller holds the append token.
         """
         current, written, high_watermark = self.current, self._written, self._high_watermark
         return (
@@ -181,7 +182,8 @@ class Visible:
         """Let C append from now on, move the end of the current view, and publish it. With `replicated` C
         moves the end of `written`, and the high watermark by itself. The caller holds the append token.
         """
-        # C begins under the lock: else another thread might publish an older end after C's first end.
+        # C begins under the lock, because otherwise another thread might publish an older end after C's first
+        # end.
         with self.publishing:
             view, tail = self.current, self.tail
             assert isinstance(view, LogView)
@@ -192,8 +194,8 @@ class Visible:
             tail.begin()
 
     def take_in(self) -> None:
-        """Take C's appends over into the views, also appends that only followers may see; the caller holds
-        the append token, and has paused the tail. These appends are published already.
+        """Extend the views by C's appends, also by appends that only followers may see; the caller holds the
+        append token, and has paused the tail. These appends are published already.
         """
         tail = self.tail
         if self._high_watermark is None:
@@ -210,8 +212,10 @@ class Visible:
         self._written = self._all()
 
     def _replace_views(self, written: LogView, view: LogView) -> None:
-        """Let readers see these views, unless C moves their ends now. The caller holds `publishing`."""
-        # A reader must not combine C's end with the segments of another view, nor see less than before: so
+        """Let readers see these views, and take their ends back from C. The caller holds `publishing`. The
+        caller holds `publishing`.
+        """
+        # A reader must not combine C's end with the segments of another view, nor see less than before. So
         # the old views take over C's end, and C's end is removed, before the views are replaced.
         tail = self.tail
         self._take_ends()
@@ -223,12 +227,12 @@ class Visible:
     # --- looking --------------------------------------------------------------------------
 
     def _reached(self) -> int:
-        """Return the high watermark of a replica, also if C has raised it."""
+        """Return the high watermark of a replica, which C may have raised."""
         return max(self._high_watermark or 0, int(self.tail.c.seen_offset))
 
     def _look(self, high_watermark: int | None = None) -> tuple[LogView, LogView]:
-        """Return the view of the written log, and the view for readers: of a replica, up to this high
-        watermark; None: the high watermark as set, or as C has raised it.
+        """Return the view of the written log, and the view for readers. For a replica the latter goes up to
+        this high watermark; with None, up to the current one, which C may have raised.
         """
         written = self._look_at_all()
         if self._high_watermark is None:
@@ -247,8 +251,8 @@ class Visible:
 
     def _below(self, high_watermark: int, view: LogView) -> LogView:
         """Return the part of `view` below the high watermark, or below the log start offset if that is
-        higher. A transaction is undecided there if its marker is not below the high watermark, or if it has
-        not ended in its other partitions.
+        higher. A transaction is undecided in that part if its marker is not below the high watermark, or if
+        the transaction is still undecided in another of its partitions.
         """
         end = min(max(high_watermark, view.start_offset), view.end_offset)
         undecided = [e.first_offset for e in self._ended if e.last_offset >= end or self._holds(e)]
@@ -279,7 +283,7 @@ class Visible:
 
     @property
     def is_replica(self) -> bool:
-        """Return whether replication sets the high watermark; else it is the log end offset."""
+        """Return whether replication sets the high watermark, which otherwise is the log end offset."""
         return self._high_watermark is not None
 
     @property
@@ -325,15 +329,16 @@ class Visible:
                 self._high_watermark = offset
 
     def set_high_watermark(self, offset: int) -> None:
-        """Set a replica's high watermark to `offset`: the base offset of a batch, the log's end, or above,
-        for records to come. The high watermark of a follower may go back. Any thread may call this. Raises
-        OSError if the high watermark goes back and the log can't be read.
+        """Set a replica's high watermark to `offset`, which is the base offset of a batch, the log's end, or
+        above that, for records to come. The high watermark of a follower may go back. Any thread may call
+        this. Raises OSError if the high watermark goes back and the log can't be read.
         """
         ended: Sequence[CompletedTxn] | None = None
         while not self._shows(offset) and not self._moved(offset, ended):
             self._publish_pending()
             if offset < self._reached():
-                # Transactions that ended between both offsets were forgotten when the high watermark passed.
+                # The transactions whose markers lie between both offsets were forgotten when the high
+                # watermark passed the markers.
                 written = self.written
                 is_above = offset < written.end_offset
                 ended = self._writer.producers.ended_above(written, offset) if is_above else ()
@@ -341,15 +346,15 @@ class Visible:
             held.look()
 
     def _shows(self, offset: int) -> bool:
-        """Return whether this high watermark is already visible and published: an append may have set it."""
+        """Return whether this high watermark is already visible and published, for example by an append."""
         view = self.current
         is_told = offset == self._high_watermark and not self._unpublished
         return is_told and isinstance(view, LogView) and view.end_offset == offset
 
     def _moved(self, offset: int, ended: Sequence[CompletedTxn] | None) -> bool:
         """Set the high watermark. Return False if partitions that became visible together must be published
-        first; or if the high watermark goes back and `ended` is None: the caller then looks up, without the
-        lock, the transactions that ended above `offset`.
+        first. Also return False if the high watermark goes back and `ended` is None; the caller then looks
+        up, without the lock, the transactions whose markers lie above `offset`.
         """
         with self.publishing:
             current, before = self.current, self._reached()
@@ -379,13 +384,13 @@ class Visible:
     # --- transactions over several replicas -----------------------------------------------
 
     def hold(self, offset: int, held: CommittedTogether) -> None:
-        """Keep a transaction undecided for readers until `held` is over. Its marker is at `offset`, and not
-        visible yet. The caller holds the append token.
+        """Keep the transaction whose marker is at `offset` undecided for readers, until `held` is shown. The
+        marker is not visible yet. The caller holds the append token.
         """
         self._held = {**self._held, offset: held}
 
     def let_go(self, offset: int) -> None:
-        """Show readers the end of the transaction with its marker at `offset`; -1: of all held
+        """Show readers the transaction whose marker is at `offset` as completed; with -1, all held
         transactions.
         """
         for marker, held in list(self._held.items()):
@@ -393,7 +398,7 @@ class Visible:
                 held.show()
 
     def has_passed(self, offset: int) -> bool:
-        """Return whether the high watermark lies above this offset, or does not move here any more."""
+        """Return whether the high watermark is above this offset, or replication no longer moves it."""
         return (
             self.current is None
             or self._writer.follows
@@ -404,10 +409,10 @@ class Visible:
     # --- showing --------------------------------------------------------------------------
 
     def show(self, high_watermark: int | None = None) -> None:
-        """Make the whole written log visible; a replica's, up to this high watermark, None for the current
-        one. The caller holds the append token.
+        """Make the whole written log visible. A replica's log becomes visible up to this high watermark, with
+        None up to the current one. The caller holds the append token.
         """
-        if self.segments.closed:  # or deleted: another partition may have its slot in the published ends
+        if self.segments.closed:  # after a deletion another partition may use its published slot
             return
         if self._writer.pending_undo is not None:
             self._writer.recall()  # an unfinished append is not shown
@@ -440,7 +445,7 @@ class Visible:
         holding([it.publishing for it in partitions], show_views)
 
     def _publish_pending(self) -> None:
-        """Publish partitions that became visible together, if an interrupt has prevented that."""
+        """Publish partitions that became visible together, if an interrupt has prevented this before."""
         pending = self.current
         if isinstance(pending, PendingView) and pending.together.done:
             together = pending.together
@@ -467,7 +472,7 @@ class Visible:
         return True
 
     def withdraw(self) -> None:
-        """Remove the view, because the topic was deleted: readers keep the views that they have."""
+        """Remove the view, because the topic was deleted. Readers keep the views that they have."""
         with self.publishing:
             self.current = None
 
@@ -489,9 +494,9 @@ class Visible:
 
 
 class CommittedTogether:
-    """The end of a transaction in several replicas. Their high watermarks pass the markers one by one;
-    readers see the end in all replicas at once, after the last one has passed (in Kafka each shows it by
-    itself).
+    """A transaction that was committed or aborted in several replicas. Their high watermarks pass its markers
+    one by one; once all have passed, readers see the transaction completed in all replicas at once. (In Kafka
+    each replica shows its own marker.)
 
     Threads: any. `over` is set once, with `publishing` of all partitions held.
     """
@@ -501,12 +506,12 @@ class CommittedTogether:
         self._markers, self.over = tuple(markers), False
 
     def look(self) -> None:
-        """Show the end if all high watermarks have passed their markers."""
+        """Show the transaction as completed if all high watermarks have passed its markers."""
         if not self.over and all(it.has_passed(offset) for it, offset in self._markers):
             self.show()
 
     def show(self) -> None:
-        """Show the end in each replica whose high watermark has passed the marker."""
+        """Show the transaction as completed in each replica whose high watermark has passed the marker."""
         partitions, at_once = [it for it, _ in self._markers], AtomicPublish()
         for it in partitions:
             it._publish_pending()
@@ -548,13 +553,13 @@ def _publish(together: AtomicPublish) -> None:
         [(it.publisher, it.view, _written(it, of), it.flusher, it.segments.layout) for it, of in turned]
     )
     for it, of in turned:
-        it._unpublished = True  # until C's end is the end of the view
+        it._unpublished = True  # an interrupt now leaves C's end above the view's
         it._replace_views(_written(it, of), it.view)
         it._unpublished = False
 
 
 def _written(it: Visible, pending: PendingView) -> LogView:
-    """Return the view of the whole written log: the pending view's, or a later one with C's appends."""
+    """Return the view of the whole written log: the pending view's, or a later view with C's appends."""
     return max(pending.written, it._all(), key=lambda view: view.end_offset)
 
 

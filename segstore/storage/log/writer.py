@@ -66,12 +66,12 @@ class _AskedAppend(NamedTuple):
 
 
 class AppendUndo:
-    """The state of the log before an append, by which the append can be undone. Once `together` is done the
-    append can't be undone.
+    """The state of the log before an append, by which the append can be undone. Once the `together`
+    publication is done, the append is final.
 
     `saved` is the state of the producers whose batches are appended. `aborts` is the size in bytes of the
     active `.txnindex`, -1 if the append does not change it. `rolled` are the segments made since, None before
-    the undo begins. `need` is the bytes of the append; of a long append, the bytes up to the current chunk.
+    the undo begins. `need` is the number of bytes of the append, for a long append up to the current chunk.
     """
 
     __slots__ = ("aborts", "active", "mark", "need", "rolled", "saved", "together")
@@ -103,9 +103,9 @@ class LogWriter:
         self.pool, self.config, self.producers = pool, config, producers
         self.segments, self.epoch, self.clock, self.rolled = segments, epoch, clock, rolled
         self.pending_undo: AppendUndo | None = None
-        """The state before an append, kept until the whole append is written. It is set before anything
-        changes, so after any failure or signal handler's error, also during an undo, the undo can be done or
-        repeated.
+        """The state before an append, kept until the whole append is written. This is set before anything
+        changes, so that the undo can be done, or repeated, after any failure or signal handler's error, even
+        one during an undo.
         """
         self.follows = False
         """Whether only a leader's batches are appended, because this replica does not lead."""
@@ -114,12 +114,12 @@ class LogWriter:
         self.term: LeaseTerm | None = None
         """The term of the lease by which the store leads, None without a lease."""
         self.save_epochs: Callable[[], None] | None = None
-        """Writes the file of leader epochs, which must have `epoch` before a batch has it; None if the file
-        has it.
+        """Writes the file of leader epochs, which must have `epoch` before a batch is written under it; None
+        once the file has `epoch`.
         """
         self.no_room: Callable[[OSError, int], object] = _ignored
-        """Called with the error and the bytes of each append that finds the disk full, with the append token
-        held.
+        """Called, with the append token held, for each append that finds the disk full: with the error, and
+        the append's bytes.
         """
         self.recent: RecentAppends | None = None
         """The leader's last appends, for its followers; None without any."""
@@ -127,12 +127,12 @@ class LogWriter:
     # --- appends --------------------------------------------------------------------------
 
     def write(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
-        """Append all of the chunks, or nothing; return the first offset. Raises StorageError; the log is as
-        before then.
+        """Append all of the chunks, or none; return the first offset. Raises StorageError; the log is
+        unchanged then.
 
-        With a `claim` the append is judged first, which raises the errors of `append_info.judge`. A repeated
-        append is not written; its first offset is that of the batches that it repeats. Raises
-        OffsetMismatchError if the log does not end at the expected offset.
+        With a `claim`, `append_info.judge` first decides whether the append is allowed, and its errors are
+        raised. A repeated append is not written; its first offset is that of the batches that it repeats.
+        Raises OffsetMismatchError if the log does not end at the expected offset.
         """
         segments = self.segments
         leads = not self.follows and self.term is None
@@ -158,9 +158,9 @@ class LogWriter:
         self._attempt(chunks)
 
     def write_as_follower(self, chunk: Encoded) -> None:
-        """Append batches as a leader wrote them, with its offsets and epochs, from any producers, markers
-        too. The caller has compared the offsets with the log's end. Raises StorageError, as `write`;
-        CorruptRecordError if a marker can't be read.
+        """Append batches as a leader wrote them, with its offsets and epochs; they may be from several
+        producers, and include markers. The caller has compared the offsets with the log's end. Raises
+        StorageError, as `write`; CorruptRecordError if a marker can't be read.
         """
         self.check()
         ids = chunk.batches["producer_id"]
@@ -206,8 +206,8 @@ class LogWriter:
             )
 
     def is_whole(self) -> bool:
-        """Return whether the log on disk ends at its last append. A failed append is undone now, if that is
-        pending and there is room again.
+        """Return whether the log on disk ends at its last append. If the undo of a failed append is pending,
+        it is tried first.
         """
         if self.pending_undo is not None:
             self.take_back()
@@ -221,8 +221,9 @@ class LogWriter:
         together: AtomicPublish | None = None,
         as_is: bool = False,
     ) -> AppendUndo:
-        """Write the chunks, or undo them. Without `together` the append is final when this returns. `take`
-        receives the batches of producers with an id; `as_is`: the batches keep their offsets and epochs.
+        """Write the chunks; if that fails, undo what was written. Without `together` the append is final when
+        this returns. `take` receives the batches of producers with an id; with `as_is` the batches keep their
+        offsets and epochs.
         """
         self.begin_epoch()
         undo = self.pending_undo = AppendUndo(self.segments, saved, together)
@@ -243,7 +244,7 @@ class LogWriter:
             if self.recent is not None and isinstance(chunks, list) and not as_is:
                 self.recent.keep(chunks)
                 return undo
-        for chunk in chunks:  # chunks of a long append are released already
+        for chunk in chunks:  # chunks of a long append were released above
             if chunk.pooled:
                 chunk.release()
         return undo
@@ -275,8 +276,8 @@ class LogWriter:
         return aborted
 
     def _make_room(self, parts: list[ChunkPart], as_is: bool) -> int:
-        """Make room for the first part, or for the batches of it that fit: they are split off. Return 1 if
-        the first part fits now, 0 after a roll. Raises OSError.
+        """Make room for the first part. If only some of its batches fit, split them off as the first part.
+        Return 1 if the first part fits now, 0 after a roll. Raises OSError.
         """
         first, more = parts[0], sum(part.n for part in parts[1:])
         fit = self.segments.active.room(first, self.clock, as_is, more)
@@ -312,19 +313,20 @@ class LogWriter:
             raise RecordTooLargeError(
                 f"a batch is larger than segment.bytes={self.config.segment_bytes} allows"
             )
-        # Trimmed first: to other processes the next segment's name says that this one is sealed.
+        # The active segment is trimmed first, because other processes take the next segment's name as the
+        # sign that it is sealed.
         active.trim()
         segment = new_segment(self.pool, segments.directory, begin, self.config)
-        segments.append(segment)  # first: `take_back` removes the files that were made, or fences
+        segments.append(segment)  # added first: `take_back` then removes its files
         make_files(segment)
         segments.activate(ActiveSegment(segment, self.config, begin))
         active.seal()
-        self.rolled(segment.base_offset)  # a producer snapshot, and a flush in the background
+        self.rolled(segment.base_offset)  # writes a snapshot, begins a flush in the background
 
     def leave_sealed(self, tail: NativeTail) -> None:
         """Continue in a new segment, because the active segment was sealed while another process may still
-        write to it [A3]. An empty segment gives its name to other files. Raises OSError; may be repeated
-        then.
+        write to it [A3]. If the active segment is empty, the new segment takes its name. Raises OSError; may
+        be repeated then.
         """
         segments, active = self.segments, self.segments.active
         segment = new_segment(self.pool, segments.directory, active.end.next_offset, self.config)
@@ -336,19 +338,20 @@ class LogWriter:
         else:
             segments.replace_last(segment)
         segments.activate(ActiveSegment(segment, self.config, segment.base_offset))
-        if tail.c.share:  # only a host has one; a writer that does not share finds a sealed log, too
+        if tail.c.share:  # a writer without sharing may find a sealed log, too
             tail.c.share.is_sealed = 0
         self.rolled(segment.base_offset)
 
     def make_ready(self, header: Any, batches: int) -> None:
         """Make room for another process's append of `batches` batches: roll, and take room in the indexes.
-        `header` (`seg_batch *`) has size, offsets and time of the append as if it were one batch. Raises
-        StorageError, RecordTooLargeError; the log is as before then.
+        `header` (`seg_batch *`) has the size, offsets and time of the whole append, as of a single batch.
+        Raises StorageError, RecordTooLargeError; the log is unchanged then.
         """
         self.check_leads()
         self.begin_epoch()
         when = int(header.max_timestamp)
-        # The other process measures the segment's age by this time, even if its clock stamps the records.
+        # The other process compares this time with the segment's age, even if its own clock stamps the
+        # records.
         clock = self.clock if when < 0 else lambda: when
         part = ChunkPart(cast("Encoded", _AskedAppend(header)), 0, 1, 0, header.size)
         try:
@@ -362,7 +365,7 @@ class LogWriter:
             self.judge(error, header.size)
             raise
         end = self.segments.active.end
-        if header.size and (end.rolled_ms < 0 or not end.position):  # C needs it before its first append
+        if header.size and (end.rolled_ms < 0 or not end.position):  # C needs `rolled_ms`
             end.rolled_ms = clock()
 
     def roll_apart(self, base_offset: int | None = None) -> None:
@@ -394,12 +397,13 @@ class LogWriter:
         self.take_back()
 
     def take_back(self) -> None:
-        """Undo an unfinished append, if there is one. If the disk has no room for the undo, it is tried again
-        before the next append; if the disk fails, the partition is fenced. An error of a signal handler is
-        raised: then the next append, or view, continues the undo.
+        """Undo an unfinished append, if there is one. If the disk has no room for the undo, the undo is tried
+        again before the next append; if the disk fails, the partition is fenced. An error of a signal handler
+        is raised; the next append, or view, then continues the undo.
         """
-        # First in memory: a failed append is never visible, whether the undo on disk succeeds or not.
-        self.recall()  # an OSError here is a signal handler's
+        # The undo in memory comes first, so that a failed append is never visible, whether the undo on disk
+        # succeeds or not.
+        self.recall()  # only a signal handler can raise OSError here
         if self.pending_undo is None:
             return
         try:
@@ -413,8 +417,8 @@ class LogWriter:
         self.pending_undo = None
 
     def recall(self, but: AtomicPublish | None = None) -> None:
-        """Undo an unfinished append in memory only, unless it belongs to `but`, which is just being finished.
-        May be repeated.
+        """Undo an unfinished append in memory only, unless it belongs to the publication `but`, which is just
+        being done. May be repeated.
         """
         undo = self.pending_undo
         if undo is None or (but is not None and undo.together is but):
@@ -445,11 +449,11 @@ class LogWriter:
             self.segments.active.rewind(mark)
 
     def _reopen(self, undo: AppendUndo, segment: Segment, mark: Mark) -> None:
-        """Continue in a segment that a roll had sealed. Raises OSError; the segment is as before then."""
+        """Make a segment that a roll sealed active again. Raises OSError; the segment is as before then."""
         segment.sealed = False
         segment.attach(None)
         try:
-            # Both names change in one step: a repeated undo must find the new object.
+            # Both names change in one step, because a repeated undo must find the new object.
             undo.active = self.segments.active = ActiveSegment(segment, self.config, mark.next_offset)
         except BaseException:
             segment.sealed = True

@@ -1,8 +1,9 @@
-"""Outcomes of a partition's transactions by the control batches of its log, for `read_committed` reads.
+"""Outcomes of a partition's transactions, found from the control batches of its log, for `read_committed`
+reads.
 
-On disk the control batches of the logs are read once, and later only the new ones. A `.txnindex` proves
-nothing (an empty one looks as if no transaction was aborted), and checking one against the log takes the same
-reads. Threads: any; the outcomes are kept, under a lock.
+On disk the control batches of a log are read once, and later only the new control batches. A `.txnindex` is
+not used, because an empty file would look as if no transaction was aborted, and to check the file against the
+log takes the same reads. Threads: any; the outcomes are kept, under a lock.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ COMMITTED, ABORTED, OPEN = range(3)
 
 
 class Outcomes(NamedTuple):
-    """The outcomes of transactions. `aborted` has a row for each AbortedTxn, by last offset; `ongoing` the
-    first offset of each open transaction by producer id.
+    """The outcomes of transactions. `aborted` has a row for each AbortedTxn, by last offset; `ongoing` has
+    the first offset of each open transaction, by producer id.
     """
 
     aborted: NDArray[np.int64]
@@ -62,7 +63,7 @@ class Outcomes(NamedTuple):
 
 
 class Viewed(Protocol):
-    """A log that calls a function with its view, and again with its next view if files were removed."""
+    """A log that calls a function with its view, and if files were removed again with its next view."""
 
     aborted_transactions: AbortedTransactions
 
@@ -89,7 +90,8 @@ _NO_MARKER = "the end of the batch's transaction is not in the log"
 class _ReadEntries(NamedTuple):
     """The transactions read from the log, up to byte `position` of `segment`.
 
-    `aborted`: int64 (n, 4), a row for each AbortedTxn, by last offset; `ongoing` as in Outcomes.
+    `aborted` is int64 (n, 4), with a row for each AbortedTxn, by last offset; `ongoing` is that of
+    `Outcomes`.
     """
 
     segment: Segment | None
@@ -161,14 +163,15 @@ class AbortedTransactions:
             bad |= hit
             if end in self._damaged:
                 reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), self._damaged[end].reason)
-        # Below the last stable offset no transaction is open: if one seems open, its marker is gone.
+        # Below the last stable offset no transaction is open. If a transaction seems open there, its marker
+        # is gone.
         for producer_id, begin in ongoing.items():
             hit = open_to_doubt & (batches["producer_id"] == producer_id) & (batches["base_offset"] >= begin)
             reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), _NO_MARKER)
         return bad, (min(reasons), reasons[min(reasons)]) if reasons else None
 
     def _replay(self, view: LogView) -> _ReadEntries:
-        """Return the transactions up to the view's end, by the control batches."""
+        """Return the transactions up to the view's end, found from the control batches."""
         with self._lock:
             if self._found is not None and self._found.end_offset > view.end_offset:
                 self._forget()
@@ -181,7 +184,7 @@ class AbortedTransactions:
                     for at in range(slot, len(view.segments)):
                         done = self._take_in(view, at, done.position if at == slot and same else 0, done)
                 except BaseException:
-                    self._forget()  # else some batches would be read into the state twice
+                    self._forget()  # the state may have a part of these batches already
                     raise
                 done = done._replace(end_offset=view.end_offset, ongoing=self._state.ongoing)
             self._found = done
@@ -206,7 +209,7 @@ class AbortedTransactions:
 
 
 def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:
-    """Return the records before those of a batch. Raises CorruptRecordError if there are none."""
+    """Return the records before the first record of a batch. Raises CorruptRecordError if there are none."""
     n = int(np.searchsorted(records.batch_indexes(), batch))
     if n:
         return records[:n]

@@ -1,11 +1,11 @@
 """Kafka's rules for an append by a producer with an id: its epoch, its sequences, its transaction. Also the
 rule for an append at one expected offset.
 
-The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo, for all batches of an append
-at once, whose sequences follow each other. The next batches of a known producer are mostly judged by C
-(`_native/claim.h`). Nothing is on disk.
+The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo, applied to all batches of an
+append at once; their sequences must be consecutive. The next batches of a known producer are mostly judged by
+C (`_native/claim.h`). Nothing is on disk.
 
-Threads: the holder of the partition's append token. An append is written right after it was judged: if two
+Threads: the holder of the partition's append token. An append is written right after it was judged, so if two
 threads send the same batch, one writes it, and the other gets its offset.
 """
 
@@ -36,7 +36,7 @@ class ProducerAppendInfo:
     """The producer of an append. If the whole append was written before, `repeated` has the batches that it
     repeats.
 
-    `sequenced`: whether its sequences are judged (Kafka: AppendOrigin.CLIENT). `verified`: whether the
+    `sequenced`: whether the sequences are judged (Kafka: AppendOrigin.CLIENT). `verified`: whether the
     transaction coordinator knows that the partition is part of the producer's transaction (Kafka:
     VerificationGuard, KIP-890).
     """
@@ -50,8 +50,8 @@ class ProducerAppendInfo:
 
 
 class ExpectedEnd:
-    """The offset that an append must get (compare and append); `where` names the log. It takes the place of a
-    ProducerAppendInfo: such records have no producer id.
+    """The offset that an append must get (compare and append); `where` names the log. It is passed in place
+    of a ProducerAppendInfo, because such records have no producer id.
     """
 
     __slots__ = ("offset", "where")
@@ -96,7 +96,7 @@ def judge(state: ProducerState, claim: ProducerAppendInfo, chunks: Sequence[Enco
     if claim.sequenced:
         if t.producer_epoch == entry.producer_epoch:
             known = ProducerEntry.of(entry)
-            # NO_SEQUENCE is -1: 0 follows it, and 2^31 - 1 too.
+            # NO_SEQUENCE is -1, so the sequence 0 follows it as it follows 2^31 - 1.
             if t.base_sequence != (known.last_sequence + 1) % SEQUENCES:
                 claim.repeated = _repeated(known, t, _sequences(chunks))
                 return claim.repeated[0].first_offset
@@ -147,7 +147,7 @@ def _sequences(chunks: Sequence[Encoded]) -> list[tuple[int, int]]:
 def _repeated(
     entry: ProducerEntry, template: Template, batches: list[tuple[int, int]]
 ) -> list[BatchMetadata]:
-    """Return the retained batches that these batches repeat; they do not follow the producer's last batch.
+    """Return the retained batches that `batches` repeat, which do not follow the producer's last batch.
     Raises OutOfOrderSequenceError, DuplicateSequenceError if some are not retained.
     """
     known = {(batch.first_sequence, batch.last_sequence): batch for batch in entry.batches}
@@ -156,7 +156,7 @@ def _repeated(
         raise _not_retained(entry, template, batches[0][0], batches[-1][1])
     for before, batch in pairwise(found):
         if batch.first_offset != before.last_offset + 1:
-            # The batches were not written together: one first offset can't give the offsets of all.
+            # The batches were not written together, so one first offset can't give the offsets of all.
             raise DuplicateSequenceError("the batches are there, written one by one with others between them")
     return found
 

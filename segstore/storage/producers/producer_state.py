@@ -2,11 +2,11 @@
 snapshots.
 
 The state is a function of the log (Kafka: ProducerStateManager): batches are applied one by one in order of
-offset, so that the state is the same for batches that are read and batches that are being written. No batch
-of the log is refused here; `append_info` judges sequences and epochs before an append. The state lies in a
-table of C's (`_native/producers.c`), which also applies C's own appends while the log's tail is open; the
-entries read here are copies. Nothing is written here; `state_manager` has the files. Threads: the holder of
-the partition's append token, which has paused the tail; the functions for snapshots any.
+offset, so that a replay of the log gives the same state as the appends did. No batch of the log is refused
+here; `append_info` judges sequences and epochs before an append. The state lies in a table in C
+(`_native/producers.c`), which also applies the appends by C while the log's tail is open; the entries read
+here are copies. Nothing is written here; `state_manager` has the files. Threads: the holder of the
+partition's append token, which has paused the tail; any thread may call the functions for snapshots.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _CRC_FROM = 6
 
 
 class SnapshotEntry(NamedTuple):
-    """One producer in a snapshot. -1 stands for none; `offset_delta` is the last less the first offset of its
-    last batch.
+    """One producer in a snapshot. -1 stands for none; `offset_delta` is the last offset minus the first
+    offset of its last batch.
     """
 
     producer_id: int
@@ -90,13 +90,13 @@ def parse_snapshot(data: bytes, where: str) -> list[SnapshotEntry]:
 # --- producer state ------------------------------------------------------------
 
 BATCHES_TO_RETAIN: int = lib.SEG_RETAINED
-"""The number of a producer's last batches that are kept, 5: a repeated batch is recognised by them."""
+"""The number of a producer's last batches that are kept, by which a repeated batch is recognised: 5."""
 
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 """Kafka's default for producer.id.expiration.ms."""
 
 SEQUENCES = 1 << 31
-"""The number of sequences: after the last, 2^31 - 1, a producer counts from 0 again."""
+"""The number of sequences. After the last, 2^31 - 1, a producer counts from 0 again."""
 
 _NO_OFFSET = -1
 
@@ -105,7 +105,7 @@ ReadControl = Callable[[int], tuple[int, int]]
 
 
 class BatchMetadata(NamedTuple):
-    """A data batch of a producer; `offset_delta` is the last less the first offset. Timestamp in ms."""
+    """A data batch of a producer; `offset_delta` is its last minus its first offset. Timestamp in ms."""
 
     last_sequence: int
     last_offset: int
@@ -123,7 +123,7 @@ class BatchMetadata(NamedTuple):
 
 
 class CompletedTxn(NamedTuple):
-    """A transaction that has ended: the offsets of its first record and of its marker."""
+    """A committed or aborted transaction: the offsets of its first record and of its marker."""
 
     first_offset: int
     last_offset: int
@@ -202,7 +202,7 @@ class ProducerState:
         self.c.seed = int.from_bytes(os.urandom(8), "little")
         self.producers = ProducerTable(self.c)
         self.ended: list[CompletedTxn] | None = None
-        """In a replica, the ended transactions with markers from the high watermark on (Kafka:
+        """In a replica, the completed transactions with markers from the high watermark on (Kafka:
         ProducerStateManager.unreplicatedTxns); else None.
         """
 
@@ -239,7 +239,7 @@ class ProducerState:
         return format_snapshot(self.entries())
 
     def entries(self) -> list[SnapshotEntry]:
-        """Return the entries of a snapshot; each has the last of its producer's batches."""
+        """Return the entries of a snapshot; each has its producer's last batch."""
         none = BatchMetadata(NO_SEQUENCE, _NO_OFFSET, 0, NO_TIMESTAMP)
         saved = []
         for producer_id, e in self.producers.items():
@@ -297,8 +297,8 @@ class ProducerState:
         return aborted
 
     def save(self, producer_id: int) -> Saved:
-        """Return the state of a producer, by which `restore` undoes later batches, if they are all of this
-        producer.
+        """Return the state of a producer, by which `restore` undoes later batches if all of them are this
+        producer's.
         """
         return Saved(producer_id, self.find(producer_id), self.map_end_offset, self.max_producer_id)
 
@@ -337,13 +337,16 @@ class ProducerState:
         number.
 
         The last record's timestamp counts (Kafka: ProducerStateManager.isProducerExpired), or the clock at an
-        append of this process if that is later: a producer that writes old records now is not forgotten.
+        append of this process if that is later, so that a producer that writes old records now is not
+        forgotten.
         """
         return int(lib.seg_producers_expire(self.c, max(now_ms - after_ms, -INT64_MAX)))
 
 
 def _checked(code: int) -> int:
-    """Return the code of a function of the table. Raises MemoryError: later batches were not applied."""
+    """Return the code of a function of the table. Raises MemoryError if memory was lacking; the remaining
+    batches were not applied then.
+    """
     if code < _NO_OFFSET:
         raise MemoryError("no memory for another producer")
     return code

@@ -1,9 +1,9 @@
 """Replays a segment's batch headers into producer state, and writes the `.txnindex` files.
 
-On disk only `.txnindex` files change. A segment has none before its first abort. It is synced after its log,
-whose control batches are the authority; segstore's own readers never use this index, which is for brokers.
-Threads: the owner of the state; for the index files the holder of the partition's append token; `mend` before
-the partition is used.
+On disk only `.txnindex` files change. A segment has no such file before its first abort. The index is synced
+after its log, whose control batches are the authority. It is for brokers; segstore's own readers never use
+it. Threads: the owner of the state calls `replay` and `take_in`; the holder of the partition's append token
+changes index files; `mend` is called before the partition is used.
 """
 
 from __future__ import annotations
@@ -130,11 +130,11 @@ def mend(
     synced: int,
 ) -> None:
     """Bring `state` to `end_offset`, the log's end, by replaying the segments. Rewrite transaction indexes
-    that are damaged, or that differ from a replayed segment. Raises OSError.
+    that are damaged, or that differ from the aborts found in a replayed segment. Raises OSError.
 
-    `state_at(offset)` is the state in a snapshot at that offset or below. Entries of transactions that ended
-    below `synced` are on disk. A later entry without a transaction in the log may be left from records that a
-    power cut has lost.
+    `state_at(offset)` is the state in a snapshot at that offset or below. Entries of transactions whose
+    markers lie below `synced` are on disk. A later entry that matches no transaction in the log may come from
+    records that a power cut has lost.
     """
     ends = [*[s.base_offset for s in segments[1:]], end_offset]
     for slot, segment in enumerate(segments):
@@ -174,7 +174,7 @@ def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) 
 
 def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
     """Return the entries of both lists, by last offset. If compaction, deletion or repair removed batches of
-    a transaction, the entry made from the log is incomplete, and the existing one stays.
+    a transaction, the entry made from the log is incomplete, and the existing entry stays.
     """
     kept = {txn.last_offset: txn for txn in held}
     for txn in found:
@@ -187,7 +187,7 @@ def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
 def _replace(files: Files, segment: Segment, data: bytes) -> None:
     path = segment.file(names.TXN_INDEX)
     is_there = files.exists(path)
-    if is_there:  # a restored log's last segment has none
+    if is_there:  # the last segment of a restored log has no index
         log.warning("%s did not say what its log says: made anew", path)
     if data:
         files.write_atomic(path, data)

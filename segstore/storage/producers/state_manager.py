@@ -1,8 +1,8 @@
-"""The producers of a partition that is written: their state, and the `<offset>.snapshot` files.
+"""The producers of a partition in its writer's process: their state, and the `<offset>.snapshot` files.
 
 A snapshot is written at every roll and at a clean close, as in Kafka, so that an open replays only the
-headers after the newest snapshot. An unreadable snapshot is removed: the log is the authority. Threads: the
-holder of the partition's append token.
+headers after the newest snapshot. An unreadable snapshot is removed, because the log is the authority.
+Threads: the holder of the partition's append token.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ log = Logger("segstore")
 
 
 class Producers:
-    """The producers of one partition. `state` is their state at the log's end: written batches go through
-    `take`, and `recall` undoes batches that are cut off again. `begun_anew`: there was no snapshot, and the
+    """The producers of one partition. `state` is their state at the log's end: `take` applies written
+    batches, and `recall` undoes batches that are cut off again. `begun_anew`: there was no snapshot, and the
     log does not begin at offset 0, so producers without a batch in the log are unknown.
     """
 
@@ -94,7 +94,7 @@ class Producers:
     # --- appends -------------------------------------------------------------------------
 
     def judge(self, claim: ProducerAppendInfo, chunks: Sequence[Encoded]) -> int | None:
-        """Return the first offset of the batches that an append repeats, else None; errors as
+        """Return the first offset of the batches that an append repeats, else None. Raises the errors of
         `append_info.judge`.
         """
         return judge(self.state, claim, chunks)
@@ -104,8 +104,8 @@ class Producers:
         return tuple(map(self.state.save, producer_ids))
 
     def take(self, batches: Any, marker: Marker | None = None) -> list[AbortedTxn]:
-        """Apply written batches (the memory of `seg_batch`) of one producer, with `marker` among them; return
-        the transactions that they abort.
+        """Apply written batches (the memory of `seg_batch`) of one producer; `marker` is the marker among
+        them, if there is one. Return the transactions that they abort.
         """
         ended = (-1, -1) if marker is None else (marker.kind, marker.coordinator_epoch)
         return self.state.update(batches, lambda _: ended, self._clock())
@@ -139,8 +139,8 @@ class Producers:
         self.state.ended = []
 
     def cut(self, segments: list[Segment], end_offset: int) -> None:
-        """Go back to the state at `end_offset`, at which the log was cut. Snapshots above are removed, and
-        `.txnindex` files made to agree. Raises OSError.
+        """Go back to the state at `end_offset`, at which the log was cut. Snapshots above that offset are
+        removed, and `.txnindex` files are made to agree with the log. Raises OSError.
         """
         taken = _drop_snapshots_above(self._files, self._directory, end_offset)
         taken = _drop_damaged(self._files, self._directory, taken, every=True)
@@ -155,8 +155,8 @@ class Producers:
         self.state = state
 
     def ended_above(self, view: LogView, high_watermark: int) -> list[CompletedTxn]:
-        """Return the transactions whose markers are in `view` and not below the high watermark, by the log.
-        Any thread may call this. Raises OSError.
+        """Return the transactions whose markers in the log of `view` are not below the high watermark. Any
+        thread may call this. Raises OSError.
         """
         taken = [at for at in snapshots(self._files, self._directory) if at <= high_watermark]
         state = _newest(self._files, self._directory, taken)
@@ -168,7 +168,9 @@ class Producers:
     # --- the native tail -----------------------------------------------------------------
 
     def bind(self, tail: NativeTail) -> None:
-        """Give a tail the table of producers: C judges and applies the next batches of known producers."""
+        """Give a tail the table of producers, so that C judges and applies the next batches of known
+        producers.
+        """
         tail.c.producers = self.state.c
         tail.keep("producers", self.state.c)
 
@@ -191,7 +193,7 @@ class Producers:
 
     def snapshot(self, offset: int, *, sync: bool = False) -> None:
         """Write the state at `offset`. Raises OSError. Without `sync` the next flush syncs the file; if a
-        power cut damages it before, the next open ignores it.
+        power cut comes first and damages the file, the next open ignores it.
         """
         self._files.write_atomic(_path(self._directory, offset), self.state.dump(), sync=sync)
 
@@ -208,13 +210,13 @@ def snapshots(files: Files, directory: str) -> list[int]:
 
 
 def state_at(files: Files, directory: str, offset: int) -> ProducerState:
-    """Return the state in the snapshot at `offset`; an empty state if there is none, or it can't be read."""
+    """Return the state in the snapshot at `offset`; an empty state if that is missing or unreadable."""
     state = _newest(files, directory, [offset])
     return state if state.map_end_offset == offset else ProducerState(offset)
 
 
 def _newest(files: Files, directory: str, taken: list[int]) -> ProducerState:
-    """Return the state of the newest readable snapshot of these."""
+    """Return the state of the newest readable snapshot among these offsets."""
     for offset in reversed(taken):
         with contextlib.suppress(SegstoreError, FileNotFoundError):
             return _read(files, directory, offset)
@@ -232,8 +234,8 @@ def _read(files: Files, directory: str, offset: int) -> ProducerState:
 
 
 def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -> list[int]:
-    """Remove the newest snapshots up to the first readable one, as Kafka does, or `every` unreadable
-    snapshot; return the offsets of the others.
+    """Remove unreadable snapshots, from the newest to the first that is readable, as Kafka does, or `every`
+    one; return the offsets of the snapshots that stay.
     """
     left: list[int] = []
     for offset in reversed(taken):
@@ -250,14 +252,15 @@ def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -
 
 def _sync_from(files: Files, directory: str, taken: list[int], recovery_point: int) -> None:
     """Sync the snapshots from the recovery point on."""
-    # No flush has followed their rolls, and recovery moves the recovery point past them.
+    # No flush has synced them since their rolls, and none will, because recovery moves the recovery point
+    # past them.
     for offset in (offset for offset in taken if offset >= recovery_point):
         with files.open(_path(directory, offset), write=True) as handle:
             files.sync(handle)
 
 
 def _drop_snapshots_above(files: Files, directory: str, offset: int) -> list[int]:
-    """Remove snapshots above an offset; return the offsets of the others."""
+    """Remove snapshots above an offset; return the offsets of the snapshots that stay."""
     taken = snapshots(files, directory)
     stray = [o for o in taken if o > offset]
     for gone in stray:

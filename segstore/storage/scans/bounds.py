@@ -14,8 +14,8 @@ INT64_MIN = -INT64_MAX - 1
 class Bounds(NamedTuple):
     """Limits of partitions, offsets and times, all inclusive; times in ms since the epoch.
 
-    Records outside are not wanted. Records within may be unwanted, too: a caller with a predicate must apply
-    it to the records. `partitions`: None for all.
+    Records outside are not wanted. Records within may be unwanted, too, so a caller with a predicate must
+    apply it to the records. `partitions`: None for all.
     """
 
     partitions: frozenset[int] | None = None
@@ -30,7 +30,7 @@ class Bounds(NamedTuple):
         return f"Bounds({shown})"
 
     def meet(self, other: Bounds) -> Bounds:
-        """Return the bounds of the records within both bounds (intersection)."""
+        """Return the intersection of both bounds."""
         both = self.partitions if other.partitions is None else other.partitions
         if self.partitions is not None and other.partitions is not None:
             both = self.partitions & other.partitions

@@ -1,7 +1,7 @@
 """The columns of a topic's table as Arrow arrays. Nothing is on disk.
 
-Functions without state: safe from any thread. It imports pyarrow, and is imported only when a table is asked
-for.
+Its functions have no state, and are safe from any thread. It imports pyarrow, and is imported only when a
+table is asked for.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOPIC_SCHEMA = pa.schema(
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """Return the schema of the named columns, in this order; None: all columns."""
+    """Return the schema of the named columns, in this order, or with None of all columns."""
     return TOPIC_SCHEMA if columns is None else pa.schema([TOPIC_SCHEMA.field(name) for name in columns])
 
 
@@ -55,7 +55,7 @@ class BatchMaker:
         self._topic, self._schema = pa.scalar(topic, pa.string()), schema
 
     def batches(self, partition: int, rows: RecordTable) -> list[pa.RecordBatch]:
-        """Return the rows as batches over the memory of `rows`: mostly one batch."""
+        """Return the rows as batches, mostly one, over the memory of `rows`."""
         if not len(self._schema):
             return [_without_columns(len(rows))] if len(rows) else []
         stored = {field.name: _column(field, rows) for field in self._schema if field.name not in _CONSTANT}
@@ -71,7 +71,9 @@ class BatchMaker:
         return made
 
     def _most_rows(self, has_more: bool) -> int:
-        """Return the most rows of a batch; `has_more`: it has other columns than topic and partition."""
+        """Return the most rows of a batch; `has_more`: whether the batch has other columns than topic and
+        partition.
+        """
         if has_more:
             return _MOST_ROWS
         if "topic" not in self._schema.names:
@@ -81,8 +83,9 @@ class BatchMaker:
 
 _CONSTANT = frozenset({"topic", "partition"})
 _MOST_ROWS, _MOST_TOPICS, _MOST_NUMBERS = 1 << 17, 1 << 20, 1 << 22
-"""Most rows of a batch: in general; with no other columns than topic and partition; with no other column than
-partition. Queries that only count get larger batches, since an engine has costs for each batch.
+"""Most rows of a batch: of any batch; of a batch with only the columns topic and partition; of a batch with
+only the column partition. Queries that only count get larger batches, since an engine has costs for each
+batch.
 """
 _SHORT = 16
 """Most bytes of a topic's name for batches of _MOST_TOPICS rows, which repeat it."""

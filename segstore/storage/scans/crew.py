@@ -1,8 +1,8 @@
 """`ScanThreads`: a few threads that do the work of a scan; results come in the order of the work.
 
-On disk: nothing. Threads: a crew belongs to one thread at a time. `leave` ends its own threads, each after
-its current work, without waiting: the garbage collector may drop a scan while a lock is held that this work
-needs.
+On disk: nothing. Threads: a crew belongs to one thread at a time. `leave` stops the threads, each after its
+current work, and does not wait for them, because the garbage collector may drop a scan while a lock is held
+that the work needs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 MOST_THREADS = 4
 AHEAD = 2
-"""Results that each thread may make before the oldest one is taken."""
+"""Results that each thread may make before the oldest result is taken."""
 
 
 class ScanThreads(Generic[R]):
@@ -65,7 +65,7 @@ class ScanThreads(Generic[R]):
         return box.pop()
 
     def leave(self) -> None:
-        """End the threads; work not begun is never done."""
+        """Stop the threads; work that was not begun is never done."""
         for each in self._workers:
             each.leave()
 
@@ -73,9 +73,9 @@ class ScanThreads(Generic[R]):
 def in_order(tasks: Iterator[T], work: Callable[[T], R], size: Callable[[T], int], small: int) -> Iterator[R]:
     """Yield `work(task)` for each task, in order, with up to four threads that work two tasks each ahead.
 
-    If all tasks together are smaller than `small`, the calling thread does each when its result is asked for,
-    and no thread is started; it does so, too, with tasks of size 0 before any other. An exception of `tasks`
-    or `work` is raised at its place in the order.
+    If all tasks together are smaller than `small`, no thread is started: the calling thread does each task
+    when its result is asked for. Leading tasks of size 0 are always done by the calling thread. An exception
+    of `tasks` or `work` is raised at its place in the order.
     """
     first: list[T] = []
     total = 0

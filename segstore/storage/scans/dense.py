@@ -1,9 +1,9 @@
 """`DenseRange`: a range of offsets without a gap, known from the headers of its batches, which need not be
 read again.
 
-On disk: only reads. Threads: any; the remembered ranges of a segment are replaced in one assignment, and a
-concurrent assignment may lose one. Batches of a segment change in one way only: a replica cuts off the last
-ones. So a range holds while its last batch is unchanged.
+On disk: only reads. Threads: any; the remembered ranges of a segment are replaced in one assignment, so that
+of two concurrent assignments one may lose a range. Batches of a segment change only if a replica cuts off the
+last batches. So a range stays valid while its last batch is unchanged.
 """
 
 from __future__ import annotations
@@ -57,21 +57,22 @@ def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
     for each in segment.dense:
         if each.timestamp_type != span.timestamp_type:
             continue
-        # The range before must be checked now: later only the last batch of the joined range is checked.
+        # The range before must be checked now, because later only the last batch of the joined range is
+        # checked.
         if each.end == span.first and _is_there(segment, each, end):
             joined = joined._replace(first=each.first)
         elif each.first == span.end:
             joined = each._replace(first=joined.first)
     if len(run) < _LEAST and joined == span:
         return
-    # A known range that overlaps is outdated: otherwise these batches would not have been read.
+    # A known range that overlaps is outdated, because otherwise these batches would not have been read.
     known = [each for each in segment.dense if each.end <= joined.first or each.first >= joined.end]
     if len(known) < _MOST:
         segment.dense = tuple(sorted([*known, joined]))
 
 
 def recall(segment: Segment, offset: int, end: int) -> DenseRange | None:
-    """Return the remembered range of an offset, if it lies below byte `end` and still holds."""
+    """Return the remembered range of an offset, if it lies below byte `end` and is still valid."""
     span = remembered(segment, offset)
     if span is None or span.position > end:
         return None

@@ -44,16 +44,18 @@ BY_HEADERS = frozenset({"topic", "partition", "offset", "timestamp_type"})
 _CONSTANT = frozenset({"topic", "partition"})
 AT_A_TIME, HEADERS_AT_A_TIME, COUNTED_AT_A_TIME = 8 << 20, 64 << 20, 256 << 20
 """Bytes of a piece in general, if headers are enough, and if records are only counted. They are so large that
-the Python code costs little beside the C code; headers need little memory, counts none.
+the Python code costs little beside the C code; headers need little memory, and counts need none.
 """
 STEP = 2 << 20
 """Bytes of a read, few enough to stay in a processor's cache until they are decoded."""
 WINDOW = 1 << 18
-"""Bytes that C reads, checks and decodes at a time: they stay in a core's cache."""
+"""Bytes that C reads, checks and decodes at a time, few enough to stay in a core's cache."""
 _windows: list[Any] = []
-"""Free buffers of WINDOW bytes: a call takes one, and returns it at its end."""
+"""Free buffers of WINDOW bytes. A call takes a buffer, and returns it at its end."""
 _LEAST_READ = 4096
-"""Least bytes of a read: a batch, or a few small ones. A piece's size is an estimate by the index."""
+"""Least bytes of a read, which hold a batch or a few small batches. A piece's size is an estimate by the
+index.
+"""
 _MOST_PLAIN = 64 << 20
 """Decompressed bytes after which a piece ends early."""
 _MOST_ROWS, _MOST_COUNTED = 1 << 20, 1 << 22
@@ -64,8 +66,8 @@ _MOST_HEADERS = 4096
 
 
 class PieceRead(NamedTuple):
-    """The rows of a piece up to `next_offset`. If that is below the piece's end, the next read continues
-    there; if it is the piece's start, the log ends there.
+    """The rows of a piece up to `next_offset`. If `next_offset` is below the piece's end, the next read
+    continues there; if it is the piece's start, the log ends there.
     """
 
     partition: int
@@ -74,8 +76,8 @@ class PieceRead(NamedTuple):
 
 
 class PieceReader:
-    """Reads the `columns` of records. `times`: batches without a timestamp from the first to the second value
-    (ms, both included) may be left out. `empty` allocates memory, like `numpy.empty`.
+    """Reads the `columns` of records. Batches that have no timestamp in the range `times` (first and last ms)
+    may be left out. `empty` allocates memory, like `numpy.empty`.
     """
 
     def __init__(
@@ -104,8 +106,8 @@ class PieceReader:
         return 0 if is_known else piece.size
 
     def read(self, piece: ScanPiece) -> PieceRead:
-        """Read a piece, at least its first batch. Raises as `PartitionLog.read`; damage after the first batch
-        ends the read before it.
+        """Read a piece, at least its first batch. Raises as `PartitionLog.read`, if the first batch is
+        damaged; if a later batch is damaged, only the batches before that one are read.
         """
         log = piece.of.log
         return log.with_reading(piece.start, self.committed, lambda reading: self._read(reading, piece))
@@ -156,9 +158,7 @@ class _Making:
     # --- records --------------------------------------------------------------------------
 
     def by_records(self, end: int, size: int) -> None:
-        """Read and decode batches up to offset `end`, which have about `size` bytes, or up to a limit of the
-        piece.
-        """
+        """Read and decode batches of about `size` bytes up to offset `end`, or until the piece is full."""
         end = min(end, self._end)
         while self.at < end and self.rows.plain < _MOST_PLAIN:
             view, gaps = self._reading.view, self._reading.gaps
@@ -176,7 +176,7 @@ class _Making:
 
     def _by_short_way(self, end: int, size: int) -> int:
         """Read plain batches of one segment up to offset `end`, at most `size` bytes, by one call of C;
-        return their bytes, 0 if the first batch needs the general way.
+        return their bytes, 0 if the first batch must be read by the slow path.
         """
         view, at = self._reading.view, self.at
         slot = view.slot(at)
@@ -205,7 +205,7 @@ class _Making:
         return int(r.position) - begin
 
     def _take(self, fetched: FetchDataInfo) -> bool:
-        """Add the records of batches that were read; return False if the read ends within them."""
+        """Add the records of batches that were read; return False if not all of the batches were added."""
         segment, data, position, batches, _, _ = fetched
         whole = len(batches)
         wanted, batches = self._wanted(batches)
@@ -228,10 +228,9 @@ class _Making:
         self.at = max(self.at, min(offset, self._end))
 
     def _wanted(self, batches: NDArray[np.void]) -> tuple[NDArray[np.bool_], NDArray[np.void]]:
-        """Return a mask of the batches that are neither control batches nor aborted, and these batches.
-
-        The batches end before the first one whose transaction's outcome is unknown. Raises CorruptRecordError
-        if that is the very first one.
+        """Return a mask that selects the batches that are neither control batches nor aborted, and the
+        batches to which it applies: all batches before the first whose transaction has an unknown outcome.
+        Raises CorruptRecordError if that is the very first one.
         """
         aborted, view = self._reading.aborted, self._reading.view
         wanted = (batches["attributes"] & CONTROL_FLAG) == 0
@@ -248,8 +247,8 @@ class _Making:
     # --- headers --------------------------------------------------------------------------
 
     def by_headers(self, most_rows: int) -> None:
-        """Add rows by headers, up to the end of the piece, to `most_rows` rows or more, or to the last
-        header.
+        """Add rows by headers until the piece ends, there are `most_rows` rows or more, or the last header
+        was read.
         """
         view, limit = self._reading.view, self._end
         slot = view.slot(self.at)
@@ -260,7 +259,7 @@ class _Making:
             slot = view.slot(self.at)
 
     def _recall(self, segment: Segment, end: int, room: int) -> bool:
-        """Add at most `room` rows of a remembered range; return False without one."""
+        """Add at most `room` rows of a remembered range; return False if no range has the offset."""
         known = recall(segment, self.at, end)
         if known is None:
             return False
@@ -271,7 +270,7 @@ class _Making:
 
     def _walk(self, slot: int, end: int, below: int) -> bool:
         """Add rows by the headers of one segment, which is visible up to byte `end` and offset `below`;
-        return False if the read ends there.
+        return False if no further segment may be read.
         """
         limit = self._end
         first = first_batch(self._reading.view, slot, end, self.at, limit, self._reading.gaps)
@@ -302,7 +301,7 @@ class _Making:
 
     def _take_headers(self, slot: int, batches: NDArray[np.void]) -> bool:
         """Add rows of batches by their headers, and read the batches that headers don't determine. Return
-        False if the read ends before `batches` do, or with them.
+        False if the read stops before the last of these batches, or after it.
         """
         count = len(batches)
         batches = batches[: int((batches["base_offset"] < self._end).sum())]
@@ -324,7 +323,7 @@ class _Making:
         return count > 0
 
     def _take_run(self, kind: int, run: NDArray[np.void], expected: int) -> bool:
-        """Add the records of adjacent batches of one kind; return False if the read ends within them."""
+        """Add the records of adjacent batches of one kind; return False if not all batches were added."""
         base, end = int(run["base_offset"][0]), min(int(run["last_offset"][-1]) + 1, self._end)
         if kind == _READ:
             self.at = max(self.at, base)  # no record lies between
@@ -338,9 +337,9 @@ class _Making:
 
 
 _LEFT_OUT, _DENSE, _READ = range(3)
-"""Kinds of batches: records left out, known by headers, or to be read."""
+"""Kinds of batches: their records are left out, are known by the headers, or must be read."""
 _FEW = 8
-"""If more than one of this many batches must be read, it is faster to read all."""
+"""If more than one batch in this many must be read, it is faster to read all."""
 
 
 def _runs(batches: NDArray[np.void], wanted: NDArray[np.bool_]) -> Iterator[tuple[int, int, int]]:
@@ -351,7 +350,7 @@ def _runs(batches: NDArray[np.void], wanted: NDArray[np.bool_]) -> Iterator[tupl
         return
     bases, lasts, counts = batches["base_offset"], batches["last_offset"], batches["count"]
     new = batches["magic"] == MAGIC
-    # A plain batch's size limits its count, which was checked; a compressed batch may claim any count.
+    # The count of a plain batch was checked against its size; a compressed batch may claim any count.
     possible = ((batches["attributes"] & CODEC_MASK) == 0) | (counts <= _MOST_ROWS)
     kinds = np.where(new & possible & (counts == lasts - bases + 1), _DENSE, _READ)
     kinds[~wanted | (new & (counts == 0))] = _LEFT_OUT

@@ -1,8 +1,8 @@
 """`ScanPiece`: a range of a partition's offsets that is read at a time. The indexes decide the ends of
 pieces.
 
-On disk indexes of segments are read. They are hints: a wrong one makes a piece too small or too large, no
-more. Threads: any; nothing is shared.
+On disk indexes of segments are read. They are only hints; a wrong index makes a piece too small or too large,
+no more. Threads: any; nothing is shared.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _next(of: TopicRange, start: int, size: int, reading: Reading) -> ScanPiece 
 
 
 def _cut(view: LogView, start: int, end: int, size: int) -> tuple[int, int]:
-    """Return (end, bytes) of a piece: an offset above `start`, at most `end`, so that the piece has about
-    `size` bytes, at most one batch more.
+    """Return (end, bytes) of a piece: the piece goes from `start` up to that offset, which is at most `end`,
+    and has about `size` bytes, at most one batch more.
     """
     taken, slot = 0, view.slot(start)
     while True:
@@ -69,7 +69,7 @@ def _cut(view: LogView, start: int, end: int, size: int) -> tuple[int, int]:
             last_byte = min(last_byte, index.entry(entry)[_POSITION])
         if last_byte - at > size - taken:
             entry = _first(index, _POSITION, at + size - taken + 1) - 1
-            # The offset of the entry before belongs to a batch that ends there, or earlier.
+            # The entry before has the last offset of a batch that ends at this entry's position, or earlier.
             if entry > 0 and (cut := base + index.entry(entry - 1)[_OFFSET] + 1) > start:
                 return min(cut, end), taken + index.entry(entry)[_POSITION] - at
         taken += max(last_byte - at, 0)

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AT_A_TIME = 1 << 20
-"""Default bytes of a read: larger reads are not faster."""
+"""Default bytes of a read; larger reads are not faster."""
 
 
 class Edge(Enum):
     """The ends of a log as bounds of a range; they are the defaults.
 
-    None is no bound: `offset_for_time` returns it if no record is that late, and a caller who passes that on
-    must not get the whole log.
+    None is refused as a bound, because `offset_for_time` returns None if no record is that late, and a caller
+    who passes this None on must not get the whole log.
     """
 
     EARLIEST = "earliest"
@@ -68,7 +68,7 @@ def given_bound(name: str, value: Any, first: int, last: int) -> int:
 
 class Times(NamedTuple):
     """Time bounds of a range, ms since the epoch: from the first record at or after `start` up to the first
-    record at or after `end`. None is no bound.
+    record at or after `end`. With None the range has no such bound.
     """
 
     start: int | None = None
@@ -109,7 +109,7 @@ class ScannedLog(Protocol):
         """Return the end of the log as readers see it."""
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record at or after a time, None without one."""
+        """Return the offset of the first record at or after a time, None if there is no such record."""
 
     def read(
         self, offset: int, max_bytes: int = ..., *, isolation_level: str = ..., check_crcs: bool = ...

@@ -1,7 +1,7 @@
 """The record batches of ranges of a topic's partitions, in order of partition and offset.
 
-On disk: only reads. Threads: an iterator belongs to one thread at a time; its own threads end with it, also
-if it is closed or dropped. It imports pyarrow, and is imported only when a table is asked for.
+On disk: only reads. Threads: an iterator belongs to one thread at a time; the iterator's own threads stop
+when it is exhausted, closed or dropped. It imports pyarrow, and is imported only when a table is asked for.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ def batches_of(
     reader: PieceReader,
     finish: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of the schema, each of one partition, after `finish`, which runs in the thread that read
-    them. Raises as `PartitionLog.read`, after yielding the records before the error.
+    """Yield batches of the schema, each of one partition, after they went through `finish`, which the thread
+    that read them calls. Raises the errors of `PartitionLog.read`, after yielding the records before the
+    error.
     """
     maker = BatchMaker(topic, schema)
 
@@ -45,7 +46,7 @@ def batches_of(
     pieces = pieces_of(ranges, reader.size, reader.committed)
     ended: TopicRange | None = None
     for result in in_order(pieces, read, reader.cost, reader.size):
-        if result.piece.of is ended:  # a piece after the log's end, begun before the end was known
+        if result.piece.of is ended:  # the log has ended before this piece
             continue
         while True:
             yield from result.batches

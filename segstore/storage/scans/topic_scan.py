@@ -119,9 +119,9 @@ class TopicScan:
         thread; its result is yielded.
 
         A few threads read pieces of 8 MiB of the logs; a smaller scan has no threads. At most eight pieces
-        are in memory, and the caller's batches; a compressed piece may have 64 MiB, and one batch more. If
+        are in memory, besides the caller's batches; a compressed piece may take 64 MiB and one batch more. If
         only topic, partition, offset and timestamp_type are wanted, only headers of batches are read, except
-        batches with gaps, and messages of magic 0 and 1.
+        for batches with gaps and messages of magic 0 and 1, which are read whole.
         """
         with Needing("pyarrow", "a table"):
             from .columns import pooled, schema_of
@@ -139,7 +139,7 @@ class TopicScan:
             if bounds.partitions is not None and log.partition not in bounds.partitions:
                 continue
             first = start
-            if bounds.first_time > INT64_MIN:  # all records before the first one of that time are earlier
+            if bounds.first_time > INT64_MIN:  # records before the first of that time are earlier
                 earliest = log.offset_for_time(bounds.first_time)
                 first = end if earliest is None else max(start, earliest)
             yield TopicRange(log, max(first, bounds.first_offset), min(end, bounds.last_offset + 1))
@@ -182,8 +182,8 @@ def scan_topic(
     isolation_level: str,
     check_crcs: bool,
 ) -> TopicScan:
-    """Return the scan for the arguments of `Store.scan`. `logs` returns the logs of the given partitions, of
-    all for None.
+    """Return the scan for the arguments of `Store.scan`. `logs` returns the logs of the given partitions, or
+    of all partitions for None.
     """
     how = {
         "isolation_level": arguments.one_of("isolation_level", isolation_level, ISOLATION_LEVELS),

@@ -1,10 +1,10 @@
 """The active segment of a partition: its log, offset index and time index while they are written.
 
-It decides which batches fit; `_native/active.c` writes batches and indexes them, for this object and for the
-log's tail. `storage/log/writer.py` appends to it, rolls, and undoes failed appends.
+`ActiveSegment` decides which batches fit; `_native/active.c` writes batches and indexes them, for this object
+and for the log's tail. `storage/log/writer.py` appends to it, rolls, and undoes failed appends.
 
-The end of the log is in one record, `end` (`_native/contract/active.h`: `seg_end`). The record lives as long
-as its `ActiveSegment`; only `mark` copies it.
+The end of the log is in one record, `end` (`_native/contract/active.h`: `seg_end`). The `ActiveSegment` owns
+this record; only `mark` copies it.
 
 Invariant: bytes of the log from `end.position` on belong to no batch; they are overwritten, or cut off by
 `rewind` or recovery. Room in the indexes is reserved before the log is written, so that a full disk fails
@@ -53,7 +53,7 @@ _record: Callable[[Any], Any] = partial(ffi.new, ffi.typeof("seg_end *"))
 
 class ChunkPart(NamedTuple):
     """Consecutive batches of a chunk: `n` from number `first` on, `size` bytes from byte `at` of the chunk
-    on. With a `stamp` of 0 ms or more they get LogAppendTime.
+    on. With a `stamp` of 0 ms or more the batches get it as LogAppendTime.
     """
 
     chunk: Encoded
@@ -70,7 +70,7 @@ class ChunkPart(NamedTuple):
 
     @property
     def headers(self) -> Any:
-        """Return a `seg_batch *` to the first header; valid while the chunk lives."""
+        """Return a `seg_batch *` to the first header; valid while the chunk exists."""
         return self.chunk.headers + self.first
 
     @property
@@ -109,10 +109,10 @@ class ActiveSegment:
         """The `seg_active` that C appends to."""
         files: Files = segment.pool.files
         self._files = files
-        # Kafka's segment.jitter.ms: partitions that began together don't all roll together.
+        # Kafka's segment.jitter.ms, so that partitions that began together don't all roll together.
         self._jitter = random.random()
         self.configure(config)
-        self._born_ms: int | None = None  # the clock's time of the first batch, or of its first sight
+        self._born_ms: int | None = None  # the clock's time of the first batch, or of the first check
         self._open_indexes(index_bytes or config.segment_index_bytes)
 
     @classmethod
@@ -130,7 +130,7 @@ class ActiveSegment:
         self.config = config
         self._by_clock = config.message_timestamp_type == "LogAppendTime"
         # The segment's largest age in ms. The jitter is always less than segment.ms (Kafka:
-        # LogConfig.randomSegmentJitter): else each record would get a segment of its own.
+        # LogConfig.randomSegmentJitter), because otherwise each record could get a segment of its own.
         self._most_ms = most - int(self._jitter * min(jitter, most)) if jitter else most
         self.c.young_ms = self._most_ms
         self.c.most_position = config.segment_bytes
@@ -154,15 +154,15 @@ class ActiveSegment:
         state = self.end.state
         state.bytes_since, state.last_time_entry = size - position if last >= 0 else size, timestamp
         state.max_timestamp, state.max_timestamp_offset = largest
-        # A power cut may have lost time index entries: the search for the largest timestamp begins at the
+        # A power cut may have lost time index entries, so the search for the largest timestamp begins at the
         # batch of the last entry.
         told = offsets.lookup(relative) if n_times else None
         self._recall_largest(told[1] if told else 0)
         segment.attach((self._offsets, self._times), self.end)
 
     def _recall_largest(self, position: int) -> None:
-        """Set the largest timestamp of the batches from `position`, the last time index entry's batch, on;
-        and the timestamp of the first batch, which decides when a roll is due.
+        """Set the largest timestamp, by the batches from `position` on (the batch of the last time index
+        entry), and the first batch's timestamp, which decides when a roll is due.
         """
         state = self.end.state
         timestamp, offset = state.max_timestamp, state.max_timestamp_offset
@@ -195,11 +195,12 @@ class ActiveSegment:
         as_is: bool = False,
         more: int = 0,
     ) -> int:
-        """Return the number of leading batches of a part that fit into the segment, with the next offsets, or
-        with their own (`as_is`); 0: roll first. For these batches, and for `more` batches after them, room in
-        the indexes is reserved on disk. Raises OSError if the disk is full; nothing has changed then.
+        """Return the number of leading batches of a part that fit into the segment, 0 if the log must roll
+        first. The batches get the next offsets, or keep their own (`as_is`). Reserves room in the indexes on
+        disk for these batches, and for `more` batches after them. Raises OSError if the disk is full; nothing
+        has changed then.
 
-        As org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
+        The rules are those of org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
         """
         end = self.end
         if not end.position:
@@ -229,7 +230,8 @@ class ActiveSegment:
                 last = header.last_offset - end.base_offset
             else:
                 last += header.last_offset - header.base_offset + 1
-            # A leader with a larger segment.bytes may have written a larger batch: it gets its own segment.
+            # A leader with a larger segment.bytes may have written a larger batch, which gets a segment of
+            # its own.
             is_alone = as_is and i == 0 and not end.position
             if (left < 0 and not is_alone) or last > MOST_RELATIVE:
                 return i
@@ -239,8 +241,9 @@ class ActiveSegment:
         rolled_ms = self.end.rolled_ms
         if rolled_ms < 0:
             return False
-        # Kafka measures by record timestamps if there are any, else by the clock. In a LogAppendTime topic
-        # the clock is the records' timestamp, except in a follower: its records have the leader's.
+        # Kafka measures a segment's age by record timestamps if there are any, else by the clock. In a
+        # LogAppendTime topic the clock is the records' timestamp, except in a follower, whose records have
+        # the leader's.
         latest = headers[0].max_timestamp
         if latest < 0 or (self._by_clock and not as_is):
             latest = clock()
@@ -248,8 +251,8 @@ class ActiveSegment:
 
     def outlived(self, now_ms: int) -> bool:
         """Return whether the segment was begun more than segment.ms ago by the clock, independent of its
-        records' timestamps: an idle log must not keep old records for ever. The age of a reopened segment
-        counts from the first call.
+        records' timestamps, because an idle log must not keep old records for ever. The age of a reopened
+        segment counts from the first call.
         """
         if not self.end.position:
             return False
@@ -258,8 +261,8 @@ class ActiveSegment:
         return now_ms - self._born_ms > self._most_ms
 
     def append(self, parts: Sequence[ChunkPart], judged: int, epoch: int, as_is: bool) -> int:
-        """Append as many leading parts as fit, by one system call; return their number. The caller knows from
-        `room` that the first `judged` parts fit. The batches get the next offsets and the leader epoch, or
+        """Append as many leading parts as fit, by one system call; return their number. `room` has told the
+        caller that the first `judged` parts fit. The batches get the next offsets and the leader epoch, or
         keep their own (`as_is`), and index entries are added.
 
         Raises OffsetsExhaustedError, InvalidArgumentError: nothing has changed then. Raises OSError: bytes
@@ -318,8 +321,8 @@ class ActiveSegment:
         self._files.truncate(self.handle, mark.position)
 
     def recall(self, mark: Mark) -> None:
-        """Set the log's end back to `mark` in memory: later bytes belong to no batch again, even if the
-        segment was sealed since. The indexes keep their entries.
+        """Set the log's end back to `mark` in memory: later bytes then belong to no batch. This also works if
+        the segment was sealed since. The indexes keep their entries.
         """
         end, self.segment.end = self.end, self.end
         end.state, end.rolled_ms = mark.state, mark.rolled_ms
@@ -335,7 +338,7 @@ class ActiveSegment:
     # --- sealing -----------------------------------------------------------------------
 
     def trim(self) -> None:
-        """Add the closing time index entry and trim both index files, as Kafka does at a roll and at close.
+        """Add the closing time index entry and trim both index files (Kafka does so at a roll and at close).
         Raises OSError.
         """
         self._times.append(closing_entry(self.end.state, self.segment.base_offset))
@@ -343,7 +346,7 @@ class ActiveSegment:
         self._times.seal()
 
     def seal(self) -> None:
-        """Trim and seal the segment: it gets no more appends. Raises OSError."""
+        """Trim and seal the segment, which gets no more appends. Raises OSError."""
         self.trim()
         self.segment.size = self.end.position
         self.segment.sealed = True

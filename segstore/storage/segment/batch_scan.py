@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK = 4 << 20
-LARGE = 16 << 10  # batches above this many bytes: reading headers alone is faster than reading all
+LARGE = 16 << 10  # of batches above this many bytes only headers are read
 AT_A_TIME = 4096
 MOST_SEARCHED = 64 << 20  # bytes searched at once for a whole batch after damage
 BAD = {
@@ -73,10 +73,10 @@ def walk(
 ) -> Iterator[ScanStep]:
     """Yield steps of whole batches from `position` to `end`, about `chunk` bytes each.
 
-    No batch begins below offset `least` (-1: not known), or below the batch before it. `sparse`: of large
-    batches only the headers are read; steps with such headers have no data. `large`: the caller knows that
-    such batches come first. If the last step's `stop.position` is `end`, the whole range was read; else bytes
-    there are no batch, are cut off, or (with `check_crcs`) fail their CRC.
+    No batch begins below offset `least` (-1: not known), or below the batch before it. With `sparse` only the
+    headers of large batches are read; steps with such headers have no data. With `large` the caller knows
+    that large batches come first. If the last step's `stop.position` is `end`, the whole range was read; else
+    there is no batch at that position, or it is cut off, or (with `check_crcs`) its CRC is wrong.
     """
     size = chunk
     if large:
@@ -86,7 +86,7 @@ def walk(
         length = min(size, end - position)
         data = files.pread(handle, length, position)
         headers, stop = scan_headers(data, position, check_crcs=check_crcs, least=least)
-        if headers and _base_offset(headers, _BASE_OFFSET_AT)[0] < least:  # which a scan does not check
+        if headers and _base_offset(headers, _BASE_OFFSET_AT)[0] < least:  # not checked by the scan
             headers, stop = bytearray(), ScanEnd(position, 0, -1, lib.SEG_BAD_OFFSETS)
         step_start, least = position, max(least, stop.last_offset + 1) if stop.last_offset >= 0 else least
         yield ScanStep(position, data, headers, stop)
@@ -106,8 +106,8 @@ def walk(
 
 
 def _headers_alone(files: Files, handle: Handle, position: int, end: int, least: int) -> ScanStep:
-    """Return up to AT_A_TIME batches' headers, each read by itself; the step ends early at bytes that are no
-    header.
+    """Return a step with up to AT_A_TIME headers, each read by itself. The step ends early at bytes that are
+    no header.
     """
     room = min(AT_A_TIME, (end - position) // LARGE + 1)
     out = ffi.new("seg_batch[]", room)
@@ -122,7 +122,7 @@ def next_whole(files: Files, handle: Handle, position: int, end: int, least_offs
     """Return the position of the first whole, valid batch from byte `position` on with a base offset of at
     least `least_offset`, or None.
 
-    This finds the next batch after a damaged one: every byte is tried, and only a matching CRC counts.
+    This finds the next batch after damage. Every byte is tried, and only a batch with a matching CRC counts.
     """
     size = CHUNK
     while position < end:
@@ -131,9 +131,9 @@ def next_whole(files: Files, handle: Handle, position: int, end: int, least_offs
         found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), 0, least_offset, MAX_OFFSET)
         if found >= 0:
             return position + int(found)
-        if position + len(data) >= end or len(data) < asked:  # the end was read; the file may be shorter
+        if position + len(data) >= end or len(data) < asked:  # this was the end of the range or file
             return None
-        # A batch may extend beyond the bytes that were read: first read more from the same position.
+        # A batch may extend beyond the bytes that were read, so first read more from the same position.
         if size < MOST_SEARCHED:
             size *= 4
         else:
@@ -151,8 +151,8 @@ def walk_past_damage(
     start: int = 0,
     chunk: int = CHUNK,
 ) -> Iterator[ScanStep]:
-    """Yield steps over a file from byte `start` on, whose batches may be damaged anywhere; `sparse` and
-    `chunk` as in `walk`. If a step does not begin at the stop of the step before, damage lies between.
+    """Yield steps over a file from byte `start` on, whose batches may be damaged anywhere; `walk` explains
+    `sparse` and `chunk`. If a step does not begin where the step before stopped, damage lies between both.
     """
     position, least = start, 0
     while position < end:
@@ -165,7 +165,8 @@ def walk_past_damage(
         if last >= end:
             return
         if before is not None and not check_crcs and not _crc_holds(files, handle, before.batches[-1]):
-            # The damaged batch's last offset may be wrong, too: good batches may have offsets below it.
+            # The damaged batch's last offset may be wrong, too, so good batches may have offsets below that
+            # offset.
             least = int(before.batches["base_offset"][-1]) + 1
             last -= 1
         found = next_whole(files, handle, last + 1, end, least)

@@ -1,8 +1,9 @@
-"""The native thread of a directory: it writes the batches that a leader in another directory hands over to
-the tails of followers in this one (`_native/hand_over.c`). A disk that hangs blocks only this thread.
+"""The native thread of a directory. It writes the batches that a leader in another directory hands over to
+the tails of followers in its own directory (`_native/hand_over.c`). A disk that hangs blocks only this
+thread.
 
 On disk it writes bytes of active segments, each after the end of a log whose native tail is open. Threads:
-`job` is called by the Python thread that serves the directory; `end` by any thread.
+the Python thread that serves the directory calls `job`; any thread may call `end`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class DiskThread:
         self._over = False
 
     def job(self) -> Any:
-        """Return a job (`seg_job`), which lets a follower's tail be written by this thread; None without a
-        thread or memory for it.
+        """Return a job (`seg_job`), by which this thread writes a follower's tail; None if there is no
+        thread, or no memory for the job.
         """
         if self._thread is None and not self._over:
             started = lib.seg_disk_thread_start()
@@ -33,8 +34,8 @@ class DiskThread:
         return None if made == ffi.NULL else ffi.gc(made, lib.seg_job_free)
 
     def end(self, seconds: float) -> bool:
-        """End the thread, and wait for at most `seconds`; return whether it has ended. Batches that are
-        handed over later are not written.
+        """Stop the thread, and wait for at most `seconds`; return whether the thread has stopped. Batches
+        that are handed over later are not written.
         """
         self._over = True
         thread = self._thread

@@ -61,13 +61,14 @@ def load(segment: Indexed) -> Indexes:
 def _from_files(segment: Indexed) -> Indexes | None:
     files, paths = segment.pool.files, (segment.file(names.INDEX), segment.file(names.TIME_INDEX))
     try:
-        # A live writer may have appended since the view was made: entries of later batches are skipped.
+        # A live writer may have appended since the view was made, so entries of later batches are skipped.
         most = min(segment.visible - segment.base_offset, MOST_RELATIVE + 1)
         bounds = {"log_size": segment.size, "end_relative": most}
         offsets = SealedOffsetIndex(files, paths[0], mapped=segment.sealed, **bounds)
         times = SealedTimeIndex(files, paths[1], mapped=segment.sealed, **bounds)
     except OSError as error:
-        # Indexes are hints: an index on a bad sector counts as missing. A lack of descriptors is no damage.
+        # Indexes are only hints, so an index on a bad sector counts as missing. A lack of descriptors is no
+        # damage.
         if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EIO}:
             raise
         return None
@@ -80,7 +81,9 @@ def _from_files(segment: Indexed) -> Indexes | None:
 
 
 def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex) -> bool:
-    """Return whether every entry's batch still exists, and no batch after the last entry lacks an entry."""
+    """Return whether every entry's batch still exists, and no entry is missing for the batches after the last
+    entry.
+    """
     last, position = offsets.entry(-1) if offsets.entries else (-1, 0)
     end = last  # relative offset of the last batch
     builder = IndexBuilder(segment.base_offset, segment.interval)
@@ -88,9 +91,9 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
         segment.pool.files, segment.handle, position, segment.size, check_crcs=False, chunk=_TAIL
     ):
         if not step.headers and step.stop.status == lib.SEG_SHORT:
-            continue  # a batch that is larger than a step comes whole in the next step
+            continue  # the next step will have a batch that is larger than this step
         if not step.headers:
-            return last < 0  # the entry points to damage: a read will report it
+            return last < 0  # the entry points to damage, which a read will report
         headers = step.c
         if (
             last >= 0
@@ -107,9 +110,9 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
 
 
 def is_of_entry(header: Any, last_offset: int) -> bool:
-    """Return whether a header (`seg_batch *`) can be the one that an offset index entry points to. A batch of
-    magic 2 ends at the entry's offset. For messages of magic 0 and 1 brokers made one entry for a whole
-    append: it points to the first message, and has the offset of the last.
+    """Return whether a header (`seg_batch *`) can be the one that an offset index entry points to. For magic
+    2 the batch must end at the entry's offset. For messages of magic 0 and 1 brokers made one entry for a
+    whole append: the entry points to the first message, and has the offset of the last message.
     """
     return bool(
         header.last_offset == last_offset or (header.magic != MAGIC and header.last_offset < last_offset)
@@ -117,8 +120,9 @@ def is_of_entry(header: Any, last_offset: int) -> bool:
 
 
 def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:
-    """Return whether the batch that holds this relative offset has that largest timestamp, and ends at the
-    offset; True if damage hides the batch. A power cut may leave half of an entry.
+    """Return whether a time index entry is right: the batch that holds its relative offset ends there, and
+    has its timestamp as the largest. Return True if damage hides the batch. A power cut may leave half of an
+    entry.
     """
     hint = offsets.lookup(relative)
     position, target = hint[1] if hint else 0, segment.base_offset + relative
@@ -126,7 +130,7 @@ def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative
     for step in walk(files, handle, position, segment.size, check_crcs=False, chunk=_TAIL):
         for header in step.c:
             if header.last_offset >= target:
-                # Some brokers write the offset of the record itself, not the last one of its batch.
+                # Some brokers write the offset of the record itself, not the last offset of its batch.
                 ends_there = header.last_offset == target or not segment.writable
                 return ends_there and header.max_timestamp == stamp
     return True
@@ -144,7 +148,7 @@ def _timeless(segment: Indexed) -> bool:
     for step in walk(segment.pool.files, segment.handle, 0, segment.size, check_crcs=False):
         first = step.c[0] if step.headers else None
         if first is not None and first.count > 0 and first.max_timestamp >= 0:
-            return False  # found without numpy, whose import would delay a new host
+            return False  # this loop needs no numpy, whose import would delay a new host
         if (step.batches["max_timestamp"][step.batches["count"] > 0] >= 0).any():
             return False
     return True
@@ -164,8 +168,8 @@ def build(files: Files, segment: Indexed, end: int) -> tuple[bytes, bytes]:
 
 
 def begin_anew(segment: Indexed) -> Indexes:
-    """Remove a segment's index files, and return indexes without entries. The files are not cut: other
-    processes may have them mapped. Raises OSError.
+    """Remove a segment's index files, and return indexes without entries. The files are not cut, because
+    other processes may have them mapped. Raises OSError.
     """
     for suffix in (names.INDEX, names.TIME_INDEX):
         path = segment.file(suffix)
@@ -196,6 +200,6 @@ def rebuild(segment: Indexed) -> Indexes:
             replace_index(files, segment.file(names.TIME_INDEX), time_entries, sync=segment.sealed)
         except OSError as error:
             if error.errno not in NO_ROOM or not segment.sealed:
-                raise  # an active segment's index files must be whole: entries are appended to them
+                raise  # an active segment's index files get more entries: they must be whole
             log.warning("%s: no room for its indexes: they are rebuilt at the next open", segment.path)
     return SealedOffsetIndex.of(offset_entries), SealedTimeIndex.of(time_entries)

@@ -27,14 +27,15 @@ class LogView(_Fields):
     """An immutable view: segments in order with their base offsets, the last one visible up to byte
     `end_position`.
 
-    `stable_offset` is Kafka's last stable offset: below it every transaction is decided. -1: not known.
+    `stable_offset` is Kafka's last stable offset, below which every transaction is decided; -1 if it is not
+    known.
     """
 
     sendable: Any = None
     """The segment that the last transfer from this view has used (`storage.transfer.short_way`)."""
 
     at_once: Any = None
-    """The same for a view that C's appends extend: `seg_transfer` reads this attribute."""
+    """The same for a view that C's appends extend; `seg_transfer` reads this attribute."""
 
     def check(self, offset: int, where: str) -> None:
         """Raise OffsetOutOfRangeError if `offset` is not in [start, end]."""
@@ -59,7 +60,7 @@ class LogView(_Fields):
         return self.segments[slot].final_size, min(self.bases[slot + 1], self.end_offset)
 
     def lacks(self, earlier: LogView | None) -> bool:
-        """Return whether this view has lost segments of an earlier view."""
+        """Return whether this view lacks segments that an earlier view has."""
         return earlier is not None and not set(earlier.bases) <= set(self.bases)
 
     def end_of(self, slot: int) -> int:
@@ -68,9 +69,9 @@ class LogView(_Fields):
 
 
 class AtomicPublish:
-    """Marks views of several partitions that become visible at once: setting `done` shows them to all
-    threads. The records written for them can't be undone from then on. `partitions` has the `Visible` of each
-    partition with a new view.
+    """Marks views of several partitions that become visible at once. When `done` is set, all threads see the
+    new views. From then on the records that were written for these views can't be undone. `partitions` has
+    the `Visible` of each partition with a new view.
     """
 
     __slots__ = ("done", "partitions")

@@ -2,7 +2,7 @@
 KIP-630).
 
 On disk, beside the segments of `__cluster_metadata-0`, is `<end offset>-<epoch>.checkpoint`: record batches
-with offsets from 0 on and valid CRCs. The first is a control batch with the header, the last one a control
+with offsets from 0 on and valid CRCs. The first batch is a control batch with the header, the last a control
 batch with the footer. The file is written as `.part`, synced and renamed, so that a file with the final name
 is complete; later bit rot is found by the CRCs. Threads: any; functions without state.
 """
@@ -32,8 +32,8 @@ CHUNK = 1 << 20
 
 
 class SnapshotId(NamedTuple):
-    """The name of a snapshot of all records below `end_offset`; `epoch` is the epoch of the last of them
-    (Kafka: OffsetAndEpoch).
+    """The name of a snapshot of all records below `end_offset`; `epoch` is the leader epoch of the last of
+    these records (Kafka: OffsetAndEpoch).
     """
 
     end_offset: int
@@ -99,7 +99,7 @@ def _batches(files: Files, path: str) -> Iterator[tuple[ScanStep, int]]:
                 yield step, slot
                 offset = int(batch["last_offset"]) + 1
             position, status = step.stop.position, step.stop.status
-            # A batch that is cut off at the end of this step comes whole in the next step.
+            # The next step will have the whole batch that is cut off at the end of this step.
             if status in BAD and (status != lib.SEG_SHORT or position + step.stop.need > end):
                 raise CorruptRecordError(path, position, offset, BAD[status])
         if position < end or not end:

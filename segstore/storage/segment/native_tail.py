@@ -1,9 +1,9 @@
 """The native tail of a log: the state by which C appends in one call (docs/engine.md; `_native/append.c`).
 
 A partition has one tail for as long as it is open. While the tail is open, C appends; `pause` stops new
-appends, and any thread may call it. The holder of the partition's append token, which has paused the tail,
-changes its fields, binds it to another segment, and opens it again. C's appends are in the log, indexed and
-published, and readers of this process see them (`Visible`).
+appends, and any thread may call it. The holder of the partition's append token pauses the tail; it may then
+change the tail's fields, bind the tail to another segment, and open the tail again. C's appends are in the
+log, indexed and published, and readers of this process see them (`Visible`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def _processors() -> int:
     """Return the number of processors that this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)  # Linux has it
+    allowed = getattr(os, "sched_getaffinity", None)  # only on Linux
     return (os.cpu_count() or 1) if allowed is None else len(allowed(0))
 
 
@@ -38,8 +38,8 @@ def _until_done(call: Callable[..., int], *arguments: Any) -> int:
 
 class NativeTail:
     """The tail of one log; `c` is C's struct. `clock` is None if the store uses C's clock. `owner` is
-    `Context.here_for_c`: with None the tail is never opened. `recovery_point` is the offset below which all
-    is durable.
+    `Context.here_for_c`; if it is None, the tail is never opened. `recovery_point` is the offset below which
+    all is durable.
     """
 
     __slots__ = (
@@ -72,8 +72,9 @@ class NativeTail:
         self.on_append: Callable[[int], None] | None = None
         """Called with the end offset of each append if Python applies flush.ms or flush.messages."""
         self.flush_left: Callable[[int], None] | None = None
-        """Called in place of `on_append` if C applies flush.messages, and the recovery point shows that C has
-        left a flush. Each caller checks its own append: another thread may have opened the tail since.
+        """Called in place of `on_append` if C applies flush.messages, but has left an append unflushed, as
+        the recovery point shows. Each thread checks this after its own append, because another thread may
+        have opened the tail again since.
         """
         self.handle: Handle | None = None
         """The active segment's log, None once the pool has closed it."""
@@ -90,9 +91,7 @@ class NativeTail:
     # --- by the holder of the append token, while the tail is paused ----------------------
 
     def keep(self, what: str, owner: Any) -> None:
-        """Keep an object alive to whose memory the struct points, in place of the last object with this
-        name.
-        """
+        """Keep alive an object to whose memory `c` points, in place of the last object with this name."""
         self._owners[what] = owner
 
     def is_bound_to(self, handle: Handle) -> bool:
@@ -121,7 +120,7 @@ class NativeTail:
         return bool(self.c.commit.word & 1)
 
     def _let_go_of(self, handle: Handle | None) -> None:
-        """Release a log's file, or, if C syncs it now, keep it open until that sync has ended."""
+        """Release a log's file, or, if C is syncing it, keep it open until that sync is done."""
         if self._is_synced:
             self._kept.append(handle)
         # The holder of the append token may have bound the same handle again since it was released.
@@ -132,7 +131,7 @@ class NativeTail:
         """Have C append to these followers' tails, too."""
         if not followers and not self.followers:
             return
-        self.followers = followers  # they live as long as this tail
+        self.followers = followers  # keeps alive the structs that `c` points to
         self.c.n_followers = len(followers)
         self.c.spins = len(followers) < _processors()
         self.c.hands_over = any(follower.by_thread for follower in followers)
@@ -140,15 +139,15 @@ class NativeTail:
             self.c.followers[number] = follower.c
 
     def share(self, share: Any, owner: object) -> None:
-        """Append to a log that other processes append to, too: `share` is a `seg_share *`, whose memory
+        """Append to a log that is shared with other processes. `share` is a `seg_share *`, whose memory
         `owner` keeps alive.
         """
         self.c.share = share
         self.keep("share", (share, owner))
 
     def write_by(self, job: Any) -> None:
-        """Have a leader's batches for this tail written by the thread of `job` (`DiskThread.job`); None: by
-        the appending thread.
+        """Have a leader's batches for this tail written by the thread of `job` (`DiskThread.job`), or with
+        None by the appending thread.
         """
         self.c.job = ffi.NULL if job is None else job
         self.keep("job", job)
@@ -182,8 +181,8 @@ class NativeTail:
 
     @property
     def is_sealed(self) -> bool:
-        """Return whether the shared log was sealed because its lock was taken from a stopped process: the
-        next append needs a new segment.
+        """Return whether the shared log was sealed because its lock was taken from a stopped process. Then
+        the next append needs a new segment.
         """
         return bool(self.c.share and self.c.share.is_sealed)
 
@@ -213,7 +212,7 @@ class NativeTail:
 
     @property
     def sync_failure(self) -> int:
-        """Return the errno of a failed sync, also of another process; 0: none."""
+        """Return the errno of a failed sync, also of another process, 0 if none has failed."""
         share = self.c.share
         return int(self.failure[0] or (share.log.failed if share else 0))
 
@@ -224,16 +223,16 @@ class NativeTail:
         _until_done(lib.seg_tail_pause, self.c, False)
 
     def quit(self) -> None:
-        """Let no append begin any more, without waiting. An append that is under way may still end: its file
-        stays open.
+        """Let no append begin any more, without waiting. An append that is under way may still complete, so
+        its file stays open.
         """
         self._has_quit, handle = True, self.handle
         if lib.seg_tail_quit(self.c):
             self._let_go_of(handle)
 
     def fence(self, epoch: int) -> None:
-        """Let no append begin under a leader epoch below this one, without waiting. Appends that wait for
-        another one are left to Python.
+        """Let no append begin under a leader epoch below this one, without waiting. C answers SLOW to appends
+        that are waiting for another append.
         """
         lib.seg_tail_fence(self.c, epoch)
 
@@ -242,8 +241,8 @@ class NativeTail:
         return bool(epoch < self.c.fenced_below)
 
     def let_go(self) -> None:
-        """Pause the tail, and release its file. If threads append to replicas, or a sync is under way, this
-        does not wait: the file then stays open until they end.
+        """Pause the tail, and release its file. If a thread of another directory may still append, or a sync
+        is under way, do not wait for either; the file stays open until both are done.
         """
         if self._has_quit or self.by_thread or self.c.hands_over:
             self.quit()
@@ -253,12 +252,12 @@ class NativeTail:
             self._let_go_of(handle)
 
     def look(self, position: int, shown: int, seen: int) -> None:
-        """Set the end that readers see, unless C sets it (`seg_tail_look`)."""
+        """Set the end that readers see, unless C sets that end itself (`seg_tail_look`)."""
         _until_done(lib.seg_tail_look, self.c, position, shown, seen)
 
     def show(self, high_watermark: int) -> bool:
-        """Show and publish the log up to a high watermark; return False if the tail is paused, or shows
-        more.
+        """Show and publish the log up to a high watermark; return False if the tail is paused, or already
+        shows a higher offset.
         """
         return bool(_until_done(lib.seg_tail_show, self.c, high_watermark))
 

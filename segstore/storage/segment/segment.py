@@ -1,8 +1,8 @@
 """A segment as readers see it: `<base offset>.log` and the two sparse indexes beside it.
 
 Threads: any, without locks. A reader's view says where its part of the segment ends, so that bytes beyond the
-visible end are never read. An index is a hint: an entry is checked against the batch that it points to; if
-the entry is wrong, the index is rebuilt from the log and the search begins again.
+visible end are never read. An index is only a hint. Each entry is checked against the batch that it points
+to; if the entry is wrong, the index is rebuilt from the log and the search begins again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from segstore.storage.handle_pool import HandlePool
 from segstore.storage.segment import index_files
 from segstore.storage.segment.batch_scan import BAD, next_whole, walk
 
-_FIRST_BAD = -10100  # seg_seek gives -(10100 + SEG_SHORT or SEG_BAD_*)
+_FIRST_BAD = -10100  # seg_seek returns -(10100 + SEG_SHORT or SEG_BAD_*)
 _TIME_CHUNK = 1 << 20
 _numbers = count(1)
 _fill = struct.Struct("5q").pack_into  # the fields of `seg_segment`, except the last one
@@ -48,8 +48,8 @@ class Segment:
     ) -> None:
         self.pool, self.directory, self.base_offset = pool, directory, base_offset
         self.final_size = size
-        """The size in bytes of a segment that this process does not append to: `size`, without a function
-        call.
+        """The size in bytes of a segment that this process does not append to. It equals `size`, but costs no
+        function call.
         """
         self.end: Any = None
         """The record (`seg_end`) of the segment's end while it is open for appending."""
@@ -59,10 +59,12 @@ class Segment:
         self.writable, self.sealed, self.interval = writable, sealed, interval
         self.visible = names.MAX_OFFSET
         self.may_be_old = False
-        """Whether the log may have messages of magic 0 or 1: segstore writes none, brokers have."""
+        """Whether the log may have messages of magic 0 or 1, which brokers have written, but segstore never
+        writes.
+        """
         self.number = next(_numbers)
-        """A number that no other segment of this process has; cached facts about the log's bytes are stored
-        by it.
+        """A number that no other segment of this process has; it is the key of cached facts about the log's
+        bytes.
         """
         self.dense: tuple[Any, ...] = ()
         """Ranges of offsets without gaps, found by scans of headers (`storage.scans.dense`)."""
@@ -71,14 +73,16 @@ class Segment:
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._held: Handle | None = None
         self.identity: tuple[int, ...] = ()
-        """The first numbers of `Files.identity` of another process's log: they identify the file."""
+        """The first numbers of `Files.identity` of another process's log, which identify the file."""
         self._known: weakref.ref[Handle] | None = None
         self._largest: int | None = None
         self._loading = Mutex()
 
     @property
     def size(self) -> int:
-        """Return the bytes of the log that are batches. Setting the size ends the appends to the segment."""
+        """Return the bytes of the log that are batches. After the size is set, it no longer follows appends
+        (`end`).
+        """
         end = self.end
         return self.final_size if end is None else int(end.position)
 
@@ -99,7 +103,7 @@ class Segment:
         handle = self.pool.opened(self._key) or self.pool.get(self.path)
         if self.identity and (self._known is None or self._known() is not handle):
             handle = self._checked(handle)
-        # `hold` may have been called while the file was opened: then another file has the name.
+        # If `hold` was called while the file was opened, another file has the name.
         return self._held or handle
 
     def ready(self) -> tuple[Handle, View] | None:
@@ -153,14 +157,14 @@ class Segment:
             self.writable = False  # rebuilt indexes are not written under names that may be another segment's
 
     def retire(self) -> None:
-        """Keep the open files, because another segment's files are about to get their names: readers of this
+        """Keep the open files, because another segment's files are about to get their names. Readers of this
         segment continue with the old files.
         """
         self.hold(self.handle, self.indexes)
 
     def release(self) -> None:
-        """Release the files of `hold`: the files with this segment's names are its own now. The pool has
-        forgotten the path before.
+        """Release the files of `hold`, because the files with this segment's names are its own now. The
+        caller has made the pool forget the path.
         """
         with self._loading:
             self.writable, self._held, self._indexes = True, None, None
@@ -176,7 +180,7 @@ class Segment:
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Return the offset index and the time index: the writer's, or loaded from their files."""
+        """Return the offset index and the time index: the writer's, or those loaded from the files."""
         found = self._indexes
         if found is None:
             with self._loading:
@@ -216,8 +220,8 @@ class Segment:
         return (out if code else None) if code >= 0 else self.locate_from(position, target, end, out)
 
     def locate_from(self, position: int, target: int, end: int, out: Any) -> Any:
-        """Locate a batch as `locate` does, but search from byte `position`, the start of a batch at or before
-        the wanted one.
+        """Do the work of `locate`, but search from byte `position`, where the wanted batch or an earlier
+        batch starts.
         """
         while True:
             code = self._seek(self.handle, position, end, target, out)
@@ -229,8 +233,8 @@ class Segment:
             position = self.pass_by(bad, least, target, end, reason)
 
     def pass_by(self, bad: int, least: int, target: int, end: int, reason: str) -> int:
-        """Return the position of the first whole batch after the damaged one at byte `bad`, with an offset of
-        at least `least`.
+        """Return the position of the first whole batch with an offset of at least `least` after the damaged
+        batch at byte `bad`.
 
         Raises CorruptRecordError if `target` lies before that batch, or if there is none (without
         `next_offset`).
@@ -245,7 +249,7 @@ class Segment:
 
     def check_before(self, position: int, target: int, back: int) -> None:
         """Raise CorruptRecordError if a batch fails its CRC between the index entry for `target` and byte
-        `position`: that batch may hold `target`. A reader may then continue at offset `back`.
+        `position`, because that batch may hold `target`. A reader may then continue at offset `back`.
         """
         hint = self.indexes[0].lookup(target - self.base_offset)
         start = 0 if hint is None or hint[1] >= position else hint[1]
@@ -254,8 +258,8 @@ class Segment:
             raise CorruptRecordError(self.path, bad, target, BAD[lib.SEG_BAD_CRC], back)
 
     def _first_damage(self, start: int, position: int) -> tuple[int, int]:
-        """Return the position of the first batch from byte `start` to `position` that fails its CRC, else
-        `position`; and the least offset that a batch there may have.
+        """Return the position of the first batch from byte `start` to `position` that fails its CRC, or
+        `position` if all pass; and the least offset that a batch at the returned position may have.
         """
         at, least = start, self.base_offset
         for step in walk(self.pool.files, self.handle, start, position, check_crcs=True):
@@ -264,8 +268,8 @@ class Segment:
         return at, least
 
     def header_at(self, position: int, end: int, out: Any) -> int | None:
-        """Put the header of the batch at `position` into `out`; return its last offset, None if there is no
-        batch. For a wrapper of messages the base offset is read from its first message.
+        """Put the header of the batch at `position` into `out`; return the batch's last offset, None if there
+        is no batch. For a wrapper of messages the base offset is read from its first message.
         """
         if self._seek(self.handle, position, end, 0, out) != 1:
             return None
@@ -289,13 +293,15 @@ class Segment:
         return code
 
     def _check_read(self, code: int) -> None:
-        """Raise StorageError if a result of `Files.seek_batch` is an errno: a refused read is no damage."""
+        """Raise StorageError if a result of `Files.seek_batch` is an errno, because a refused read is no
+        damage.
+        """
         if _FIRST_BAD < code < 0:
             raise StorageError(-code, os.strerror(-code), self.path)
 
     def last_offset_before(self, position: int) -> int:
-        """Return the last offset of the batches below a position; the base offset less one without a
-        batch.
+        """Return the last offset of the batches below a position; if there is none, the base offset minus
+        one.
         """
         end = self.base_offset
         for step in walk(self.pool.files, self.handle, 0, position, check_crcs=False):
@@ -303,8 +309,8 @@ class Segment:
         return end - 1
 
     def largest_timestamp(self, end: int, below: int) -> int | None:
-        """Return the largest timestamp (ms) of the batches below byte `end` and offset `below`, -1 without
-        any; None if damage may hide it.
+        """Return the largest timestamp (ms) of the batches below byte `end` and offset `below`, -1 if no
+        batch has a timestamp, None if damage may hide the largest.
         """
         if self._largest is not None:
             return self._largest
@@ -322,7 +328,7 @@ class Segment:
             return None
         if self.sealed:
             if largest > last and self.indexes[1].entries and self.indexes[1].entry(-1)[0] < largest:
-                self.distrust()  # sealing adds an entry for the largest: the index was cut
+                self.distrust()  # sealing adds the largest: the index was cut
             self._largest = largest
         return largest
 

@@ -1,12 +1,12 @@
-"""The files of a partition's segments: they are found, created and removed, and left-overs of crashes are
-cleared.
+"""The files of a partition's segments: they are found, created and removed here, and files that crashes have
+left are cleared.
 
 On disk `.cleaned` and `.tmp` files and orphaned indexes are removed, and `.swap` files are renamed into
 place. The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewritten segment is
-`.cleaned` until it is whole, and `.swap` while it replaces older segments. It gets the plain name when these
-are gone, its log as the first file. So a `.cleaned` file is removed, with every `.swap` file at or above its
-base offset (the originals are all still there), and a swap without `.cleaned` files is finished. Each step
-may be repeated after another crash, and is synced before the next.
+`.cleaned` until it is whole, and `.swap` while it replaces older segments. When the older segments are gone,
+its files get their plain names, the log first. So a `.cleaned` file is removed, with every `.swap` file at or
+above its base offset (the originals are all still there), and a swap without `.cleaned` files is finished.
+Each step may be repeated after another crash, and is synced before the next step.
 
 Threads: one, before the partition is used. A process that only reads the directory calls only
 `list_segments`.
@@ -94,7 +94,8 @@ def _undo_cleaned(files: Files, directory: str, found: Found) -> bool:
     if not cleaned:
         return False
     least = min(cleaned)
-    # The swaps first: while a `.cleaned` file exists, an open after a second crash repeats this step.
+    # The `.swap` files are removed first, because an open after a second crash repeats this step only while a
+    # `.cleaned` file exists.
     for ending in (names.SWAP, names.CLEANED):
         for base in sorted(b for b in found if b >= least):
             _remove(files, directory, base, {s for s in found[base] if s.endswith(ending)}, found)
@@ -106,7 +107,8 @@ def _finish_swaps(files: Files, directory: str, found: Found) -> bool:
     half = sorted([base for base, suffixes in found.items() if suffixes & _SWAP])
     if not half:
         return False
-    # All `.swap` files come from one rewrite: the original segments between two of them may be gone already.
+    # All `.swap` files come from one rewrite, and the original segments between two of them may be gone
+    # already.
     last = half[-1]
     log = names.LOG + names.SWAP if names.LOG + names.SWAP in found[last] else names.LOG
     end = _end_offset(files, _path(directory, last, log), last) if log in found[last] else last
@@ -164,7 +166,7 @@ def make_files(segment: Segment) -> None:
 
 
 def remove_segment(segment: Segment) -> None:
-    """Remove a segment's files, and left-overs of an earlier try. Raises OSError."""
+    """Remove a segment's files, and files that an earlier try has left. Raises OSError."""
     bury_segment(segment, 0)
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
@@ -181,7 +183,7 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
     paths = []
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
-            # Another user's file keeps the time of its last write: only the owner may set a time.
+            # Another user's file keeps the time of its last write, because only the owner may set a time.
             with contextlib.suppress(PermissionError):
                 files.set_modified(segment.file(suffix), now_ms * 1_000_000)
             try:
@@ -197,9 +199,9 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
 
 
 def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
-    """Give files that will be written their own inode: those of a partition's last segment, or of `every`
-    segment, which recovery may cut. A file that was adopted from the inbox may still be linked there until
-    the adoption ends. Raises OSError.
+    """Copy files that are hard links, before they are written: those of a partition's last segment, or of
+    `every` segment if recovery may cut them. A file whose other link is a staged file of the inbox is not
+    copied, because its adoption will remove that link. Raises OSError.
     """
     found = scan_directory(files, directory)
     bases = _logs(found)

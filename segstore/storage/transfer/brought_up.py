@@ -1,7 +1,7 @@
 """Conversion for transfers, which send only magic 2: if a stretch of a log has messages of magic 0 or 1, its
 batches are converted, and sent from a file in memory. Other stretches are sent from the log's file.
 
-On disk files are only read. Threads: any, without locks; an immutable view's segment is read.
+On disk files are only read. Threads: any, without locks, because only segments of an immutable view are read.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from segstore.storage.segment.segment import Segment
 
 def as_sent(segment: Segment, handle: Handle, found: Any, most: int, files: Files) -> tuple[Handle, bool]:
     """Return the file from which a stretch (`found`, a `seg_found *`) of a segment's log is sent, and whether
-    it is the log's file. If it is not, `found` is changed to the place of the converted batches; they end
-    with the batch that makes them `most` bytes or more. Raises OSError; CorruptRecordError if the first batch
-    is damaged.
+    that is the log's file. If the batches are converted, `found` is changed to their place; the last is the
+    batch that makes them `most` bytes or more. Raises OSError; CorruptRecordError if the first batch is
+    damaged.
     """
     if not segment.may_be_old or not files.attributes(handle, found.position, found.stop) & lib.SEG_OLD:
         return handle, True
     position = found.position
     data = files.pread(handle, found.stop - position, position)
-    batches, stop = scan(data, position)  # checks CRCs: the converted batches get new ones
+    batches, stop = scan(data, position)  # checks CRCs, as converted batches get new ones
     if not len(batches):
         reason = BAD.get(stop.status, "the file was cut")
         raise CorruptRecordError(segment.path, position, found.next_offset - 1, reason)

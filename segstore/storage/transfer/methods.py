@@ -27,11 +27,11 @@ class Method(NamedTuple):
     name: str
     make: Callable[[Files, Sink], TransferSender]
     kinds: frozenset[str] = frozenset(KINDS)
-    """The kinds of sink that it can serve; the system may still refuse an "other" sink (a device)."""
+    """The kinds of sink that the method can serve; the system may still refuse an "other" sink (a device)."""
     looks: bool = True
     """Whether a transfer first finds out the kind of the sink, which takes some system calls."""
     appends: bool = True
-    """Whether the system lets it write to a file that was opened with O_APPEND."""
+    """Whether the system lets the method write to a file that was opened with O_APPEND."""
 
     def serves(self, sink: Sink) -> bool:
         """Return whether the method can send to a sink of this kind."""
@@ -67,7 +67,7 @@ def _copy_file_range(files: Files, sink: Sink) -> TransferSender:
 
 
 def choose(sink: Sink) -> str:
-    """Return the method of "auto" for this sink, which never refuses it."""
+    """Return the method that "auto" uses for a sink of this kind; it can serve every such sink."""
     return READ if sink.kind == OTHER or sink.appends else SENDFILE
 
 

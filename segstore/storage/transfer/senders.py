@@ -1,10 +1,10 @@
 """Senders, one for each method: they move bytes of a file to a sink, a step at a time.
 
 On disk files are only read. Threads: a sender belongs to one transfer. The transfer calls `send` again and
-again for `count` bytes from `position` on, always from the end of the last call. A sender may have read more
-from the file than the sink took; it keeps these bytes for the next call. `send` returns the bytes that the
-sink took, 0 at the end of the file, and raises as `Files` does. `close` releases the sender's resources, in
-any state.
+again for `count` bytes from `position` on, each time from the position that the last call has reached. If a
+sender has read more from the file than the sink took, it keeps the excess for the next call. `send` returns
+the number of bytes that the sink took, 0 at the end of the file, and raises the errors of `Files`. `close`
+releases the sender's resources, in any state.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ReadWriteSender:
 
 # A window of a file is mapped while its bytes are sent by write(2), or by a method of `bench.zero_copy`. The
 # bytes of a log below its visible end never change. If a user cuts the file, the system call that reads the
-# mapping fails with EFAULT, and no SIGBUS comes: only the kernel reads the mapping.
+# mapping fails with EFAULT. No SIGBUS comes, because only the kernel reads the mapping.
 
 WINDOW = 4 << 20
 """Bytes that are mapped at a time."""
@@ -110,7 +110,7 @@ class Mapped:
         self.files, self.sink = files, sink.fd
         self.window = ffi.gc(ffi.new("seg_window *"), lib.seg_unmap_window)
         self._source: Handle | None = None
-        self.end = 0  # of the window, as a position in the file
+        self.end = 0  # the position in the file at which the window ends
 
     def reach(self, source: Handle, position: int, count: int) -> int:
         """Map the file at `position`; return the number of bytes mapped from there, at most `count` and at

@@ -1,7 +1,7 @@
 """The fast path of a transfer: the look-up and one sendfile(2) in one native call.
 
-If a view has sent before, `seg_transfer` makes that call, from a `Sendable` of the view; else `send_at_once`
-makes it, and leaves a `Sendable`.
+If a transfer from the view was made before, the C function `seg_transfer` makes that call, by the `Sendable`
+that the view has; else `send_at_once` makes the call, and stores a `Sendable` in the view.
 
 The slow path, `transfer`, is for these cases: a file that is not open, or an index that is not loaded; a log
 that may have messages of magic 0 or 1, which are converted; a stretch that may continue in another segment; a
@@ -42,9 +42,9 @@ _NEXT = (1 << 32) - 1
 def send_at_once(
     view: LogView, fd: int, offset: int, max_bytes: int, context: StoreContext, views: Visible | None = None
 ) -> tuple[int, int] | None:
-    """Send batches as `transfer` does by sendfile, from an open store. Return (bytes, next offset); None, and
-    nothing was sent, if `transfer` must do it, as always in a forked child of the writer. `views` is the
-    `Visible` of which `view` is the current view: it lets `seg_transfer` make the next call.
+    """Send batches by sendfile, from an open store. Return (bytes, next offset), or None if nothing was sent
+    and `transfer` must send them, as always in a forked child of the writer. If `views`, the `Visible` with
+    the current view `view`, is given, `seg_transfer` can make the next call.
 
     Raises SinkError; InvalidArgumentError if sendfile can't serve the sink; StorageError of the segment's
     file.
@@ -84,7 +84,9 @@ def go_on(
 
 
 def _leave(error: OSError, handle: Handle, fd: int, files: Files) -> None:
-    """Leave a sink that would block to the slow path; raise other errors of sendfile(2)."""
+    """Ignore the error of a sink that would block, so that the slow path sends; raise other errors of
+    sendfile(2).
+    """
     if not isinstance(error, InterruptedError | BlockingIOError):
         raise sending_error(error, handle, _BY, fd, files) from error
 
@@ -92,8 +94,8 @@ def _leave(error: OSError, handle: Handle, fd: int, files: Files) -> None:
 def sendable(
     view: LogView, offset: int, context: StoreContext, views: Visible | None = None
 ) -> Sendable | None:
-    """Have `view` remember the segment that holds `offset`, and return it; None if `offset` is not in the
-    view, or the segment has to be opened first.
+    """Return a `Sendable` of the segment that holds `offset`, and keep it in `view`; None if `offset` is not
+    in the view, or the segment has to be opened first.
     """
     view.sendable = known = _sendable(view, offset, context, views)
     return known
@@ -111,7 +113,8 @@ def _sendable(view: LogView, offset: int, context: StoreContext, views: Visible 
     handle, index = ready
     end, below = view.bounds(slot)
     first = max(segment.base_offset, view.start_offset)
-    # After a power cut another process may cut the log, and write other bytes: only the writer remembers.
+    # C caches positions only for the writer. In a reader's process they could become wrong, because after a
+    # power cut the writer may cut the log and write other bytes.
     remembers = context.writable
     c = ffi.new(_SENDABLE, (segment.fields(end, view.end_offset, index), below, -1, -1, here, remembers))
     current = views.current_if_same(view) if views is not None and _is_plain(context.files) else None
@@ -126,7 +129,7 @@ def _sendable(view: LogView, offset: int, context: StoreContext, views: Visible 
 
 
 def _is_plain(files: Files) -> bool:
-    """Return whether `files` has no `send_stretch` of its own, which C's call would skip."""
+    """Return whether `files` has no `send_stretch` of its own, which a call by C would bypass."""
     return type(files).send_stretch is SendfileCalls.send_stretch
 
 

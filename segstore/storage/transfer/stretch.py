@@ -39,11 +39,11 @@ class StoredBatches(NamedTuple):
 
 
 class Stretch:
-    """Bytes of a file that hold whole batches. `len()` is the number of bytes, `position` the place of the
-    first, and `next_offset` the offset to continue from. `high_watermark`, `last_stable_offset` and
-    `log_start_offset` are those of the moment of the search. `aborted` lists the aborted transactions that
-    its batches may belong to, as (producer id, first offset), if the stretch was found for `read_committed`;
-    else it is None.
+    """Bytes of a file that hold whole batches. `len()` is the number of bytes, `position` the position of the
+    first byte, and `next_offset` the offset to continue from. `high_watermark`, `last_stable_offset` and
+    `log_start_offset` are those at the time of the search. `aborted` lists the aborted transactions that its
+    batches may belong to, as (producer id, first offset), if the stretch was found for `read_committed`; else
+    it is None.
     """
 
     __slots__ = (
@@ -125,9 +125,9 @@ def find_stretch(
 def exchange_at_once(
     view: LogView, sock: int, exchange: NativeExchange, context: StoreContext
 ) -> bool | None:
-    """Receive a fetch, and answer it with batches of the segment that `short_way.sendable` returns, if C
-    copies them; return whether it is answered. None, and nothing is received, if there is no such segment or
-    the view has an open transaction that the answer depends on.
+    """Receive a fetch request, and answer it with batches of one segment. Return True if the request was
+    answered, False if it was received but the caller must handle it, None if nothing was received, because
+    `short_way.sendable` finds no open segment, or an open transaction limits the answer.
     """
     start, end, stable = view.start_offset, view.end_offset, view.stable_offset
     if stable < 0 or (stable != end and exchange.committed):

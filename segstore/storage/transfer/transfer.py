@@ -25,14 +25,14 @@ from segstore.storage.transfer.sinks import look_at, refusal, unseen
 # --- delivering --------------------------------------------------------------------------------
 
 _OF_METHOD = frozenset({errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS})
-"""Errors for a good sink that this system call can't serve."""
+"""Errors for a valid sink that the method's system call can't serve."""
 
 
 def deliver(
     sender: TransferSender, fd: int, files: Files, handle: Handle, position: int, stop: int, method: Method
 ) -> None:
-    """Send every byte, by as many calls as it takes: the loop continues after signals, whose handlers have
-    run, and after a full sink.
+    """Send every byte, by as many calls as that takes. The loop continues after a signal, once its handler
+    has run, and after a full sink.
     """
     while position < stop:
         try:
@@ -52,7 +52,7 @@ def deliver(
 def sending_error(error: OSError, handle: Handle, method: Method, fd: int, files: Files) -> SegstoreError:
     """Return segstore's error for a system error while bytes of a segment were sent."""
     if error.filename is not None:
-        cut = error.errno == errno.EFAULT  # from a mapping beyond the file's end
+        cut = error.errno == errno.EFAULT  # the mapping reaches beyond the file's end
         return shorter(handle) if cut else StorageError(error.errno, error.strerror, error.filename)
     if error.errno not in _OF_METHOD:
         return refusal(error)
@@ -69,7 +69,7 @@ def shorter(handle: Handle) -> StorageError:
 
 @contextmanager
 def without_sigpipe() -> Iterator[None]:
-    """Run a block without SIGPIPE in this thread: for a sink without a reader the error is raised instead."""
+    """Run a block without SIGPIPE in this thread, so that a sink without a reader raises an error instead."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     pending = signal.SIGPIPE in signal.sigpending()
     try:
@@ -84,7 +84,7 @@ def without_sigpipe() -> Iterator[None]:
 
 _FOUND, _SEGMENT = ffi.typeof("seg_found *"), ffi.typeof("seg_segment *")
 _NOT_HERE = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOPROTOOPT})
-"""Errors of making a sender on a system that lacks, or forbids, a call of its method."""
+"""Errors that making a sender raises if the system lacks, or forbids, a call of its method."""
 
 
 def transfer(
@@ -93,11 +93,11 @@ def transfer(
     """Send batches from the one that holds `offset` on, up to `max_bytes`, and at least one batch if there is
     any; return (bytes, next offset).
 
-    A full sink is waited for, so that it always gets whole batches. Raises InvalidArgumentError if the method
-    can't serve the sink; SinkError; StorageError of a segment's file. Raises OSError and CorruptRecordError;
-    nothing was sent then.
+    If the sink is full, the call waits, so that the sink always gets whole batches. Raises
+    InvalidArgumentError if the method can't serve the sink; SinkError; StorageError of a segment's file.
+    Raises OSError and CorruptRecordError; nothing was sent then.
     """
-    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # Python ignores it from its start
+    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # Python ignores SIGPIPE by default
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
     with without_sigpipe():
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
@@ -143,7 +143,7 @@ def _transfer(
 def _deliver_from_memory(
     fd: int, files: Files, handle: Handle, position: int, stop: int, method: Method
 ) -> None:
-    """Send converted batches by reads: some methods can't send from a file in memory."""
+    """Send converted batches by reads, because some methods can't send from a file in memory."""
     sender = METHODS[READ].make(files, unseen(fd))
     try:
         deliver(sender, fd, files, handle, position, stop, method)
@@ -155,8 +155,8 @@ def find(
     view: LogView, slot: int, limit: int, offset: int, most: int, files: Files, gaps: MayBeMissing, found: Any
 ) -> tuple[Handle, bool] | None:
     """Put the next batches of segment `slot`, below offset `limit`, into `found` (`seg_found *`). Return the
-    file that has them, and whether it is the segment's log (`brought_up.as_sent`); None if the segment has no
-    such batches. Raises OSError, CorruptRecordError.
+    file that has these batches, and whether that is the segment's log (`brought_up.as_sent`); None if the
+    segment has no such batches. Raises OSError, CorruptRecordError.
     """
     segment, end = view.segments[slot], view.end_of(slot)
     handle = segment.handle
@@ -164,7 +164,7 @@ def find(
     of = ffi.new(_SEGMENT, fields)
     if files.find_stretch(handle, found, of, -1, offset, most):
         return as_sent(segment, handle, found, most, files)
-    # There is a gap, a wrong index entry or damage: a slower search finds the batch or raises the error.
+    # There is a gap, a wrong index entry or damage. A slower search finds the batch or raises the error.
     first = first_batch(view, slot, end, offset, limit, gaps, handle)
     if first is None:
         return None
