@@ -32,7 +32,7 @@ programs pass all settings of DEFAULT_CONFIG.
 """
 
 Deserialize = Callable[[str, "list[tuple[str, bytes | None]]", "bytes | None"], Any]
-"""(topic, headers, bytes) to an object of the application."""
+"""A function that makes an object of the application from (topic, headers, bytes)."""
 
 
 def _deserializer(value: Any) -> Any:
