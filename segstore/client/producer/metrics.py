@@ -1,9 +1,9 @@
 """`ProducerMetrics`: the metrics of a producer, by Kafka's names.
 
-The sender only notes its appends, since readers of the log wait for the interpreter at that time; the sensors
-get the values at the next snapshot, or after MOST_NOTED appends.
+The sender only appends values to a list, because readers of the log wait for the GIL at that time. The next
+snapshot adds the values to the sensors, or the sender itself after MOST_NOTED appends.
 
-Threads: the sender notes; any thread may call `snapshot`, which may miss the newest append.
+Threads: the sender notes; any thread may call `snapshot`, which may lack the newest append.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ProducerMetrics:
         self._throttle = self._sensor()
         self.in_flight = 0
         self.noted: deque[_Sent] = deque()
-        """The noted appends; C adds its own (`_native/post.c`)."""
+        """The noted appends. The C code adds its appends, too (`_native/post.c`)."""
         self._taking_in = nesting()
 
     def _sensor(self) -> Sensor:

@@ -106,7 +106,7 @@ class Producer(Closing):
     def _made_transactional(self) -> Transactions | None:
         if self.config.transactional_id is None:
             return None
-        me = weakref.ref(self)  # the sender must not keep a dropped producer alive
+        me = weakref.ref(self)  # weak, because the sender must not keep a dropped producer alive
 
         def let(open_: bool) -> None:
             if (producer := me()) is not None:
@@ -115,10 +115,11 @@ class Producer(Closing):
         return Transactions(self._store, self.config, self._accumulator, let)
 
     def _gate(self, open_: bool) -> None:
-        """Open or close the short way of `send`; the long way (`Intake`) first checks whether records may be
-        sent.
+        """Let the C code of `send` accept records, or make it pass all records to `Intake`, which first
+        checks whether records may be sent.
         """
-        # C looks up a queue in these dicts; a record without an entry goes through `Intake`.
+        # The C code looks up a record's queue in these dicts; a record without an entry goes through
+        # `Intake`.
         plain = self._intake.plain and open_
         self._sending.sticky = self._routing.sticky if plain else {}
         self._sending.by_key = self._routing.by_key if plain else {}
@@ -252,8 +253,8 @@ class Producer(Closing):
         self._ending.close(timeout)
 
     def __del__(self, kind: type[ClientClosedError] = ClientClosedError) -> None:
-        # The producer was not closed: its records are still written, and then the sender's thread ends. At
-        # the end of the interpreter the names of this module may be gone, so the error's class is a default
+        # If the producer was not closed, its records are still written, and then the sender's thread stops.
+        # While the interpreter exits, this module's names may be deleted, so the error's class is a default
         # argument.
         if getattr(self, "_ending", None) is not None:
             self._accumulator.leave(kind("the producer is gone"))

@@ -102,9 +102,10 @@ Serialize = Callable[[str, Any, Any], "bytes | None"]
 
 
 def serializer(what: str, given: Any) -> Serialize:
-    """Return a serialize function for a callable f(data), an object with serialize(topic, headers, data), or
-    None. Its result must be bytes, bytearray, memoryview or None; a mutable result is copied. Raises
-    SerializationError, also for exceptions of the serializer.
+    """Return a function that calls `given`: a callable f(data), or an object with serialize(topic, headers,
+    data); if it is None, data is returned unchanged. The result must be bytes, bytearray, memoryview or None;
+    a mutable result is copied. The returned function raises SerializationError for any other result, and for
+    exceptions of `given`.
     """
     call: Callable[[str, Any, Any], Any] | None = None
     if given is not None:
@@ -150,8 +151,8 @@ log = Logger("segstore")
 
 
 class ProducerInterceptors:
-    """The interceptors of a producer. An interceptor's exception is logged, and the record stays as it was
-    (Kafka: ProducerInterceptors).
+    """The interceptors of a producer. If an interceptor raises an exception, it is logged, and the record is
+    not changed by this interceptor (Kafka: ProducerInterceptors).
     """
 
     def __init__(self, hooks: Sequence[Any]) -> None:
