@@ -1,4 +1,4 @@
-"""The group of all commands, and the end of a command with an error. Threads: one.
+"""The group of all commands; it turns errors into messages and exit statuses. Threads: one.
 
 Every error of the engine is one line on standard error and exit status 1; wrong usage is status 2, Ctrl-C
 130. If the reader of a pipe has closed it (`| head`), the command ends silently with 141, the status of a
@@ -187,9 +187,9 @@ COMMANDS = {
         "and flights of an archive; check the store.",
     ),
 }
-"""By command, in order of use: its module, and the first paragraph of its help. The module is imported when
-the command is called: the list of commands does not import the engine, and a command imports no packages
-that only other commands need (plots, Spark).
+"""By command, in order of use: its module, and the first paragraph of its help. The module is imported only
+when the command is called, so that the list of commands does not import the engine, and a command does not
+import packages that only other commands need (plots, Spark).
 """
 
 
@@ -205,15 +205,15 @@ class ListedCommand(click.Command):
 
     def itself(self) -> click.Command:
         """Import the command."""
-        name = "import_" if self.name == "import" else str(self.name).replace("-", "_")  # a Python name
+        name = "import_" if self.name == "import" else str(self.name).replace("-", "_")  # the function's name
         with imports():
             command: click.Command = getattr(import_module(self._module), name)
         return dressed(command)
 
 
 class Commands(PlaceFirst):
-    """The group of all commands. A command's return value is the exit status. An exception, also one of wrong
-    usage, is printed as a line on standard error and becomes an exit status.
+    """The group of all commands. A command's return value is the exit status. An exception, also for wrong
+    usage, is printed as one line on standard error and becomes an exit status.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -254,13 +254,15 @@ class Commands(PlaceFirst):
 
 
 def _refuse(error: click.ClickException) -> NoReturn:
-    """Print a wrong usage, and end the command."""
+    """Print an error of wrong usage, and exit with its status."""
     click.echo(wrong_usage(error), err=True)
     raise click.exceptions.Exit(error.exit_code) from None
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's message as one line: of an OSError the file and the reason, without the number."""
+    """Return an error's message as one line. For an OSError, the line has the file and the reason, without
+    the errno.
+    """
     text = str(error)
     if isinstance(error, OSError) and error.errno and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
@@ -268,7 +270,7 @@ def one_line(error: Exception) -> str:
 
 
 def _drop_output() -> None:
-    # Otherwise the interpreter would write the remaining buffer at its end, and print another error.
+    # Otherwise the interpreter would write the buffered output when it exits, and print another error.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

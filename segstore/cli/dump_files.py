@@ -35,9 +35,9 @@ ABSENT: tuple[Any, ...] = (-1, "", None, [])
 class DumpRow:
     """A row of the output: an entry of a file, such as a batch or an index entry.
 
-    `cells` has values by name; values whose names contain "timestamp" are in ms. `damage` describes a damage
-    of this entry, or the damage for which the row stands. `brief` has fewer cells, for a table that fits a
-    terminal.
+    `cells` has values by name; values whose names contain "timestamp" are in ms. `damage` describes the
+    damage of this entry; a row may also stand for damaged bytes that are no entry. `brief` has fewer cells
+    than `cells`, for a table that fits a terminal.
     """
 
     kind: str
@@ -161,8 +161,8 @@ class _Entry(NamedTuple):
 
 
 def _entries(files: Files, path: str, kind: type[SparseIndex], log_size: int) -> Iterator[_Entry]:
-    """Yield the entries before the preallocated zeros. An entry is valid if it and all entries
-    before it are.
+    """Yield the entries before the preallocated zeros. An entry counts as valid only if all entries before it
+    are valid, too.
     """
     data = files.read_file(path, LIMIT)
     valid = kind.valid_entries(data, MOST, log_size) if data else 0
@@ -172,12 +172,14 @@ def _entries(files: Files, path: str, kind: type[SparseIndex], log_size: int) ->
 
 
 def _used(data: bytes, kind: type[SparseIndex]) -> int:
-    """Return the number of bytes of whole entries before the zeros at the end."""
+    """Return the length of the data before the zeros at the end, rounded up to whole entries."""
     return -(-len(data.rstrip(b"\0")) // kind.ENTRY.size) * kind.ENTRY.size
 
 
 def _behind(files: Files, path: str, kind: type[SparseIndex]) -> Iterator[DumpRow]:
-    """Yield rows for the bytes after the entries: preallocated zeros, or a part of an entry."""
+    """Yield a row for the bytes after the entries, if there are any: preallocated zeros, or a part of an
+    entry.
+    """
     data = files.read_file(path, LIMIT)
     used = _used(data, kind)
     if used > len(data):

@@ -51,10 +51,10 @@ class AdminConfig(StoreClientSettings):
 class AdminClient(ShareGroupAdmin, Closing):
     """An admin client for the topics, settings, groups and records of a store that is open in this process.
 
-    Names and results are kafka-python's: dicts with the fields of Kafka's answers. If a call is for several
-    topics, each topic succeeds or fails alone; then the first error is raised, or with `raise_errors=False`
-    all errors are in the result, as `error_code` and `error_message`. `timeout_ms` has no effect: a change is
-    durable when a call returns.
+    Names and results are kafka-python's: dicts with the fields of Kafka's answers. In a call for several
+    topics each topic succeeds or fails alone. After the last topic the first error is raised; with
+    `raise_errors=False` no error is raised, and the result has all errors as `error_code` and
+    `error_message`. `timeout_ms` has no effect: a change is durable when a call returns.
     """
 
     def __init__(self, store: Store, **settings: Any) -> None:
@@ -224,8 +224,8 @@ class AdminClient(ShareGroupAdmin, Closing):
         self, config_resources: Iterable[ConfigResource], validate_only: bool = False
     ) -> dict[str, dict[str, None]]:
         """Change some settings of topics and of groups (Kafka: incrementalAlterConfigs); None restores a
-        setting's default. Raises the errors of `Store.alter_topic`; InvalidArgumentError for the settings of
-        a store, which are set when it is opened.
+        setting's default. Raises the errors of `Store.alter_topic`; InvalidArgumentError for a resource of
+        type BROKER, because a store's settings are fixed when it is opened.
         """
         done: dict[str, dict[str, None]] = {}
         for resource in map(_resource, config_resources):
@@ -297,7 +297,7 @@ class AdminClient(ShareGroupAdmin, Closing):
     def list_consumer_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of a group, of all partitions or of these (kafka-python 2)."""
+        """Return the committed offsets of a group for `partitions`, by default for all (kafka-python 2)."""
         committed = self._groups.committed(group_id)
         if partitions is None:
             return committed
@@ -347,7 +347,7 @@ def _check_one_replica(more: Mapping[str, Any]) -> None:
 
 
 def _resource(given: Any) -> ConfigResource:
-    """Return a ConfigResource, ours or kafka-python's, as ours."""
+    """Return a ConfigResource, given as ours or as kafka-python's, as ours."""
     try:
         return ConfigResource(given.resource_type, given.name, given.configs)
     except AttributeError:
@@ -373,8 +373,8 @@ def _entry(entry: config_entries.ConfigEntry) -> dict[str, Any]:
 def _each(
     asked: Iterable[tuple[str, T]], change: Callable[[str, T], Mapping[str, Any] | None], raise_errors: bool
 ) -> list[dict[str, Any]]:
-    """Return the result of `change` for each topic, in order. With `raise_errors` the first error is raised
-    after the last topic.
+    """Call `change` for each topic, in order, and return the results. With `raise_errors` raise the first
+    error after the last topic.
     """
     results, failed = [], []
     for name, wanted in asked:

@@ -125,7 +125,9 @@ class ConsumerGroupMembership(GroupMembership):
             try:
                 self._coordinator.consumer_heartbeat(self._group, leaving)
             except _GONE:
-                """The group has removed the member, or will do so, or has ended all memberships."""
+                """The group has removed the member, or will do so because of the pulse, or the store is
+                closed.
+                """
         self.pulse, self._asked, self.generation, self.is_settled = None, False, -1, False
 
 

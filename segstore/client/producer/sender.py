@@ -39,7 +39,7 @@ REQUEST_TIMEOUT_MS = 30_000
 
 
 class Sender(Background):
-    """The sender's thread. It runs until the accumulator refuses new records and has none."""
+    """The sender's thread runs until the accumulator refuses new records and has no waiting records."""
 
     def __init__(
         self,

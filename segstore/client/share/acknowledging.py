@@ -64,9 +64,9 @@ class Acknowledging(ShareParts):
             self._acks.note(topic, number, at, type)
 
     def commit_sync(self, timeout_ms: float | None = None) -> dict[TopicPartition, SegstoreError | None]:
-        """Send all noted acknowledgements, in implicit mode of all records of the last poll. Return None for
-        each partition once they are in the log, or the error after which none of them counts:
-        InvalidRecordStateError if a lock has expired, StorageError, and others.
+        """Send all noted acknowledgements, in implicit mode of all records of the last poll. Return for each
+        partition None if its acknowledgements are in the log, or the error because of which none of them
+        counts: InvalidRecordStateError if a lock has expired, StorageError, and others.
 
         Raises InvalidTypeError, ClientClosedError, StoreClosedError.
         """
@@ -94,9 +94,9 @@ class Acknowledging(ShareParts):
 
     def set_acknowledgement_commit_callback(self, callback: OnAcknowledged | None) -> None:
         """Set a function that is called as callback({partition: offsets}, error) for each partition after its
-        acknowledgements were sent, within `poll`, `commit_sync` and `close`; `error` is None if they count.
-        An exception of the callback goes to the application. The callback may call only `wakeup`. None
-        removes the callback.
+        acknowledgements were sent, within `poll`, `commit_sync` and `close`; `error` is None if the
+        acknowledgements were accepted. If the callback raises an exception, that method raises it. The
+        callback may call only `wakeup`. None removes the callback.
         """
         guard = self._guard
         with guard:

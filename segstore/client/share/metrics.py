@@ -36,7 +36,7 @@ class ShareConsumerMetrics:
     # --- events ----------------------------------------------------------------------------------
 
     def polled(self) -> None:
-        """Record the begin of a poll."""
+        """Record that a poll begins."""
         if self._is_on:
             now = monotonic_ms()
             if not math.isnan(self._polled):
@@ -47,7 +47,7 @@ class ShareConsumerMetrics:
             self._polled = now
 
     def left(self) -> None:
-        """Record the end of a poll."""
+        """Record that a poll returns."""
         if self._is_on:
             self._left = time.monotonic() * 1000
 
