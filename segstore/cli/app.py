@@ -31,7 +31,7 @@ COMMANDS = {
     ),
     "create": (
         "segstore.cli.topics",
-        "Create TOPIC, and the store where there is none yet.",
+        "Create TOPIC, and the store if there is none yet.",
     ),
     "alter": (
         "segstore.cli.topics",
@@ -94,7 +94,7 @@ COMMANDS = {
     ),
     "promote": (
         "segstore.cli.follow",
-        "Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it ends.",
+        "Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it stops.",
     ),
     "demote": (
         "segstore.cli.demote",

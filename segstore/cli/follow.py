@@ -136,7 +136,7 @@ def _shown(lag: Lag, error: Exception | None) -> str:
 @client_option(_CLIENT)
 @no_bootstrap
 def promote(directory: str, old: str, reason: str, yes: bool, config: dict[str, str]) -> int:
-    """Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it ends."""
+    """Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it stops."""
     from segstore.files import Files
     from segstore.standby.promotion import ask_to_let_go, standby_role
 

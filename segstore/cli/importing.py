@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def imports() -> Iterator[None]:
-    """Stop the garbage collector in a block of imports, and exempt the imported objects until the command
-    ends. Its repeated scans would find no garbage, and take a sixth of the time until a command begins.
+    """Stop the garbage collector during a block of imports, and exempt the imported objects from its scans
+    until the command returns. The scans would find no garbage, and take a sixth of a command's start-up time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -24,8 +24,8 @@ def imports() -> Iterator[None]:
 
 @contextmanager
 def thawing() -> Iterator[None]:
-    """Undo the freeze of `imports` at the end of a command, however it ends, for a program that called the
-    command. Nothing is undone if the program had frozen objects before.
+    """Undo the `gc.freeze` of `imports` when a command returns or raises, because a program may have called
+    the command. If that program had frozen objects before, nothing is undone.
     """
     theirs = gc.get_freeze_count()
     try:

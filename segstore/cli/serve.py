@@ -134,10 +134,10 @@ def serve(
 ) -> None:
     """Serve the store to Kafka's clients, as a cluster of one broker, until Ctrl-C.
 
-    The store is made where there is none yet. At Ctrl-C or SIGTERM the requests that have come are answered,
-    and the store is closed, which the log on standard error says; a second Ctrl-C does not wait for answers.
-    The exit status is 0 after SIGTERM. At SIGHUP certificates, users, the allow list and super users are read
-    again, from the files that --config and other options name; connections go on.
+    The store is created if there is none yet. At Ctrl-C or SIGTERM the requests that were received are
+    answered, and the store is closed, which is logged on standard error; a second Ctrl-C does not wait for
+    the answers. The exit status is 0 after SIGTERM. At SIGHUP certificates, users, the allow list and super
+    users are read again, from the files that --config and other options name; connections stay open.
     """
     from segstore.cli.server_plan import ServerOptions
 
@@ -157,7 +157,7 @@ def serve(
 
 
 def _serve(asked: ServerOptions, old_primary_config: Any, shared: bool, came: SimpleQueue[int]) -> None:
-    """Serve until a signal ends it, and reload for each entry of `came`."""
+    """Serve until a signal stops the server, and reload settings for the entries of `came`."""
     from segstore.cli.places.properties import client_settings
     from segstore.cli.reloading import Reloading
     from segstore.cli.server_plan import plan
@@ -196,7 +196,7 @@ def _serve(asked: ServerOptions, old_primary_config: Any, shared: bool, came: Si
 
 @contextmanager
 def _opened(path: str, config: Mapping[str, object], shared: bool) -> Iterator[segstore.Store]:
-    """Open the store for a block. Raises SegstoreError if the store is shared and another process is its
+    """Open the store during a block. Raises SegstoreError if the store is shared and another process is its
     host.
     """
     with segstore.open(path, config=config, shared=shared) as store:
@@ -210,8 +210,8 @@ def _opened(path: str, config: Mapping[str, object], shared: bool) -> Iterator[s
 
 @contextmanager
 def _none_made_in_vain(path: str) -> Iterator[bool]:
-    """Yield whether the directory is missing or empty. If the block ends with an error, such as a port in
-    use, remove the store that the block has created.
+    """Yield whether the directory is missing or empty. If it was missing, and the block raises a
+    SegstoreError (such as for a port in use) while the new store is still unused, remove the store.
     """
     from segstore.files import Files
     from segstore.storage.meta.directory_safety import remove_unused
@@ -226,9 +226,9 @@ def _none_made_in_vain(path: str) -> Iterator[bool]:
 
 
 def _wait_for_signal(came: SimpleQueue[int], reload: Callable[[], None]) -> NoReturn:
-    """Wait until the handler of a signal raises; reload after each SIGHUP."""
-    # With a time-out: the system may deliver a signal to another thread; CPython runs its handler in this
-    # thread, but does not wake it.
+    """Wait until a signal's handler raises an exception; reload after each SIGHUP."""
+    # With a time-out, because the system may deliver a signal to another thread: CPython runs the handler in
+    # this thread, but does not wake it.
     while True:
         with suppress(Empty):
             take(came, 1)
