@@ -171,7 +171,7 @@ def _serve(asked: ServerOptions, old_primary_config: Any, shared: bool, came: Si
     )
     with (
         stopped_by_signals(),
-        _none_made_in_vain(made.path) as is_new,
+        _unused_store_removed(made.path) as is_new,
         Lifetime(made.path) as life,
         _opened(made.path, made.of_store, shared) as store,
     ):
@@ -189,7 +189,7 @@ def _serve(asked: ServerOptions, old_primary_config: Any, shared: bool, came: Si
             life.started(_secured(server))
             if is_new:
                 log.info("%s is a new store: there was none", made.path)
-            click.echo(_told(server, made.path))
+            click.echo(_listening_text(server, made.path))
             print_http_address(server.http)
             _wait_for_signal(came, Reloading(server, asked, made).reload)
 
@@ -209,7 +209,7 @@ def _opened(path: str, config: Mapping[str, object], shared: bool) -> Iterator[s
 
 
 @contextmanager
-def _none_made_in_vain(path: str) -> Iterator[bool]:
+def _unused_store_removed(path: str) -> Iterator[bool]:
     """Yield whether the directory is missing or empty. If it was missing, and the block raises a
     SegstoreError (such as for a port in use) while the new store is still unused, remove the store.
     """
@@ -247,7 +247,7 @@ def _with_advice(error: ListenError, http: str | None) -> ListenError:
     return ListenError(error.errno, f"{error.strerror}: {advice}", error.filename) if advice else error
 
 
-def _told(server: segstore.Server, path: str) -> str:
+def _listening_text(server: segstore.Server, path: str) -> str:
     from segstore.server.network.server import address_text
     from segstore.server.node import Endpoint
 

@@ -106,7 +106,7 @@ class SqlSession:
             self._pool.submit(_carry_out, done, call, arguments)
             return done.result()
         except (duckdb.Error, pyarrow.ArrowException, OSError) as error:
-            raise self._told(error) from error
+            raise self._statement_error(error) from error
         finally:
             self._stop(done)
 
@@ -117,7 +117,7 @@ class SqlSession:
                 self._con.interrupt()
                 wait([running], _STEP)
 
-    def _told(self, error: Exception) -> Exception:
+    def _statement_error(self, error: Exception) -> Exception:
         """Return the error of a statement with a message in one line, for DuckDB's `error`."""
         message = _OURS.sub("", str(error)).replace(WAY_OUT, "--on-bad null or --on-bad column passes it by")
         found = _LINE.search(message)

@@ -186,23 +186,23 @@ class Outage:
         self.longest, self.trouble = longest, ""
         self._client = client
         self._since: float | None = None
-        self._told = (-math.inf, "")
+        self._printed = (-math.inf, "")
 
     def look(self) -> None:
         """Print the client's latest connection error if it is new, or was printed _REMINDS seconds ago."""
         if not (trouble := self._client.calm()):
             return
-        now, (at, before) = time.monotonic(), self._told
+        now, (at, before) = time.monotonic(), self._printed
         self._since = now if self._since is None else self._since
         self.trouble = trouble
         if trouble != before or now - at >= _REMINDS:
-            self._told = (now, trouble)
+            self._printed = (now, trouble)
             click.echo(f"segstore: {self._client.bootstrap}: {trouble}; trying again", err=True)
 
     def end(self) -> None:
         """Note that the cluster has answered, so that the outage is over."""
         self._client.calm()
-        self._since, self.trouble, self._told = None, "", (-math.inf, "")
+        self._since, self.trouble, self._printed = None, "", (-math.inf, "")
 
     def is_too_long(self) -> bool:
         return self._since is not None and time.monotonic() - self._since > self.longest

@@ -35,7 +35,7 @@ EMPTY = "no store is in this directory: is the path right? `segstore create` mak
 
 
 def check_there(path: str) -> None:
-    """Raise StorageError if a path is no directory, or contains no files of a store or a broker."""
+    """Raise StorageError if a path is not a directory, or has no files of a store or a broker in it."""
     if not os.path.isdir(path):
         raise StorageError(errno.ENOENT, NO_STORE, path)
     from segstore.files import Files

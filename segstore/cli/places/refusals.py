@@ -36,7 +36,7 @@ class Refusals(logging.Handler):
         self.logger.addHandler(self)
         self._tell = tell
         self._since: float | None = None
-        self._told: str | None = None
+        self._reported: str | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Handle a line of librdkafka's log."""
@@ -45,13 +45,13 @@ class Refusals(logging.Handler):
             return
         now = time.monotonic()
         self._since = now if self._since is None else self._since
-        if now - self._since >= LASTS and line != self._told:
-            self._told = line
+        if now - self._since >= LASTS and line != self._reported:
+            self._reported = line
             self._tell(line)
 
     def acknowledged(self) -> None:
         """Note that a record was acknowledged, so that earlier errors are over."""
-        self._since = self._told = None
+        self._since = self._reported = None
 
 
 def _line(message: str) -> str:
