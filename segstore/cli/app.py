@@ -68,7 +68,7 @@ COMMANDS = {
     "quotas": (
         "segstore.cli.maintenance",
         "Show byte rates of clients, or change one's: producer_byte_rate and consumer_byte_rate, "
-        "bytes a second.",
+        "in bytes a second.",
     ),
     "serve": (
         "segstore.cli.serve",
@@ -119,7 +119,7 @@ COMMANDS = {
     "replicas": (
         "segstore.cli.replicas",
         "Show leaders, in-sync and eligible replicas of a replicated store. With a TOPIC, show each replica's"
-        " directory, too. Of a primary, or a standby, show its mode, and how far the standby lies behind.",
+        " directory, too. For the directory of a primary or a standby, show its mode, and the standby's lag.",
     ),
     "elect": (
         "segstore.cli.replicas",
@@ -194,7 +194,7 @@ import packages that only other commands need (plots, Spark).
 
 
 class ListedCommand(click.Command):
-    """A command's entry in the list of commands; a call imports the real command and calls that."""
+    """A command's entry in the list of commands, which imports the real command when it is called."""
 
     def __init__(self, name: str) -> None:
         self._module, text = COMMANDS[name]

@@ -148,7 +148,7 @@ def cat(file: str, at: int | None, topic: str, path: str) -> None:
 def restore(target: str, below: str, at: int | None, topic: str, path: str) -> None:
     """Write a directory, as it is or was, as plain files into TARGET, which must be empty or missing.
 
-    A query goes on from there if the restored directory is given as its checkpointLocation.
+    A query continues from that state if the restored directory is given as its checkpointLocation.
     """
     from segstore import filetree
 

@@ -54,7 +54,7 @@ class Problem(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """A setting without effect; `reason` says how segstore behaves instead."""
+    """A setting without effect; `reason` says why, or what segstore does instead."""
 
     line: int
     name: str

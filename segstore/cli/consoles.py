@@ -1,5 +1,5 @@
-"""The commands' subclasses of rich's console and text, in a module of their own: only commands that print
-with rich import rich. On disk: nothing. Threads: one.
+"""Subclasses of rich's console and text for the commands. They have a module of their own, so that only
+commands that print with rich import rich. On disk: nothing. Threads: one.
 """
 
 from __future__ import annotations

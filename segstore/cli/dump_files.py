@@ -1,5 +1,5 @@
-"""Prints the rows of `dump`, as tables for people or one JSON object a line for programs; and makes the rows
-of index files, producer snapshots and checkpoints.
+"""Prints the rows of `dump`, as tables for people, or for programs as lines with a JSON object each; and
+makes the rows of index files, producer snapshots and checkpoints.
 
 On disk: only reads. Threads: one.
 """
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PAGE = 1000
-"""Rows of one table: a file may have millions of rows, and column widths are computed for each table."""
+"""Rows of one table. A file may have millions of rows, so its rows are printed as several tables."""
 
 ABSENT: tuple[Any, ...] = (-1, "", None, [])
-"""Values for "none": a column with only these is omitted from a table."""
+"""Values that mean "none". A column that has only such values is omitted from a table."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,9 @@ def base_offset_of(path: str) -> int:
 
 
 def dump_offset_index(files: Files, path: str) -> Iterator[DumpRow]:
-    """Yield the entries of an offset index: the last offset of a batch, and the position of that batch."""
+    """Yield the entries of an offset index, each with the last offset of a batch, and the position of that
+    batch.
+    """
     base = base_offset_of(path)
     for entry in _entries(files, path, OffsetIndex, _log_size(files, path)):
         relative, position = entry.fields
@@ -139,7 +141,9 @@ def dump_offset_index(files: Files, path: str) -> Iterator[DumpRow]:
 
 
 def dump_time_index(files: Files, path: str) -> Iterator[DumpRow]:
-    """Yield the entries of a time index: the largest timestamp so far, and the last offset of its batch."""
+    """Yield the entries of a time index, each with the largest timestamp so far, and the last offset of the
+    batch that has it.
+    """
     base = base_offset_of(path)
     for entry in _entries(files, path, TimeIndex, MOST):
         stamp, relative = entry.fields

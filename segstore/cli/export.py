@@ -218,7 +218,7 @@ def export(
     """Write the records of TOPIC to FILE, or to standard output (-), one partition after the other.
 
     Columns: topic, partition, offset, timestamp (UTC, ms), timestamp_type, key, value, headers. `segstore
-    import` can read the file. Records that are appended meanwhile are left out.
+    import` can read the file. Records that are appended during the export are left out.
     """
     from segstore.cli.places.of_store import open_reading
 

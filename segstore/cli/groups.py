@@ -279,7 +279,7 @@ _topic_option: Callable[[Any], Any] = click.option(
     help="Take all partitions of this topic, or the ones named; may be repeated.",
 )
 _GOALS = ("to_earliest", "to_latest", "to_current", "to_offset", "shift_by", "to_datetime", "by_duration")
-"""The names of the options, which are names of methods of `Reset`."""
+"""The names of the options, which are also the names of methods of `Reset`."""
 
 
 @click.command()

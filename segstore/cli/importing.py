@@ -1,4 +1,6 @@
-"""The garbage collector during the imports of a command. Threads: the main thread."""
+"""Stops the garbage collector during the imports of a command, which makes commands start faster. Threads:
+the main thread.
+"""
 
 from __future__ import annotations
 

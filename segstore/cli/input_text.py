@@ -1,4 +1,4 @@
-"""Text input of `produce` as columns of records: lines, CSV and NDJSON. Threads: one."""
+"""Reads text input of `produce` (lines, CSV, NDJSON) as columns of records. Threads: one."""
 
 from __future__ import annotations
 

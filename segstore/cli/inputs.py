@@ -1,4 +1,5 @@
-"""The input of `produce` as columns, some thousand rows at a time: lines, NDJSON, CSV, Parquet and Arrow IPC.
+"""Reads the input of `produce` (lines, NDJSON, CSV, Parquet, Arrow IPC) as columns, some thousand rows at a
+time.
 
 On disk: only reads the input that the user names. Threads: one.
 """

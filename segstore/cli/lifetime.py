@@ -1,4 +1,4 @@
-"""`Lifetime`: the log lines for start and stop of a service (`serve`, `follow`, `mirror`, `archive`).
+"""`Lifetime`: writes the log lines for start and stop of a service (`serve`, `follow`, `mirror`, `archive`).
 
 Nothing on disk. Threads: one.
 """
@@ -32,9 +32,7 @@ class Lifetime:
         self._began = time.monotonic()
         self._reason: BaseException | None = None
         self.is_closed: Callable[[], bool] = lambda: False
-        """Returns whether the store is closed, which it may be even if a second signal has interrupted the
-        block.
-        """
+        """Returns whether the store is closed. It is called if a second signal has interrupted the block."""
 
     def started(self, what: str) -> None:
         """Log that the service runs; `what` is a sentence whose subject (the store's path) is left out."""

@@ -47,7 +47,9 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0
 }
 """Escapes for characters that could end a line, or control a terminal. Clients could put them into names."""
 _CUT: Final[set[int]] = set()
-"""Descriptors whose last line was cut by a full disk: the next line must begin with a line end."""
+"""Descriptors to which the last line was written only in part, because of a full disk. Before the next line a
+line end must be written.
+"""
 _CONTROLS_OF_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
 """Escapes for control characters and line separators that `json` does not escape."""
 
@@ -153,7 +155,7 @@ class LineHandler(logging.Handler):
         self._thread.start()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Queue the record's line, without the lock of `logging.Handler`."""
+        """Queue the record's line, without taking the lock of `logging.Handler`."""
         self.emit(record)
         return True
 

@@ -341,7 +341,8 @@ def quotas(
     path: str,
     as_json: bool,
 ) -> None:
-    """Show byte rates of clients, or change one's: producer_byte_rate and consumer_byte_rate, bytes a second.
+    """Show byte rates of clients, or change one's: producer_byte_rate and consumer_byte_rate, in bytes a
+    second.
 
     `segstore quotas app -c producer_byte_rate=1048576` limits all producers with client_id "app" together to
     1 MiB of stored batches a second.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from segstore.storage.shared.shared_file import SharedFile
 
 _STATES = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "zombie"}
-"""By the letter of the state in /proc/PID/stat. A process with any other letter counts as running."""
+"""The names of states, by the letter in /proc/PID/stat. A process with any other letter counts as running."""
 
 
 @click.command()

@@ -18,7 +18,7 @@ STORE, BOOTSTRAP = "SEGSTORE_PATH", "SEGSTORE_BOOTSTRAP"
 
 
 def confirmed(question: str) -> bool:
-    """Ask the user on the terminal; return whether the answer is yes. Raises UsageError without a
+    """Ask the user on the terminal; return whether the answer is yes. Raises UsageError if there is no
     terminal.
     """
     if not sys.stdin.isatty():

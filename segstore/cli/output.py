@@ -107,7 +107,7 @@ def size_text(count: float) -> str:
 
 
 def time_text(timestamp: int) -> str:
-    """Return ms since the epoch as ISO 8601 in UTC; a number that is no date is returned as text."""
+    """Return ms since the epoch as ISO 8601 in UTC. For a negative or too large number return its digits."""
     try:
         moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=timestamp)
     except OverflowError:
@@ -152,7 +152,7 @@ def progress_bar(total: int | None, what: str, of: str = "bytes") -> Progress:
     """Return a progress bar on standard error, of bytes or of another unit. It is a context manager with one
     task.
 
-    The bar is shown on a terminal only, and not if the user types the input.
+    The bar is shown only on a terminal, and not while the user types the input there.
     """
     from rich.progress import (
         BarColumn,

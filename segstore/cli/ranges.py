@@ -1,6 +1,6 @@
 """Options for a range of a topic's records: --partition, --start, --end, --from-time, --to-time.
 
-They have the names of `Store.scan`'s arguments. Nothing on disk. Threads: one.
+The options have the names of `Store.scan`'s arguments. Nothing on disk. Threads: one.
 """
 
 from __future__ import annotations

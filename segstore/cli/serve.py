@@ -261,7 +261,7 @@ def _listening_text(server: segstore.Server, path: str) -> str:
 
 
 def _secured(server: segstore.Server) -> str:
-    """Return the server's addresses with the protection of each, and the rights of clients."""
+    """Return a text with the server's addresses, the protection of each, and the rights of clients."""
     from segstore.server.network.server import address_text
     from segstore.server.security.summary import protection, rights
 

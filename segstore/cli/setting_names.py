@@ -1,4 +1,4 @@
-"""The names of a server's settings in messages of the command line: with dots, and with the command-line
+"""Converts the names of a server's settings in messages: with dots, as in Kafka, and with the command-line
 option. Nothing on disk. Threads: any; no state.
 """
 

@@ -42,7 +42,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def csv(result: Result, stream: BinaryIO) -> None:
-    """Write a line of names, and a line for each row. Null is an empty cell, an empty text is quoted."""
+    """Write a line of names, and a line for each row. Null is an empty cell; an empty text is two quotes."""
     header = [pa.array([name], TEXT) for name in result.names]
     stream.write(_data(_csv_lines(header)))
     for batch in result.batches:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 class ScanProgress:
-    """A progress bar of all scans of a store, shown once there are rows to read. It is a context manager."""
+    """A progress bar of all scans of a store, shown once there are rows to read. It is a context manager,
+    which counts the scans within its block.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store, self._scan = store, store.scan

@@ -1,4 +1,4 @@
-"""Columns of a query's result as text, and as JSON.
+"""Converts columns of a query's result to text, and to JSON.
 
 Bytes are text if they are UTF-8. Nothing on disk; functions without state. It imports pyarrow, and is
 imported only when a query's result is printed.

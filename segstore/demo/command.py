@@ -1,6 +1,6 @@
-"""`segstore demo`: all flights of 2013 go into a log; the writer is killed midway, and the store is verified.
-Then producers and a consumer group run live; a disk is taken away from a replicated store; librdkafka uses a
-store over the network; then a Spark streaming query runs through another kill.
+"""`segstore demo`: all flights of 2013 are appended to a log; the writer is killed midway, and the store is
+verified. Then producers and a consumer group run live, a disk is taken away from a replicated store,
+librdkafka uses a store over the network, and a Spark streaming query survives another kill.
 
 On disk: a store in a temporary directory, or in the directory of --keep. Threads: one, and child processes;
 the live part has threads of its own.

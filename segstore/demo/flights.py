@@ -62,7 +62,9 @@ class Flights:
 
     @cached_property
     def parts(self) -> list[Flights]:
-        """Return the flights of each partition, in order: the record at offset i is row i."""
+        """Return the flights of each partition in the order of its log, in which the record at offset i is
+        row i.
+        """
         return [self._take(rows) for rows in self.rows]
 
     def _take(self, rows: NDArray[np.int64]) -> Flights:

@@ -118,7 +118,7 @@ _WIDTHS = {"partition": 9, "owner": 17, "committed": 9, "end": 6, "lag": 6, "per
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """A row of the table: a partition, its reader, its offsets, and the records read a second."""
+    """A row of the table: a partition, its reader, its offsets, and the number of records read per second."""
 
     partition: int
     owner: str
@@ -134,8 +134,9 @@ class LedgerRow:
 
 @dataclass(frozen=True)
 class Status:
-    """The state of the live part at one moment: the time `now` in 2013 (ms), `elapsed` of `seconds`, the
-    records `sent` and `read` (`again`: read a second time), the group's `state`, and the last `events`.
+    """The state of the live part at one moment: the replay's time `now` in 2013 (ms), the `elapsed` part of
+    all `seconds`, the numbers of records `sent` and `read` (of these, `again` were read a second time), the
+    group's `state`, and the latest `events`.
     """
 
     now: int

@@ -1,4 +1,4 @@
-"""`Reader`: a member of the demo's consumer group; and the group's settings and description.
+"""`Reader`: a member of the demo's consumer group. `GroupView`: the group's settings and its state.
 
 On disk: the group's committed offsets, through the engine. Threads: a `Reader` is a thread with a consumer of
 its own.

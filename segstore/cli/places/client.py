@@ -77,8 +77,8 @@ class ClusterClients:
     # --- answers --------------------------------------------------------------------------
 
     def metadata(self) -> Any:
-        """Return the cluster's metadata. Raises ClusterError with the reason if the cluster can't
-        be reached.
+        """Return the cluster's metadata. Raises ClusterError, whose message has the reason, if the cluster
+        can't be reached.
         """
         end = time.monotonic() + LONGEST
         while True:

@@ -116,7 +116,7 @@ class Appends(Protocol):
 
 
 class Batch(Protocol):
-    """Some records of a partition: a part of the interface of `Records`."""
+    """Some records of a partition. The protocol has a part of the methods of `Records`."""
 
     @property
     def values(self) -> Sequence[bytes | None]: ...
@@ -129,7 +129,7 @@ class Batch(Protocol):
 
 
 class PlaceReading(Protocol):
-    """The reads of a topic's partitions, each from the offset of its `seek`. It is a context manager."""
+    """Reads a topic's partitions, each from the offset that `seek` has set. It is a context manager."""
 
     @property
     def logs(self) -> Mapping[int, OffsetsLog]:
@@ -164,7 +164,7 @@ class Queue(Protocol):
 
 
 class PlaceGroups(Protocol):
-    """The consumer groups of a place: a part of the interface of
+    """The consumer groups of a place. The protocol has a part of the methods of
     `segstore.coordinator.group.admin.Groups`.
     """
 

@@ -28,8 +28,8 @@ ACKS = {"accept": 1, "release": 2, "reject": 3}
 
 
 class QueueTerms(NamedTuple):
-    """The options of a share group's consumer. `ack`: a key of ACKS; `is_strict`: a poll acquires no more
-    records than it returns.
+    """The options of a share group's consumer. `ack` is a key of ACKS. If `is_strict`, a poll acquires no
+    more records than it returns.
     """
 
     topic: str

@@ -126,8 +126,8 @@ class AdminClient(ShareGroupAdmin, Closing):
         raise_errors: bool = True,
         wait_for_metadata: bool = False,
     ) -> dict[str, Any]:
-        """Create topics: a list of names or of NewTopic, or a dict of options by name. The topics can be used
-        when this returns. Raises the errors of `Store.create_topic`.
+        """Create topics. `new_topics` is a list of names or of NewTopic, or a dict of options by name. The
+        topics can be used when this returns. Raises the errors of `Store.create_topic`.
         """
         asked = [(each.name, (each, validate_only)) for each in _topics_of(new_topics)]
         return {"topics": _each(asked, self._create, raise_errors)}
@@ -169,8 +169,8 @@ class AdminClient(ShareGroupAdmin, Closing):
         validate_only: bool = False,
         raise_errors: bool = True,
     ) -> dict[str, Any]:
-        """Add partitions to topics: the new total by topic, as a number or a NewPartitions. Raises the errors
-        of `Store.add_partitions`.
+        """Add partitions to topics. `topic_partitions` has each topic's new number of partitions, as an int
+        or a NewPartitions. Raises the errors of `Store.add_partitions`.
         """
         store = self._store
 
@@ -191,9 +191,9 @@ class AdminClient(ShareGroupAdmin, Closing):
         include_synonyms: bool = False,
         config_filter: str = "modified",
     ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
-        """Return {"topic" or "broker": {name: {setting: {"value", "is_default", ...}}}}. `config_filter`:
-        "modified" for changed settings, "dynamic" or "all" for all. A resource of type BROKER is the store,
-        whatever its name. Raises UnknownTopicOrPartitionError, InvalidArgumentError.
+        """Return {"topic" or "broker": {name: {setting: {"value", "is_default", ...}}}}. `config_filter` is
+        "modified" for changed settings only, "dynamic" or "all" for all settings. A resource of type BROKER
+        with any name is the store. Raises UnknownTopicOrPartitionError, InvalidArgumentError.
         """
         wanted = getattr(config_filter, "name", str(config_filter)).lower()
         if wanted not in FILTERS:
@@ -249,8 +249,8 @@ class AdminClient(ShareGroupAdmin, Closing):
     # --- groups -----------------------------------------------------------------------------
 
     def list_groups(self, types: Iterable[str] | None = None) -> list[dict[str, Any]]:
-        """Return id, protocol type, state and type of all groups, or of the groups of some types: "classic",
-        "consumer", "share".
+        """Return id, protocol type, state and type of all groups, or only of groups of these types
+        ("classic", "consumer", "share").
         """
         wanted = None if types is None else {each.lower() for each in listed("types", types)}
         return [
@@ -311,8 +311,8 @@ class AdminClient(ShareGroupAdmin, Closing):
     def delete_records(
         self, records_to_delete: Mapping[TopicPartition, int], timeout_ms: float | None = None
     ) -> dict[TopicPartition, dict[str, int]]:
-        """Delete the records of partitions below these offsets (-1: all); return the log start offset of
-        each. Raises the errors of `PartitionLog.delete_records`.
+        """Delete the records of partitions below these offsets (-1 deletes all records); return the new log
+        start offset of each partition. Raises the errors of `PartitionLog.delete_records`.
         """
         logs = {TopicPartition(*tp): self._store.partition(*tp) for tp in records_to_delete}
         return {

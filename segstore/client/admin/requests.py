@@ -67,8 +67,8 @@ class ConfigResource:
 
 
 def new_topics(given: object) -> list[NewTopic]:
-    """Return the topics of a list of names or NewTopics, or of a dict of options by name: num_partitions,
-    replication_factor, assignments, configs. Raises InvalidTypeError, InvalidArgumentError.
+    """Return NewTopics for a list of names or NewTopics, or for a dict of options by name (num_partitions,
+    replication_factor, assignments, configs). Raises InvalidTypeError, InvalidArgumentError.
     """
     if isinstance(given, Mapping):
         return [_of_options(name, options) for name, options in given.items()]
@@ -104,7 +104,7 @@ def _of_one(each: Any) -> NewTopic:
 
 def total_of(topic: str, asked: Any) -> int:
     """Return the new number of partitions from a number, a NewPartitions, or a dict with `count`. Raises
-    InvalidArgumentError for assignments of replicas.
+    InvalidArgumentError if replicas are assigned.
     """
     if isinstance(asked, Mapping):
         asked = NewPartitions(asked.get("count", -1), asked.get("assignments"))

@@ -85,8 +85,8 @@ class AsyncConsumer(InThread):
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> Polled:
-        """Return records by partition, of these partitions only, or of all if none is named (aiokafka:
-        getmany). Raises the errors of `poll`; IllegalStateError for a partition that is not assigned.
+        """Return records by partition, only of `partitions` if any are given (aiokafka: getmany). Raises the
+        errors of `poll`; IllegalStateError for a partition that is not assigned.
         """
         if not partitions:
             return await self.poll(timeout_ms, max_records)
@@ -95,7 +95,7 @@ class AsyncConsumer(InThread):
         return polled
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord:
-        """Return the next record, of these partitions only, or of all if none is named; wait without a limit
+        """Return the next record, only of `partitions` if any are given; wait for it without a limit
         (aiokafka: getone). Raises ClientClosedError if the consumer is closed during the wait.
         """
         while True:
@@ -104,7 +104,7 @@ class AsyncConsumer(InThread):
                 return record
 
     async def poll_arrow(self, timeout_ms: float = 0) -> pyarrow.Table:
-        """Return a whole fetch as a pyarrow.Table, as `Consumer.poll_arrow`."""
+        """Return a whole fetch as a pyarrow.Table, as `Consumer.poll_arrow` does."""
         return await self._sliced(self._consumer.poll_arrow, lambda table: table.num_rows, timeout_ms)
 
     async def _sliced(
@@ -188,7 +188,7 @@ class AsyncConsumer(InThread):
         return self._look(Consumer.subscription)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions instead of the current assignment, as `Consumer.assign`."""
+        """Read these partitions instead of the current assignment, as `Consumer.assign` does."""
         self._now(self._consumer.assign, partitions)
 
     def unsubscribe(self) -> None:
@@ -200,7 +200,7 @@ class AsyncConsumer(InThread):
         return self._look(Consumer.assignment)
 
     def partitions_for_topic(self, topic: str) -> set[int]:
-        """Return the numbers of a topic's partitions; an empty set without such a topic. Raises
+        """Return the numbers of a topic's partitions; an empty set if there is no such topic. Raises
         InvalidTypeError.
         """
         return self._look(Consumer.partitions_for_topic, topic)
@@ -249,25 +249,27 @@ class AsyncConsumer(InThread):
     # --- offsets, groups, metrics ------------------------------------------------------------
 
     async def topics(self) -> set[str]:
-        """Return the names of all topics of the store, without internal ones."""
+        """Return the names of the store's topics, except for internal ones."""
         return await self._call(self._consumer.topics)
 
     async def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record to return, as `Consumer.position`."""
+        """Return the offset of the next record to return, as `Consumer.position` does."""
         return await self._call(self._consumer.position, partition)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Set the positions to the log start offset, by default of all assigned partitions."""
+        """Set the positions of these partitions, by default of all assigned ones, to the log start offset."""
         await self._call(self._consumer.seek_to_beginning, *partitions)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Set the positions to the end of the readable records, by default of all assigned partitions."""
+        """Set the positions of these partitions, by default of all assigned ones, to the end of the readable
+        records.
+        """
         await self._call(self._consumer.seek_to_end, *partitions)
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
-        """Set the positions to the committed offsets, by default of all assigned partitions, and return these
-        offsets. A partition without a committed offset gets None, and keeps its position. Raises
-        IllegalStateError without a group, or for a partition that is not assigned.
+        """Set the positions of these partitions, by default of all assigned ones, to their committed offsets,
+        and return these. The value of a partition without a committed offset is None, and its position is not
+        changed. Raises IllegalStateError without a group, or for a partition that is not assigned.
         """
         self._check_assigned(*partitions)
         offsets: dict[TopicPartition, int | None] = {}
@@ -283,7 +285,7 @@ class AsyncConsumer(InThread):
         return await self._call(self._consumer.beginning_offsets, partitions)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offsets after the last readable record, as `Consumer.end_offsets`."""
+        """Return the offset after the last readable record of each partition (see `Consumer.end_offsets`)."""
         return await self._call(self._consumer.end_offsets, partitions)
 
     async def offsets_for_times(
@@ -307,7 +309,7 @@ class AsyncConsumer(InThread):
         return await self._call(self._consumer.committed, partition, metadata)
 
     async def group_metadata(self) -> ConsumerGroupMetadata:
-        """Return the membership in a group, for a transaction's offsets."""
+        """Return the metadata of the consumer's membership, to be passed to `send_offsets_to_transaction`."""
         return await self._call(self._consumer.group_metadata)
 
     async def metrics(self) -> dict[str, dict[str, float]]:
@@ -323,12 +325,12 @@ class AsyncConsumer(InThread):
         await self._call(self._consumer._update)
 
     async def stop(self) -> None:
-        """Close the consumer; with `enable_auto_commit` the positions are committed."""
+        """Close the consumer. With `enable_auto_commit` the positions are committed before that."""
         await self.close()
 
     async def close(self, autocommit: bool = True) -> None:
-        """Leave the group and give up all partitions, as `Consumer.close`. A call that is cancelled before
-        its turn does nothing.
+        """Leave the group and give up all partitions, as `Consumer.close` does. A call that is cancelled
+        before its turn does nothing.
         """
         guard = self._consumer._guard
         if self._line.ended:

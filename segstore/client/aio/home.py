@@ -22,8 +22,8 @@ class ClientHome:
         self._task, self._calls = 0, 0
 
     def here(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop. Raises IllegalStateError unless it is the loop of the client's first call,
-        even if that loop is closed.
+        """Return the running loop. Raises IllegalStateError unless it is the loop of the client's first call;
+        a client can't change its loop, even after that loop was closed.
         """
         loop = asyncio.get_running_loop()
         # `setdefault` is atomic: if several threads come at once, exactly one sets the loop.

@@ -1,7 +1,7 @@
 """`AsyncProducer`: the producer for asyncio, with aiokafka's names.
 
-Threads: one event loop, which never blocks: `send` awaits memory, and blocking calls run in a thread of the
-producer's own, one after another.
+Threads: one event loop, which is never blocked, because `send` awaits memory, and blocking calls run one
+after another in a thread of the producer.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ class Transactional(ABC):
         """Run a method in the producer's thread."""
 
     def transaction(self) -> Transaction:
-        """Return an async context manager that begins a transaction, and commits it, or aborts it after an
-        exception in the block.
+        """Return an async context manager that begins a transaction, and commits it on exit. If the block
+        raises an exception, the transaction is aborted.
         """
         return Transaction(self)
 
@@ -218,15 +218,15 @@ class Transactional(ABC):
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group_metadata: ConsumerGroupMetadata | str,
     ) -> None:
-        """Commit a group's offsets with the transaction, as `Producer.send_offsets_to_transaction`."""
+        """Commit a group's offsets with the transaction, as `Producer.send_offsets_to_transaction` does."""
         await self._call(self._producer.send_offsets_to_transaction, offsets, group_metadata)
 
     async def commit_transaction(self) -> None:
-        """Send all waiting records and commit, as `Producer.commit_transaction`."""
+        """Send all waiting records and commit, as `Producer.commit_transaction` does."""
         await self._call(self._producer.commit_transaction)
 
     async def abort_transaction(self) -> None:
-        """Abort the transaction, as `Producer.abort_transaction`."""
+        """Abort the transaction, as `Producer.abort_transaction` does."""
         await self._call(self._producer.abort_transaction)
 
 
@@ -367,8 +367,8 @@ class AsyncProducer(Transactional):
             await self._call(self._producer.init_transactions)
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Close the producer, as `Producer.close`. A cancelled call continues, and another call waits for it.
-        Raises InvalidTypeError, InvalidArgumentError; after these the producer is still open.
+        """Close the producer, as `Producer.close` does. A cancelled call continues, and another call waits
+        for it. Raises InvalidTypeError, InvalidArgumentError; after these the producer is still open.
         """
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)

@@ -70,12 +70,12 @@ class AsyncShareConsumer(InThread):
     # --- records ---------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Polled:
-        """Return acquired records by partition, as `ShareConsumer.poll`."""
+        """Return acquired records by partition, as `ShareConsumer.poll` does."""
         polled: Polled = await self._sliced(self._consumer.poll, timeout_ms, max_records)
         return polled
 
     async def poll_flat(self, timeout_ms: float = 0, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Return acquired records as one list, as `ShareConsumer.poll_flat`."""
+        """Return acquired records as one list, as `ShareConsumer.poll_flat` does."""
         records: list[ConsumerRecord] = await self._sliced(self._consumer.poll_flat, timeout_ms, max_records)
         return records
 
@@ -126,19 +126,19 @@ class AsyncShareConsumer(InThread):
     def acknowledge(
         self, record: ConsumerRecord, type: AcknowledgeType = AcknowledgeType.ACCEPT, *others: object
     ) -> Noted:
-        """Note the outcome of a record, as `ShareConsumer.acknowledge`."""
+        """Note the outcome of a record, as `ShareConsumer.acknowledge` does."""
         self._now(self._consumer.acknowledge, record, type, *others)
         return _NOTED
 
     def acknowledge_offset(
         self, topic: str, partition: int, offset: int, type: AcknowledgeType = AcknowledgeType.ACCEPT
     ) -> Noted:
-        """Note the outcome of a record by its offset, as `ShareConsumer.acknowledge_offset`."""
+        """Note the outcome of a record by its offset, as `ShareConsumer.acknowledge_offset` does."""
         self._now(self._consumer.acknowledge_offset, topic, partition, offset, type)
         return _NOTED
 
     def subscribe(self, topics: Collection[str]) -> Noted:
-        """Subscribe to topics in place of the earlier ones, as `ShareConsumer.subscribe`."""
+        """Subscribe to topics in place of the earlier ones, as `ShareConsumer.subscribe` does."""
         self._now(self._consumer.subscribe, topics)
         return _NOTED
 
@@ -152,8 +152,8 @@ class AsyncShareConsumer(InThread):
         return self._now(self._consumer.subscription)
 
     def set_acknowledgement_commit_callback(self, callback: OnAcknowledged | None) -> Noted:
-        """Set the callback for sent acknowledgements, as
-        `ShareConsumer.set_acknowledgement_commit_callback`.
+        """Set the callback for sent acknowledgements, as `ShareConsumer.set_acknowledgement_commit_callback`
+        does.
         """
         self._now(self._consumer.set_acknowledgement_commit_callback, callback)
         return _NOTED
@@ -174,8 +174,8 @@ class AsyncShareConsumer(InThread):
     async def commit_sync(
         self, timeout_ms: float | None = None
     ) -> dict[TopicPartition, SegstoreError | None]:
-        """Send the noted acknowledgements, as `ShareConsumer.commit_sync`. If the call is cancelled, they may
-        have been sent.
+        """Send the noted acknowledgements, as `ShareConsumer.commit_sync` does. If the call is cancelled,
+        they may have been sent.
         """
         return await self._call(self._consumer.commit_sync, timeout_ms)
 
@@ -200,7 +200,7 @@ class AsyncShareConsumer(InThread):
         await self.close()
 
     async def close(self, timeout_ms: float = 30_000) -> None:
-        """Send the noted acknowledgements and leave the group, as `ShareConsumer.close`. A call that is
+        """Send the noted acknowledgements and leave the group, as `ShareConsumer.close` does. A call that is
         cancelled before its turn does nothing.
         """
         span(timeout_ms)

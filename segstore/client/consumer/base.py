@@ -109,7 +109,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
         outer = under_way()
         if outer is not None and any(frame.f_locals.get("guard") is self for frame in outer.frames()):
             raise refused(outer, "a consumer's method")
-        if not self.is_within(method):  # CPython left it taken after a `with`: see `mutex.LEAVES_OPEN`
+        if not self.is_within(method):  # CPython left the guard locked (`mutex.LEAVES_OPEN`)
             while self._is_owned():
                 self.release()
 
@@ -224,7 +224,7 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
             guard.calls += 1
             return method(self, *args, **kwargs)
 
-    # Errors that describe the stack, such as ReentrantCallError, then show the method's name.
+    # With this name, errors that describe the stack, such as ReentrantCallError, show the method's name.
     names = {name: getattr(method.__code__, name) for name in _NAMES if hasattr(method.__code__, name)}
     guarded.__code__ = guarded.__code__.replace(**names)  # type: ignore[attr-defined]
     return guarded
@@ -251,7 +251,7 @@ def _grouped(protocol: str) -> Callable[..., Coordination]:
 
 
 class Parts:
-    """The base of `Consumer`: its parts. The consumer's methods are in several classes, each for
+    """The base of `Consumer`, which has its parts. The consumer's methods are in several classes, each for
     one subject.
     """
 

@@ -176,8 +176,8 @@ class Commits:
 
     @calls_out
     def callbacks(self) -> None:
-        """Call the waiting callbacks. An exception of a callback goes to the application; the callbacks after
-        it are called later.
+        """Call the waiting callbacks. If a callback raises an exception, so does this method; the next call
+        continues with the next callback.
         """
         while self._callbacks:
             callback, offsets, error = self._callbacks.popleft()

@@ -191,8 +191,9 @@ class ConsumerConfig(StoreClientSettings):
 
 
 def deserialize_with(deserializer: Any) -> Deserialize | None:
-    """Return a function of (topic, headers, data) for an application's deserializer: a callable of bytes, or
-    an object with deserialize(topic, headers, data) or the older deserialize(topic, data). None for None.
+    """Return a function of (topic, headers, data) that calls an application's deserializer: a callable of
+    bytes, or an object with deserialize(topic, headers, data) or the older deserialize(topic, data). Return
+    None if there is no deserializer.
     """
     if deserializer is None:
         return None

@@ -51,10 +51,10 @@ class Consumer(Assigning, Seeking, Committing):
     """A consumer of records from assigned partitions, or from all partitions of the topics it subscribed to.
 
     `settings` are kafka-python's, with its defaults; network settings are refused by name. With a group_id
-    the consumer shares the partitions of its topics with the group's other members, which other threads may
-    poll, or one thread in turn. Without a group_id a subscription assigns all partitions of its topics, new
-    partitions too, from the first `poll` on. Iterating yields single records. A consumer is a context
-    manager.
+    the consumer shares the partitions of its topics with the group's other members; each member may be polled
+    by a thread of its own, or one thread may poll several members in turn. Without a group_id a subscription
+    assigns all partitions of its topics, including partitions that are created later, from the first `poll`
+    on. Iterating yields single records. A consumer is a context manager.
     """
 
     DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ConsumerConfig.defaults()
@@ -113,7 +113,8 @@ class Consumer(Assigning, Seeking, Committing):
             polled, state, at, leader_epoch = came
             if polled and self._interceptors.all:
                 polled = self._interceptors.on_consume(polled)
-            # Last: if an interrupt keeps the records from the application, they count as not read.
+            # The positions are set last: if an interrupt keeps the records from the application, they then
+            # count as not read.
             if update_offsets and state is not None:
                 state.position, state.leader_epoch, state.reset = at, leader_epoch, None
             return polled

@@ -1,9 +1,9 @@
 """`ConsumerSubscription`: a member of a consumer group (KIP-848). It sends heartbeats, and the coordinator
 assigns the partitions (Kafka: ConsumerMembershipManager, ConsumerHeartbeatRequestManager).
 
-A heartbeat is sent only after a change of the group (which wakes its members in this process at once), of the
-topics, or of this member's subscription or partitions. The member's `Pulse` shows the coordinator that the
-member is alive.
+The member sends a heartbeat only after a change of the group (which at once wakes the group's members in this
+process), of the topics, or of the member's own subscription or partitions. The member's `Pulse` shows the
+coordinator that the member is alive.
 
 On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
 """

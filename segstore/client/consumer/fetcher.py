@@ -34,7 +34,7 @@ from segstore.storage.store.partition_log import PartitionLog
 
 # --- buffer ------------------------------------------------------------------------------------
 
-# The records of one read of a partition that were not returned yet.
+# The records of one read of a partition that the application has not got yet.
 
 
 class Buffer:
@@ -398,8 +398,8 @@ class Fetcher:
         return True
 
     def _stored(self, least: int) -> int:
-        """Return the number of bytes that can be returned now, counted up to `least`. An error counts as
-        `least`, because it is raised at once.
+        """Return the number of bytes that can be returned now; counting stops at `least`. If a partition has
+        an error, return `least`, because the error is raised at once.
         """
         stored = 0
         for tp, state in self._subscription.turns:

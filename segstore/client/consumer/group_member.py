@@ -31,7 +31,7 @@ from segstore.storage.store.store import Store
 
 Topics = Mapping[str, TopicInfo]
 _A_POLL = 3
-"""How often in each max_poll_interval_ms a waiting consumer notes a poll in its pulse."""
+"""How many times in max_poll_interval_ms a waiting consumer notes a poll in its pulse."""
 
 
 class GroupSubscription(ABC):
@@ -113,8 +113,8 @@ class GroupSubscription(ABC):
 
     @abstractmethod
     def _step(self) -> bool:
-        """Take the next step of a rebalance, if it needs no waiting; return whether there may be a further
-        step. Raises FencedInstanceIdError.
+        """Take the next step of a rebalance, if no other member has to act first; return whether there may be
+        a further step. Raises FencedInstanceIdError.
         """
 
     def wait_ms(self) -> float:

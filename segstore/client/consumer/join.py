@@ -1,5 +1,6 @@
-"""`ClassicMembership`: one consumer's membership in a group by the classic protocol: it joins, asks for its
-assignment, and notices rebalances. `GroupLeader`: the leader's assignment of partitions.
+"""`ClassicMembership`: one consumer's membership in a group by the classic protocol, which joins, asks for
+its assignment, and notices rebalances. `GroupLeader`: computes the assignments if this member is the group's
+leader.
 
 Threads: one, the consumer's; the coordinator reads the membership's `Pulse`.
 """
@@ -35,8 +36,8 @@ _NOT_IN = (
     UnknownMemberIdError,
     IllegalGenerationError,
     RebalanceInProgressError,
-    # A member of KIP-848 joined between this member's join and its sync: the group may have chosen another
-    # protocol.
+    # Raised if a member by KIP-848 joined between this member's join and its sync, so that the group may have
+    # chosen another protocol.
     InconsistentGroupProtocolError,
 )
 """If `sync` raises one of these errors, the member must join again."""
@@ -186,7 +187,9 @@ class ClassicMembership(GroupMembership):
         self._joining = self._syncing = None
 
     def leave(self) -> None:
-        """Leave the group; a static member only stops, and keeps its partitions until its session timeout."""
+        """Leave the group. A static member only stops its pulse, so that it keeps its partitions until its
+        session timeout.
+        """
         asked_by = self.member_id or self._new_id
         if asked_by and self._instance is None:
             try:

@@ -26,7 +26,7 @@ from segstore.storage.store.store import Store
 _SHARE = 100
 """Looks at the topics take at most 1/_SHARE of a consumer's time."""
 _LEAST_AGE_MS = 10
-"""The least sleep of a waiting consumer; a publication wakes it earlier."""
+"""The least ms between two looks without a change; a publication wakes the consumer earlier."""
 
 
 class TopicWatch:
@@ -107,7 +107,7 @@ class Coordination(Protocol):
         """Make the next `poll` look at the topics, because a partition was found deleted."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of the partitions that have one: reading begins there."""
+        """Return the committed offsets, at which reading begins, of those partitions that have one."""
 
     def undecided(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return the partitions for which an open transaction may commit an offset. With every isolation
@@ -129,7 +129,9 @@ class Coordination(Protocol):
         """Return the metrics of the membership: {group of metrics: {name: value}}."""
 
     def unsubscribe(self) -> None:
-        """Give up all partitions and the membership; with auto commit, the positions are committed."""
+        """Give up all partitions and the membership. If auto commit is enabled, commit the positions before
+        that.
+        """
 
     @property
     def left(self) -> bool:

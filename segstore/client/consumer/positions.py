@@ -116,7 +116,9 @@ class Positions:
         return undecided
 
     def _compare_committed(self, tp: TopicPartition, state: TopicPartitionState) -> None:
-        """Compare a committed position with the log, which may have been restored from an older copy."""
+        """Compare a position from a committed offset with the log, which may have been restored from an older
+        copy.
+        """
         log = self.log(tp, state) if state.leader_epoch >= 0 else None
         if log is None or log.leader_epoch < 0:  # another process is the writer, which knows the epochs
             return

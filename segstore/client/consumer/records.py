@@ -90,7 +90,7 @@ Counts = int | list[int]
 
 
 class Deserializers(NamedTuple):
-    """The deserializers of keys and values; with None, bytes stay bytes."""
+    """The deserializers of keys and of values. If one is None, these stay bytes."""
 
     key: Deserialize | None
     value: Deserialize | None
@@ -102,8 +102,8 @@ NO_DESERIALIZERS = Deserializers(None, None)
 def consumer_records(
     tp: TopicPartition, records: Records, deserializers: Deserializers, delivered: Counts | None = None
 ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
-    """Return the records up to the first one that can't be deserialized, and its error. With delivery counts
-    the records are DeliveredRecords.
+    """Return (records, None), or if a record can't be deserialized, (the records before it, its error). If
+    `delivered` has delivery counts, the records are DeliveredRecords.
     """
     if deserializers == NO_DESERIALIZERS and not records.headers.present:
         return _plain(tp, records, delivered), None

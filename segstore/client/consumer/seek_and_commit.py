@@ -105,13 +105,13 @@ class Assigning(Parts):
 
     @alone
     def topics(self) -> set[str]:
-        """Return the names of all topics of the store, without internal ones."""
+        """Return the names of the store's topics, except for internal ones."""
         hide = self.config.exclude_internal_topics
         return {name for name, info in self._store.topics().items() if not (hide and info.internal)}
 
     @alone
     def partitions_for_topic(self, topic: str) -> set[int]:
-        """Return the numbers of a topic's partitions; an empty set without such a topic. Raises
+        """Return the numbers of a topic's partitions; an empty set if there is no such topic. Raises
         InvalidTypeError.
         """
         if not isinstance(topic, str):
@@ -154,15 +154,15 @@ class Seeking(Parts):
 
     @alone
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Set the positions to the log start offset, by default of all assigned partitions; the next poll or
-        `position` looks it up. Raises IllegalStateError.
+        """Set the positions of these partitions, by default of all assigned ones, to the log start offset;
+        the next poll or `position` looks this offset up. Raises IllegalStateError.
         """
         self._seek_to("earliest", partitions)
 
     @alone
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Set the positions to the end of the readable records, by default of all assigned partitions; the
-        next poll or `position` looks it up. Raises IllegalStateError.
+        """Set the positions of these partitions, by default of all assigned ones, to the end of the readable
+        records; the next poll or `position` looks this offset up. Raises IllegalStateError.
         """
         self._seek_to("latest", partitions)
 
@@ -299,5 +299,7 @@ class Committing(Parts):
 
     @alone
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Return the membership in a group, for a transaction's offsets."""
+        """Return the metadata of the consumer's membership, to be passed to
+        `Producer.send_offsets_to_transaction`.
+        """
         return self._coordination.group_metadata()

@@ -108,9 +108,9 @@ class Subscription:
     # --- topics --------------------------------------------------------------------------
 
     def subscribe(self, topics: Sequence[str], pattern: Any, listener: Any) -> None:
-        """Subscribe to topics by name, or to all topics whose name `pattern` matches at its start (a
-        SubscriptionPattern: as a whole). Raises IllegalStateError, InvalidArgumentError,
-        InvalidRegularExpressionError, InvalidTypeError, InvalidTopicError; then nothing is changed.
+        """Subscribe to topics by name, or to all topics whose name begins with a match of `pattern`; a
+        SubscriptionPattern must match the whole name. Raises IllegalStateError, InvalidArgumentError,
+        InvalidRegularExpressionError, InvalidTypeError, InvalidTopicError; after an error nothing is changed.
         """
         _check_listener(listener)
         regex = _regex(pattern) if isinstance(pattern, SubscriptionPattern) else None

@@ -134,7 +134,7 @@ class Tailing:
             self._store.wait(self._publications, max(seconds, 0) * 1000)
 
     def _follows_all(self) -> bool:
-        """Return whether all partitions are tailed since `begin`, and have a position."""
+        """Return whether all partitions have been tailed since `begin`, and have positions."""
         return self._turns is self._subscription.turns and not self._subscription.unresolved
 
     def _is_all_read(self, turns: list[tuple[TopicPartition, TopicPartitionState]]) -> bool:

@@ -207,8 +207,8 @@ class Accumulator:
     # --- appending ----------------------------------------------------------------------
 
     def append(self, queue: PartitionQueue, record: FutureRecordMetadata, size: int) -> None:
-        """Put a record of `size` bytes into the open batch, or into a new batch; wait for memory. Raises
-        BufferExhaustedError, and `refusal`.
+        """Put a record of `size` bytes into the open batch, or into a new batch, for which it waits for
+        memory. Raises BufferExhaustedError, and the error `refusal`.
         """
         if not self.put(queue, record, size):
             check_apart("send()")
@@ -219,7 +219,7 @@ class Accumulator:
         self, queue: PartitionQueue, record: FutureRecordMetadata, size: int, waiter: Waiter | None = None
     ) -> bool:
         """Put a record into the open batch, or into a new batch; return False if there is no memory for a new
-        batch. Raises `refusal`.
+        batch. Raises the error `refusal`.
         """
         with self.lock:
             if self._refused:
@@ -310,8 +310,8 @@ class Accumulator:
             return ready, look
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
-        """Put drained batches back at the head of their partition's queue; they are not drained before
-        `retry_at`.
+        """Put drained batches back at the head of their partition's queue. They are not drained again before
+        `retry_at` (monotonic seconds).
         """
         with self.lock:
             self._schedule.put_back(queue, batches, retry_at)
@@ -400,7 +400,7 @@ class Accumulator:
             return self._ended
 
     def abort(self, error: BaseException) -> None:
-        """Fail with `error` all batches that are neither written nor drained by the sender."""
+        """Fail with `error` all records that the sender has not drained yet."""
         self._abortion = error
         try:
             self._take_all()
@@ -428,8 +428,8 @@ class Accumulator:
             self.gate.wake()  # a function in `_after` may be due now
 
     def abandon(self, error: BaseException) -> None:
-        """Fail all records, in a forked child. Takes no lock, since another thread may have held it at the
-        fork.
+        """Fail all records, in a forked child. Takes no lock, because another thread may have held the lock
+        at the fork.
         """
         self.refusal = error
         for queue in self.queues.values():

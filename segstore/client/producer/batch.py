@@ -98,7 +98,7 @@ class ProducerBatch(Owner):
         self.stamp: Stamp | None = None
         self.error: BaseException | None = None
         self.base_offset = self.append_time = -1
-        # The outcome of each record (an offset or an error) of a batch that was split.
+        # In a batch that was split, the outcome of each record: an offset or an error.
         self.results: list[int | BaseException] | None = None
         # The sizes of values (`sizes`), and of keys and headers (`other_sizes`): int32, as bytes. Only a
         # batch of values without keys has `sizes` from the beginning.
@@ -118,8 +118,8 @@ class ProducerBatch(Owner):
         return result if isinstance(result, BaseException) else None
 
     def unwritten(self) -> tuple[int, BaseException | None]:
-        """Return the number of records that are known not to be in the log, and an error of one of them.
-        Records that the application aborted are not counted.
+        """Return (the number of records that are known not to be in the log, the error of one of them or
+        None). Records that the application aborted are not counted.
         """
         written = sum(isinstance(result, int) for result in self.results or ())
         errors = [each for each in self.results or () if isinstance(each, BaseException)]

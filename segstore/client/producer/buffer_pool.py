@@ -1,4 +1,5 @@
-"""`BufferPool`: the bound on waiting records, `buffer_memory` bytes, mostly in blocks of `batch_size`.
+"""`BufferPool`: limits the bytes of waiting records to `buffer_memory`, which is mostly used in blocks of
+`batch_size`.
 
 A block stands for the bytes of a batch's records, which stay the application's own objects until they are
 encoded; the overhead of Python objects is not counted.
@@ -24,7 +25,7 @@ _AGAIN = 1.0
 """Seconds after which a waiting thread tries again without a `wake`, since an interrupt can lose one."""
 
 Waiter = SimpleQueue[None]
-"""A thread that waits for memory: it gets an item when there may be free memory."""
+"""The queue of a thread that waits for memory. An item is put into it when there may be free memory."""
 
 
 class Owner:
@@ -50,7 +51,7 @@ class BufferPool(Memory):
         # Weak references, because a second interrupt may keep a thread from the `finally` in `wait_until`, so
         # that its entry stays in the list.
         self.waiters: deque[weakref.ref[Waiter]] = deque()
-        """The threads that wait for memory; entries may be dead."""
+        """The threads that wait for memory, in order. References may be dead."""
 
     @property
     def available(self) -> int:
@@ -132,7 +133,9 @@ class BufferPool(Memory):
         )
 
     def wake(self) -> None:
-        """Wake all waiting threads to try again. For any thread, also without the lock."""
+        """Wake all waiting threads, so that they try again. May be called by any thread, also without the
+        lock.
+        """
         for entry in list(self.waiters):
             waiter = entry()
             if waiter is not None:

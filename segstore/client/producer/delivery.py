@@ -1,7 +1,7 @@
 """`Delivery`: gives each batch an outcome: it is appended, retried, split, or failed.
 
-On disk: `Appender` appends to the store's logs. Threads: the sender's, which alone touches a batch between
-drain and completion.
+On disk: `Appender` appends to the store's logs. Threads: the sender's. No other thread uses a batch between
+its drain and its completion.
 """
 
 from __future__ import annotations

@@ -40,11 +40,13 @@ Callback = Callable[[Any], object]
 
 
 class Holder(Protocol):
-    """The holder of a future's record: first a queue, then a batch, which gets the outcome."""
+    """The object to which a future refers: first the queue of its record, then the record's batch, which gets
+    the outcome.
+    """
 
     latch: Latch | None
     callbacks: list[Any] | None
-    """A flat list of future, callback, errback, and so on: a tuple for each record would be one more object
+    """A flat list: future, callback, errback, future, ... A tuple for each record would be one more object
     for the garbage collector to scan.
     """
 
@@ -100,7 +102,7 @@ class FutureRecordMetadata:
 
     @property
     def exception(self) -> BaseException | None:
-        """Return a copy of the record's error; None without an error so far."""
+        """Return a copy of the record's error; None if the record has not failed so far."""
         error = self._error()
         return None if error is None else copy_of(error)
 
@@ -110,7 +112,7 @@ class FutureRecordMetadata:
 
     @property
     def value(self) -> RecordMetadata | None:
-        """Return the record's metadata; None if the record is not in the log, or not yet."""
+        """Return the record's metadata; None if the record has failed or is not in the log yet."""
         return self._metadata() if self.succeeded() else None
 
     def succeeded(self) -> bool:
@@ -118,7 +120,7 @@ class FutureRecordMetadata:
         return self._holder.done and self._error() is None
 
     def failed(self) -> bool:
-        """Return whether the record has failed, so that it is not in the log."""
+        """Return whether the record has failed."""
         return self._error() is not None
 
     def get(self, timeout: float | None = None) -> RecordMetadata:

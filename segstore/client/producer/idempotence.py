@@ -51,8 +51,8 @@ _template: Callable[[tuple[Any, ...]], Template] = partial(tuple.__new__, Templa
 
 
 class _Partition:
-    """The state of one partition: `next` is the sequence of its next new record. C increments it, too
-    (`_native/post.c`).
+    """The state of one partition: `next` is the sequence of its next new record. The C code increments
+    `next`, too (`_native/post.c`).
     """
 
     __slots__ = ("epoch", "next", "producer_id")
@@ -68,8 +68,8 @@ class Sequences:
     """
 
     def __init__(self, identity: Callable[[], Identity], new_id: Callable[[int], int] | None) -> None:
-        """`new_id` returns a producer id above its argument; None for a transactional producer, whose ids
-        come from the coordinator.
+        """`new_id` returns a producer id that is larger than its argument. It is None for a transactional
+        producer, whose ids come from the coordinator.
         """
         self._first, self._new_id = identity, new_id
         self._identity: Identity | None = None
@@ -133,7 +133,7 @@ class Sequences:
     def lost(self, batch: ProducerBatch) -> None:
         """Continue in a new epoch, from sequence 0, because it is unknown whether the log has this batch."""
         at = self._partitions.get(batch.topic_partition)
-        # A transaction with such a batch is aborted, which increments the epoch.
+        # A transactional producer needs no new epoch here: the abort of its transaction increments the epoch.
         if at is not None and self._new_id is not None and self._current(at, batch):
             self._bump(at, -1)
 

@@ -1,5 +1,5 @@
-"""`Incomplete`: the batches without a known outcome, and the threads that wait for them (Kafka:
-IncompleteBatches).
+"""`Incomplete`: holds the batches without a known outcome, completes them, and wakes the threads that wait
+for them (Kafka: IncompleteBatches).
 
 Threads: any. Its methods take the producer's lock; callbacks run without the lock, in the thread that calls
 `complete`.

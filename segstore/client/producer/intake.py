@@ -1,4 +1,5 @@
-"""`Intake`: the steps of a record in `send`: interceptors, serializers, size, partition and batch.
+"""`Intake`: takes a record through the steps of `send`: interceptors, serializers, check of the size, choice
+of the partition, and append to a batch.
 
 Threads: any; each step runs in the caller's thread.
 """

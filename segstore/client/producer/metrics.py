@@ -51,8 +51,8 @@ MOST_NOTED = 1000
 
 class _Sent(NamedTuple):
     """One append of batches of a topic. `batches`: (uncompressed bytes, records, creation time) of each
-    batch; `stored`: bytes on disk; `began` and `ended`: begin and end of the append. Times are monotonic
-    seconds.
+    batch; `stored`: bytes on disk; `began` and `ended`: the times of the append's begin and end. Times are in
+    monotonic seconds.
     """
 
     topic: str

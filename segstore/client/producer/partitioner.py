@@ -62,7 +62,7 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 
 
 def partitions_for_keys(keys: Sequence[bytes | None], partitions: int) -> NDArray[np.int32]:
-    """Return the partition of each key, NO_PARTITION for a null key; equal keys are hashed once."""
+    """Return the partition of each key, or NO_PARTITION for a null key. Equal keys are hashed only once."""
     by_key: dict[bytes | None, int] = {
         key: partition_for_key(key, partitions) for key in set(keys) if key is not None
     }
@@ -103,7 +103,7 @@ class PartitionerCluster:
         return set(self._store.topics())
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the numbers of a topic's partitions; None without such a topic."""
+        """Return the numbers of a topic's partitions; None if there is no such topic."""
         info = self._store.topics().get(topic)
         return None if info is None else set(info.partition_ids)
 

@@ -38,8 +38,9 @@ class ProducerRecord(NamedTuple):
 class RecordMetadata(NamedTuple):
     """The metadata of a written record, with kafka-python's fields.
 
-    `offset` is -1 with acks=0. `timestamp` (ms) is the record's, or the log's for a LogAppendTime topic.
-    Sizes are of the serialized bytes, -1 for a null or missing part; `checksum` is always None.
+    `offset` is -1 with acks=0. `timestamp` (ms) is the record's, or for a LogAppendTime topic the time of the
+    append. Sizes are those of the serialized bytes, or -1 for a null key, a null value or no headers;
+    `checksum` is always None.
     """
 
     topic: str
@@ -54,8 +55,8 @@ class RecordMetadata(NamedTuple):
 
 
 Headed = tuple["bytes | None", Headers]
-"""Value and headers of a record with headers. A record without headers is just its value: a tuple for each
-record would double the work of the garbage collector.
+"""Value and headers of a record with headers. For a record without headers just the value is stored, because
+a tuple for each record would double the work of the garbage collector.
 """
 
 

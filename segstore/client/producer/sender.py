@@ -1,8 +1,8 @@
 """`Sender`: the thread that sends due batches, as fast as the client's byte rate allows, and commits or
 aborts the producer's transactions.
 
-On disk: nothing of its own. Threads: one per producer; `abort` is for any thread. The sender alone touches a
-batch between drain and completion.
+On disk: nothing of its own. Threads: one per producer; `abort` is for any thread. No other thread uses a
+batch between its drain and its completion.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Transactions:
         self._calls = Mutex()  # held by each call that changes the phase
         self.phase = TransactionPhase.UNINITIALIZED
         self._identity: Identity | None = None
-        self._failed: BaseException | None = None  # a record's error: the transaction can only be aborted
+        self._failed: BaseException | None = None  # of a record: the transaction must be aborted
         self._fatal: BaseException | None = None
         self._started = False  # whether the coordinator may have partitions of the transaction
         self.restart: Callable[[], None] = lambda: None
@@ -161,8 +161,8 @@ class Transactions:
         return self._coordinator().appending(self._id, self.identity, partitions)
 
     def failed(self, error: BaseException) -> BaseException:
-        """Note that a record has failed, so that the transaction can only be aborted; return the error for
-        the record's future.
+        """Note that a record has failed, so that from now on the transaction can only be aborted; return the
+        error for the record's future.
         """
         if isinstance(error, InvalidProducerEpochError | TransactionalIdNotFoundError):
             error = self._outdated(error)

@@ -178,8 +178,8 @@ class Acknowledgements:
 
     @calls_out
     def tell(self) -> None:
-        """Call the application's callback for the sent acknowledgements. An exception of the callback goes to
-        the application, and the next `tell` continues with the next partition.
+        """Call the application's callback for the sent acknowledgements. If the callback raises an exception,
+        so does this method; the next `tell` continues with the next partition.
         """
         while self._unreported:
             offsets, error = self._unreported.popleft()

@@ -27,9 +27,9 @@ class Acknowledging(ShareParts):
         self, record: ConsumerRecord, type: AcknowledgeType = AcknowledgeType.ACCEPT, *others: object
     ) -> None:
         """Note the outcome of a record of the last poll, in place of an earlier note. ACCEPT: the record was
-        processed. RELEASE: deliver it again. REJECT: never deliver it again. RENEW: its acquisition lock
-        begins anew, and the next poll returns it again. The note is sent by the next `poll`, `commit_sync`,
-        `commit_async` or `close`.
+        processed. RELEASE: deliver the record again. REJECT: never deliver the record again. RENEW: the
+        record's acquisition lock is extended, and the next poll returns the record again. The note is sent by
+        the next `poll`, `commit_sync`, `commit_async` or `close`.
 
         Raises IllegalStateError in implicit mode, and for a record that the last poll did not return, or
         whose acknowledgement was sent; InvalidArgumentError, InvalidTypeError.
@@ -49,8 +49,8 @@ class Acknowledging(ShareParts):
     def acknowledge_offset(
         self, topic: str, partition: int, offset: int, type: AcknowledgeType = AcknowledgeType.ACCEPT
     ) -> None:
-        """Note the outcome of a record of the last poll by its offset; in both modes also of a record for
-        which that poll raised RecordDeserializationError. Raises the errors of `acknowledge`.
+        """Note the outcome of a record of the last poll by its offset. In both modes, this also works for a
+        record for which that poll raised RecordDeserializationError. Raises the errors of `acknowledge`.
         """
         guard = self._guard
         with guard:

@@ -144,7 +144,8 @@ class ShareConsumer(Acknowledging):
             given, waiting = self._poll(timeout_ms, max_records)
             polled, held = by_partition(given)
             self._metrics.left()
-            # Last: if an interrupt keeps the records from the application, they count as not returned.
+            # This is done last: if an interrupt keeps the records from the application, they then count as
+            # not returned.
             if waiting is not None:
                 self._deliveries.keep(waiting)
                 self._acks.held = held

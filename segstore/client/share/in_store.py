@@ -98,7 +98,7 @@ class ShareFetcher:
         return max(self._config.fetch_max_wait_ms - waited, 0)
 
     def _must_wait(self) -> bool:
-        """Return whether the client's byte rate is used up; checked before records are acquired (Q94)."""
+        """Return whether the client's byte rate is used up; checked before records are acquired."""
         self._is_throttled = self._throttle.bound is not None and self._throttle.wait_ms() > 0
         return self._is_throttled
 

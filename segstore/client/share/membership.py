@@ -37,7 +37,7 @@ _GONE = (*_FENCED, RetriableError, StorageError, StoreClosedError)
 _A_POLL = 3
 """How many times in max_poll_interval_ms a waiting consumer notes a poll in its pulse."""
 _INTERVAL_MS = 5_000
-"""The interval of the pulse until the first heartbeat's answer sets it."""
+"""The interval of the pulse before the answer to the first heartbeat, which sets the interval."""
 
 
 class ShareConsumerMembership:
@@ -129,7 +129,7 @@ class ShareConsumerMembership:
         return beaten
 
     def _take(self, assignment: Assignment) -> None:
-        """Set the partitions to the assigned ones whose topics exist."""
+        """Set `partitions` to the assigned partitions whose topics exist."""
         by_id = {names.topic_id_bytes(info.topic_id): info for info in self._store.engine.topics.values()}
         partitions = {
             (info.topic_id, number): TopicPartition(info.name, number)

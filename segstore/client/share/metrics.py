@@ -17,7 +17,7 @@ _HOUR = 3600
 
 
 class ShareConsumerMetrics:
-    """The metrics of one share consumer; with metrics_enabled=False none are recorded. Times are ms."""
+    """The metrics of one share consumer; with metrics_enabled=False nothing is recorded. Times are ms."""
 
     def __init__(self, config: ShareConsumerConfig) -> None:
         self._is_on, self._prefix = config.metrics_enabled, config.metric_group_prefix
