@@ -59,11 +59,11 @@ COMMANDS = {
     ),
     "sql": (
         "segstore.cli.sql",
-        "Run SQL on the topics of the store, by DuckDB: each topic is a view of its name.",
+        "Run SQL on the topics of the store, by DuckDB. Each topic is a view with the topic's name.",
     ),
     "groups": (
         "segstore.cli.groups",
-        "Show consumer and share groups and their lag, alter settings, reset offsets, delete.",
+        "Show consumer and share groups and their lag, alter their settings, reset offsets, delete.",
     ),
     "quotas": (
         "segstore.cli.maintenance",
@@ -80,7 +80,7 @@ COMMANDS = {
     ),
     "members": (
         "segstore.cli.members",
-        "Show the processes that share the store: which of them is the host, who is stopped, and who holds"
+        "Show the processes that share the store: which is the host, which are stopped, and which hold"
         " the lock of a log.",
     ),
     "mirror": (
@@ -98,19 +98,19 @@ COMMANDS = {
     ),
     "demote": (
         "segstore.cli.demote",
-        "Take a primary's standby away, so that acks=all is acknowledged by the primary alone.",
+        "Remove a primary's standby, so that the primary alone acknowledges acks=all.",
     ),
     "unfence": (
         "segstore.cli.unfence",
-        "Let the primary in DIRECTORY lead again, which was demoted, if no other node leads.",
+        "Let the demoted primary in DIRECTORY lead again, if no other node leads.",
     ),
     "end-mirror": (
         "segstore.cli.mirror",
-        "Make an ordinary store of the mirror in DIRECTORY, under new leader epochs.",
+        "Turn the mirror in DIRECTORY into an ordinary store, under new leader epochs.",
     ),
     "checkpoints": (
         "segstore.cli.checkpoints",
-        "Look into Spark's checkpoint directories, as they are and as they were.",
+        "Look into Spark's checkpoint directories, in their present and in earlier states.",
     ),
     "stats": (
         "segstore.cli.maintenance",
@@ -137,11 +137,12 @@ COMMANDS = {
     ),
     "replicate": (
         "segstore.cli.replicas",
-        "Make a replicated store of one without replicas and of new directories, without copying.",
+        "Turn a store without replicas, with new directories, into a replicated store, without copying.",
     ),
     "unreplicate": (
         "segstore.cli.replicas",
-        "Make a store without replicas of a DIRECTORY that holds all of a replicated one, without copying.",
+        "Turn a DIRECTORY with all partitions of a replicated store into a store without replicas,"
+        " without copying.",
     ),
     "sweep": (
         "segstore.cli.maintenance",
@@ -150,7 +151,7 @@ COMMANDS = {
     ),
     "upgrade": (
         "segstore.cli.maintenance",
-        "Write the messages that Kafka wrote before 0.11 (magic 0 and 1) anew as record batches of magic 2.",
+        "Convert messages that Kafka wrote before 0.11 (magic 0 and 1) to record batches of magic 2.",
     ),
     "copy": (
         "segstore.cli.maintenance",
@@ -163,11 +164,11 @@ COMMANDS = {
     ),
     "restore": (
         "segstore.cli.restore",
-        "Make a store in DIRECTORY, which must not exist yet, of the archive at URI.",
+        "Restore a store from the archive at URI into DIRECTORY, which must not exist yet.",
     ),
     "dump": (
         "segstore.cli.dump",
-        "Show what is in files: batches, index entries, snapshots, checkpoints.",
+        "Show the content of files: batches, index entries, snapshots, checkpoints.",
     ),
     "check": (
         "segstore.cli.maintenance",

@@ -296,7 +296,7 @@ def _temporary(path: str) -> bool:
 
 @click.group(cls=PlaceFirst, no_args_is_help=False)
 def checkpoints() -> None:
-    """Look into Spark's checkpoint directories, as they are and as they were.
+    """Look into Spark's checkpoint directories, in their present and in earlier states.
 
     The directories are kept in a compacted topic (segstore.spark.checkpoints), so they can be shown as of
     each offset that compaction has not reached yet. `history` lists these offsets, and --at OFFSET chooses

@@ -26,7 +26,7 @@ _NONE = "there is no standby"
 @client_option("With --bootstrap: a setting of the client, such as security.protocol=SSL; may be repeated.")
 @click.pass_context
 def demote(ctx: click.Context, path: str | None, bootstrap: str | None, config: dict[str, str]) -> None:
-    """Take a primary's standby away, so that acks=all is acknowledged by the primary alone.
+    """Remove a primary's standby, so that the primary alone acknowledges acks=all.
 
     The standby keeps its records, and may follow again as a new standby.
     """

@@ -111,7 +111,7 @@ class Tables:
             self._writer = make(stream, self._schema)
 
     def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
-        """Write the records within bounds; yield the count of each table."""
+        """Write the records within bounds; yield a count after each table."""
         import pyarrow
 
         places = [name for name in ("partition", "offset") if name not in self._columns]

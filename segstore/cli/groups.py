@@ -435,7 +435,7 @@ def alter(group: str, config: dict[str, str], forget: tuple[str, ...], where: Wh
 
 @click.group(cls=PlaceFirst, no_args_is_help=False, default="list")
 def groups() -> None:
-    """Show consumer and share groups and their lag, alter settings, reset offsets, delete.
+    """Show consumer and share groups and their lag, alter their settings, reset offsets, delete.
 
     Committed offsets are records of the topic __consumer_offsets, the states of share groups are records of
     __share_group_state. Without a command the groups are listed. `list` and `describe` work beside a live

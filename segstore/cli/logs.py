@@ -178,8 +178,8 @@ class LineHandler(logging.Handler):
             written.wait(PATIENCE)
 
     def close(self) -> None:
-        """Flush, and stop the thread. `logging` calls `flush` and `close` again when the interpreter exits,
-        which does nothing then.
+        """Flush, and stop the thread. When the interpreter exits, `logging` calls `flush` and `close` again;
+        then these do nothing.
         """
         self.flush()
         if not self._is_closed:

@@ -207,7 +207,7 @@ def _print(swept: tuple[Swept, ...]) -> None:
 @store_option
 @json_option
 def upgrade(topic: str | None, path: str, as_json: bool) -> int:
-    """Write the messages that Kafka wrote before 0.11 (magic 0 and 1) anew as record batches of magic 2.
+    """Convert messages that Kafka wrote before 0.11 (magic 0 and 1) to record batches of magic 2.
 
     Offsets, keys, values, times and codecs stay the same. Without TOPIC all topics are upgraded. If a
     partition could not be upgraded, the other partitions are still upgraded, and the exit status is 1.

@@ -22,8 +22,8 @@ _STATES = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "zombie"}
 @store_option
 @json_option
 def members(path: str, as_json: bool) -> None:
-    """Show the processes that share the store: which of them is the host, who is stopped, and who holds
-    the lock of a log.
+    """Show the processes that share the store: which is the host, which are stopped, and which hold the lock
+    of a log.
 
     A pid is the one in the pid namespace of its process; if this command can't see such a process, the state
     is "unknown". A lock is held for some microseconds by an append, or for the time of a sync. If a lock is

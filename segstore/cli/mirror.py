@@ -220,7 +220,7 @@ def _told(running: segstore.Mirror) -> str:
 )
 @no_bootstrap
 def end_mirror(directory: str, open_transactions: str) -> None:
-    """Make an ordinary store of the mirror in DIRECTORY, under new leader epochs."""
+    """Turn the mirror in DIRECTORY into an ordinary store, under new leader epochs."""
     ended = segstore.end_mirror(directory, open_transactions)
     for each in ended:
         if each.cut:

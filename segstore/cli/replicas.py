@@ -290,7 +290,7 @@ def reassign(
 @click.argument("target", metavar="[REPLICAS]", required=False)
 @stores_option
 def replicate(target: str | None, paths: tuple[str, ...], witness: str | None) -> None:
-    """Make a replicated store of one without replicas and of new directories, without copying.
+    """Turn a store without replicas, with new directories, into a replicated store, without copying.
 
     One --store is the existing store. REPLICAS are ids of directories, such as 0,1,2, the preferred leader
     first: all partitions get replicas there. Without REPLICAS each partition has one replica, which `segstore
@@ -335,7 +335,8 @@ def _check_before(
 @click.argument("directory", type=int)
 @stores_option
 def unreplicate(directory: int, paths: tuple[str, ...], witness: str | None) -> None:
-    """Make a store without replicas of a DIRECTORY that holds all of a replicated one, without copying.
+    """Turn a DIRECTORY with all partitions of a replicated store into a store without replicas, without
+    copying.
 
     DIRECTORY is the id of the directory: 0 for the first --store. The other directories are no longer stores,
     and may be removed.

@@ -85,7 +85,7 @@ def _time(text: str) -> int:
 @json_option
 @no_bootstrap
 def restore(uri: str, directory: str, at: Any, topics: tuple[str, ...], as_json: bool) -> None:
-    """Make a store in DIRECTORY, which must not exist yet, of the archive at URI.
+    """Restore a store from the archive at URI into DIRECTORY, which must not exist yet.
 
     Segments and their indexes are the same, byte for byte. Transactions are complete or absent, and groups
     have their committed offsets of that moment. Every object that is read is checked.

@@ -68,7 +68,7 @@ def plan(given: ServerOptions) -> ServerPlan:
 
 
 def _sound(file: ConfigFile) -> ConfigFile:
-    """Return a file without problems. Raises ConfigError for the first problem."""
+    """Return the file if it has no problems. Otherwise raises ConfigError for the first problem."""
     if file.problems:
         first, *more = file.problems
         others = f" (and {len(more)} more: see `segstore config check {file.path}`)" if more else ""

@@ -128,7 +128,7 @@ def sql(
     isolation_level: str,
     path: str,
 ) -> None:
-    """Run SQL on the topics of the store, by DuckDB: each topic is a view of its name.
+    """Run SQL on the topics of the store, by DuckDB. Each topic is a view with the topic's name.
 
     Columns: topic, partition, offset, timestamp (UTC), timestamp_type, key, value, headers. QUERY is DuckDB's
     SQL, one statement or several with semicolons between them; it may read other files, too. A topic's name

@@ -77,8 +77,8 @@ class SqlSession:
         self._con.close()
 
     def results(self) -> Iterator[Result]:
-        """Run the statements in order; for each statement that has result rows, yield these. The caller must
-        read them before it continues. Raises WrongQueryError, SegstoreError.
+        """Run the statements in order; yield the result of each statement that has result rows. The caller
+        must read all rows of a result before it asks for the next one. Raises WrongQueryError, SegstoreError.
         """
         at = 0
         for statement in self._call(self._con.extract_statements, self._text):

@@ -180,7 +180,7 @@ class AsyncShareConsumer(InThread):
         return await self._call(self._consumer.commit_sync, timeout_ms)
 
     async def commit_async(self) -> None:
-        """Send the noted acknowledgements; errors go to the acknowledgement commit callback."""
+        """Send the noted acknowledgements. Errors are passed to the acknowledgement commit callback."""
         await self._call(self._consumer.commit_async)
 
     async def metrics(self) -> dict[str, dict[str, float]]:

@@ -46,9 +46,9 @@ class Assigning(Parts):
         SubscriptionPattern, which the group's coordinator matches. Replaces an earlier subscription.
 
         `listener` (ConsumerRebalanceListener) is called in `poll`, `unsubscribe` and `close`; without a group
-        only if partitions are created or deleted. Raises UnknownTopicOrPartitionError for a topic that does
-        not exist (a pattern waits for it), IllegalStateError after `assign`, InvalidArgumentError,
-        InvalidRegularExpressionError, InvalidTypeError.
+        only if partitions are created or deleted. Raises UnknownTopicOrPartitionError for a named topic that
+        does not exist, IllegalStateError after `assign`, InvalidArgumentError, InvalidRegularExpressionError,
+        InvalidTypeError.
         """
         if isinstance(pattern, SubscriptionPattern) and not self._coordination.takes_regex:
             raise InvalidArgumentError(

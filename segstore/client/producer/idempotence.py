@@ -121,8 +121,8 @@ class Sequences:
         at.next = (at.next + 1) & _LAST
 
     def take_back(self, batches: Sequence[ProducerBatch]) -> None:
-        """Free the sequences of these batches for other batches. They must be the last stamped batches of
-        their partition, and the log must not have them.
+        """Free the sequences of these batches for other batches. These batches must be the ones that were
+        stamped last in their partition, and the log must not have them.
         """
         at, first = self._partition(batches[0].topic_partition), batches[0].stamp
         if first is not None and (at.producer_id, at.epoch) == first[:2]:
@@ -245,8 +245,8 @@ class ProducerStamps:
                 batch.doubt = True
 
     def take_back(self, batches: Sequence[ProducerBatch]) -> None:
-        """Free the sequences of unwritten batches, if these have stamps. They must be the last stamped
-        batches of their partition.
+        """Free the sequences of unwritten batches, if the batches have stamps. They must be the batches that
+        were stamped last in their partition.
         """
         if self._sequences is not None and batches and batches[0].stamp is not None:
             self._sequences.take_back(batches)

@@ -64,9 +64,9 @@ class Acknowledging(ShareParts):
             self._acks.note(topic, number, at, type)
 
     def commit_sync(self, timeout_ms: float | None = None) -> dict[TopicPartition, SegstoreError | None]:
-        """Send all noted acknowledgements, in implicit mode of all records of the last poll. Return for each
-        partition None if its acknowledgements are in the log, or the error because of which none of them
-        counts: InvalidRecordStateError if a lock has expired, StorageError, and others.
+        """Send all noted acknowledgements; in implicit mode, first note ACCEPT for all other records of the
+        last poll. Return for each partition None if its acknowledgements are in the log, or the error because
+        of which none of them counts: InvalidRecordStateError if a lock has expired, StorageError, and others.
 
         Raises InvalidTypeError, ClientClosedError, StoreClosedError.
         """
@@ -82,8 +82,9 @@ class Acknowledging(ShareParts):
             return found
 
     def commit_async(self) -> None:
-        """Send all noted acknowledgements, in implicit mode of all records of the last poll; errors go to the
-        acknowledgement commit callback, in the next `poll`, `commit_sync` or `close`.
+        """Send all noted acknowledgements; in implicit mode, first note ACCEPT for all other records of the
+        last poll. Errors are passed to the acknowledgement commit callback, in the next `poll`, `commit_sync`
+        or `close`.
         """
         guard = self._guard
         with guard:
@@ -95,8 +96,8 @@ class Acknowledging(ShareParts):
     def set_acknowledgement_commit_callback(self, callback: OnAcknowledged | None) -> None:
         """Set a function that is called as callback({partition: offsets}, error) for each partition after its
         acknowledgements were sent, within `poll`, `commit_sync` and `close`; `error` is None if the
-        acknowledgements were accepted. If the callback raises an exception, that method raises it. The
-        callback may call only `wakeup`. None removes the callback.
+        acknowledgements were accepted. If the callback raises an exception, the method that called it raises
+        the exception. The callback may call only `wakeup`. None removes the callback.
         """
         guard = self._guard
         with guard:

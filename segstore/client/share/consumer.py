@@ -251,8 +251,8 @@ class ShareConsumer(Acknowledging):
         return self._metrics.snapshot(self._membership.pulse, self._groups.now())
 
     def close(self, timeout_ms: float = _CLOSE_MS) -> None:
-        """Send the noted acknowledgements, in implicit mode of all records of the last poll; release all
-        other records, and leave the group. The store stays open.
+        """Send the noted acknowledgements; in implicit mode, first note ACCEPT for all other records of the
+        last poll. Then release all other acquired records, and leave the group. The store stays open.
 
         A second call does nothing. A call after the store was closed does nothing either, because closing a
         store closes its consumers; nor does a call in a forked child. If `close` was interrupted, another
