@@ -132,8 +132,8 @@ COMMANDS = {
     ),
     "heal": (
         "segstore.cli.replicas",
-        "Read all replicas of partitions of a replicated store, by default of all partitions, and copy what"
-        " is damaged from a sound replica.",
+        "Read all replicas of partitions of a replicated store, by default of all partitions, and replace"
+        " damaged records by copies from a sound replica.",
     ),
     "replicate": (
         "segstore.cli.replicas",
@@ -159,7 +159,7 @@ COMMANDS = {
     ),
     "archive": (
         "segstore.cli.archive",
-        "Archive the store at URI, such as s3://bucket/log or a directory, until Ctrl-C. With `verify`, read"
+        "Archive the store to URI, such as s3://bucket/log or a directory, until Ctrl-C. With `verify`, read"
         " and check every object of an archive.",
     ),
     "restore": (

@@ -146,7 +146,8 @@ def cat(file: str, at: int | None, topic: str, path: str) -> None:
 @topic_option
 @store_option
 def restore(target: str, below: str, at: int | None, topic: str, path: str) -> None:
-    """Write a directory, as it is or was, as plain files into TARGET, which must be empty or missing.
+    """Write a directory, in its present or an earlier state, as plain files into TARGET, which must be empty
+    or missing.
 
     A query continues from that state if the restored directory is given as its checkpointLocation.
     """
@@ -173,10 +174,10 @@ DIFFERENT = 1
 @store_option
 @json_option
 def diff(before: str, after: str, below: str, topic: str, path: str, as_json: bool) -> int:
-    """Compare two moments, given as offsets, or two paths as they are now.
+    """Compare the states at two moments, given as offsets, or the present states of two paths.
 
-    Lists what was added (+), removed (-) and changed (~), with the lines that differ of files that are text.
-    The exit status is 1 if anything differs.
+    Lists added (+), removed (-) and changed (~) files, with the differing lines of text files. The exit
+    status is 1 if anything differs.
     """
     from segstore.filetree import clean_path
 

@@ -102,8 +102,8 @@ def read_config(path: str) -> ConfigFile:
 
 
 def _check_controllers(file: ConfigFile) -> None:
-    """Add a problem for each listener that the file names as a controllers' listener, because segstore would
-    serve clients there.
+    """Add a problem for each of `listeners` that is also one of the controllers' listeners, because segstore
+    would serve clients there.
     """
     names = {
         each.partition("://")[0].strip().upper() for each in str(file.settings.get(_LISTENERS, "")).split(",")
@@ -148,7 +148,7 @@ def _take(file: ConfigFile, entry: PropertyEntry) -> None:
 
 
 def _judged(file: ConfigFile, name: str, value: str) -> str:
-    """Return the value of a setting as an argument of `serve`. Raises ConfigError."""
+    """Check the value of a setting, and return it in the form that `serve` accepts. Raises ConfigError."""
     setting = name.replace(".", "_")
     if name in _REFUSED:
         raise ConfigError(f"{name} is refused: {_REFUSED[name]}")

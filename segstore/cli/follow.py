@@ -100,7 +100,7 @@ def _is_over(running: segstore.Standby, once: bool) -> bool:
 
 
 def _print_excess(directory: str, printed: set[str]) -> None:
-    """Print the records that were truncated, from the copies of them that are not in `printed`; add these
+    """Print the truncated records, which were kept in copies, except for the copies in `printed`; add the
     copies to `printed`.
     """
     from segstore.files import Files

@@ -41,7 +41,7 @@ KINDS = ("classic", "consumer", _SHARE)
 @place_option
 @json_option
 def list_groups(kind: str | None, where: Where, as_json: bool) -> None:
-    """List all groups: state, members, and how far they are behind."""
+    """List all groups with their state, members and lag."""
     with where.reading() as place:
         known = place.groups()
         found = [known.describe(listing.group_id) for listing in known.list()]
@@ -325,7 +325,7 @@ def reset(
     as_json: bool,
     **goals: Any,
 ) -> None:
-    """Set the offsets from which GROUP goes on. Only shows what would change, unless --execute is given.
+    """Set the offsets from which GROUP continues. Only shows the changes, unless --execute is given.
 
     `segstore groups reset flights-app --to-datetime 2013-07-01T00:00:00Z --topic flights --execute` lets the
     group read July again. An offset outside of the log is moved to the nearest offset in the log. For a share

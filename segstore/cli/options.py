@@ -27,8 +27,8 @@ def confirmed(question: str) -> bool:
 
 
 def store_given(text: str, *, required: bool = False, kind: click.Path | None = None) -> Callable[[F], F]:
-    """Return a decorator that adds the option --store PATH, or SEGSTORE_PATH, whose value is the argument
-    `path`; `text` is its help.
+    """Return a decorator that adds the option --store PATH, or the variable SEGSTORE_PATH. The command gets
+    its value as the argument `path`; `text` is its help.
     """
     return click.option(
         "--store",

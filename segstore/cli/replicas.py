@@ -367,8 +367,8 @@ def _wait(store: Any, moving: Sequence[Partition]) -> None:
 @stores_option
 @json_option
 def heal(partitions: tuple[str, ...], paths: tuple[str, ...], witness: str | None, as_json: bool) -> int:
-    """Read all replicas of partitions of a replicated store, by default of all partitions, and copy what is
-    damaged from a sound replica.
+    """Read all replicas of partitions of a replicated store, by default of all partitions, and replace
+    damaged records by copies from a sound replica.
 
     Damaged bytes are kept in the quarantine of their directory. A partition without a sound replica in sync
     is not changed; then the exit status is 1.

@@ -157,7 +157,9 @@ def serve(
 
 
 def _serve(asked: ServerOptions, old_primary_config: Any, shared: bool, came: SimpleQueue[int]) -> None:
-    """Serve until a signal stops the server, and reload settings for the entries of `came`."""
+    """Serve until a signal stops the server. After each SIGHUP, for which `came` gets an entry, reload the
+    settings.
+    """
     from segstore.cli.places.properties import client_settings
     from segstore.cli.reloading import Reloading
     from segstore.cli.server_plan import plan

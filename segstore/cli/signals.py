@@ -33,7 +33,7 @@ def status(error: BaseException | None) -> int:
 
 
 def signal_name(error: BaseException) -> str:
-    """Return the name of the signal that ended a block: "SIGTERM", "SIGHUP" or "SIGINT"."""
+    """Return the name of the signal that caused the error: "SIGTERM", "SIGHUP" or "SIGINT"."""
     return signal.Signals(error.number if isinstance(error, EndedError) else signal.SIGINT).name
 
 

@@ -155,8 +155,8 @@ def _carry_out(done: Future[Any], call: Callable[..., Any], arguments: tuple[Any
 
 def attached(topics: Mapping[str, TopicInfo], text: str) -> list[str]:
     """Return the topics that become views. Internal topics become views only if the statements name them.
-    DuckDB does not distinguish names that differ only in case, so of such topics only those become views that
-    the statements name, or else the first.
+    DuckDB does not distinguish names that differ only in case, so only one of several such topics becomes a
+    view, unless the statements name more of them.
     """
     named = [name for name in sorted(topics) if name in text]
     seen = {name.lower() for name in named}

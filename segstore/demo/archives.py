@@ -2,7 +2,7 @@
 store as it was one minute before, without the later records of a faulty program. The flights are archived,
 too, for Spark.
 
-On disk: a store and two archives, in directories. Threads: those of the archive.
+On disk: a store and two archives, in directories. Threads: one, and the archive's own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The driver of the demo's streaming query: it counts flights per airline and hour while they arrive, each
 exactly once.
 
-On disk: it writes a store through the engine: the topic of the result, and the query's checkpoints in another
-topic. Threads: one, and those of the store, the checkpoint server and Spark.
+On disk: writes the topic of the result, and another topic with the query's checkpoints, through the engine.
+Threads: one, and those of the store, the checkpoint server and Spark.
 
 It is run in a process of its own as `python -m segstore.demo.spark_job JSON`; the JSON object has the fields
 of a `Job`. The driver prints its events on standard output, each as a line with a JSON object; messages of

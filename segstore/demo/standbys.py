@@ -1,8 +1,8 @@
 """The demo's part with two machines: a primary is killed, its hot standby takes over, the old primary returns
 as a standby, and a mirror fetches like an ordinary consumer.
 
-On disk: three directories. Threads: those of the server, the standby and the mirror; the primary is a child
-process.
+On disk: three directories. Threads: one, and the threads of the server, the standby and the mirror; the
+primary is a child process.
 """
 
 from __future__ import annotations

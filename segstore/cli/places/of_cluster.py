@@ -220,7 +220,7 @@ def _id(uuid: Any) -> str:
 
 
 def _partition(number: int, start: int | str, end: int | str) -> dict[str, Any]:
-    """Return the fields of a partition. `start` or `end` is a text if the look-up of it has failed."""
+    """Return the fields of a partition. `start` or `end` is a text if its look-up has failed."""
     found: dict[str, Any] = {"partition": number, "start_offset": 0, "end_offset": 0}
     if isinstance(start, int) and isinstance(end, int):
         found |= {"start_offset": start, "end_offset": end}

@@ -1,4 +1,4 @@
-"""A store's directory as a place: it is opened for reading, beside a live writer too, or as the writer.
+"""A store's directory as a place: it is opened for reading, which works beside a live writer, or for writing.
 
 On disk: through the engine. Threads: one.
 """

@@ -15,8 +15,8 @@ from segstore.errors import InvalidArgumentError, InvalidTypeError
 
 @dataclass(frozen=True)
 class NewTopic:
-    """A topic to create. If a number is -1, it is 1 for partitions, and the store's default for the
-    replication factor.
+    """A topic to create. With num_partitions=-1 the topic has one partition; with replication_factor=-1 it
+    has the store's replication factor.
     """
 
     name: str

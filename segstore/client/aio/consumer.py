@@ -184,7 +184,7 @@ class AsyncConsumer(InThread):
         self._now(self._consumer.subscribe, topics, pattern, listener)
 
     def subscription(self) -> set[str] | None:
-        """Return the subscribed topics; None without a subscription."""
+        """Return the subscribed topics; None if there is no subscription."""
         return self._look(Consumer.subscription)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -206,7 +206,7 @@ class AsyncConsumer(InThread):
         return self._look(Consumer.partitions_for_topic, topic)
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Set the position of a partition, as `Consumer.seek`."""
+        """Set the position of a partition, as `Consumer.seek` does."""
         self._now(self._consumer.seek, partition, offset)
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -305,7 +305,7 @@ class AsyncConsumer(InThread):
     async def committed(
         self, partition: TopicPartition, metadata: bool = False
     ) -> int | OffsetAndMetadata | None:
-        """Return the committed offset, or None, as `Consumer.committed`."""
+        """Return the committed offset, or None, as `Consumer.committed` does."""
         return await self._call(self._consumer.committed, partition, metadata)
 
     async def group_metadata(self) -> ConsumerGroupMetadata:

@@ -52,8 +52,8 @@ _AGAIN = 0.01  # seconds after which a waiting thread is woken again
 class Guard(OwnedLock):  # type: ignore[misc]
     """The lock that each method of a consumer holds during its call. A method must take the lock by `with
     guard`, and `guard` must be a local variable: `is_within` finds the method by this name. The thread that
-    holds the lock may call a second method if the first one has called the application (such as a listener,
-    which seeks). A signal handler that interrupts a method at any other place may not.
+    holds the lock may call a second method if the first one has called the application (such as a listener
+    that calls `seek`). A signal handler that interrupts a method at any other place may not.
 
     `given_up` is True if a method returned without a result because the store began to close. `calls` is the
     number of method calls so far, not counting polls.

@@ -90,7 +90,7 @@ class FetchedRecords(NamedTuple):
     leader_epoch: int
 
 
-_given: Callable[[tuple[Any, ...]], FetchedRecords] = partial(tuple.__new__, FetchedRecords)  # a call of C
+_given: Callable[[tuple[Any, ...]], FetchedRecords] = partial(tuple.__new__, FetchedRecords)  # in C
 
 
 class FetchedColumns(NamedTuple):

@@ -135,7 +135,7 @@ def consumer_records(
 
 
 def _plain(tp: TopicPartition, records: Records, delivered: Counts | None) -> list[ConsumerRecord]:
-    """Return records without headers by one call of C; keys and values stay bytes."""
+    """Make ConsumerRecords for records without headers, by one call of C code; keys and values stay bytes."""
     keys, values = records.keys, records.values
     kind = ConsumerRecord if delivered is None else DeliveredRecord
     return make_consumer_records(

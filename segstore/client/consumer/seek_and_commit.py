@@ -65,8 +65,8 @@ class Assigning(Parts):
 
     @alone
     def subscription(self) -> set[str] | None:
-        """Return the subscribed topics; with a pattern, the topics that matched so far. None without a
-        subscription.
+        """Return the subscribed topics; with a pattern, the topics that have matched so far. Return None if
+        there is no subscription.
         """
         topics = self._subscription.topics
         return None if topics is None else set(topics)
@@ -243,8 +243,8 @@ class Committing(Parts):
         since the last commit may be read again, by another member too. Raises RebalanceInProgressError, after
         which the application polls, then commits. Raises FencedInstanceIdError, UnknownTopicOrPartitionError,
         OffsetMetadataTooLargeError, StorageError, InvalidTypeError; IllegalStateError without a group;
-        KafkaTimeoutError if the group's offsets can't be read for `timeout_ms`, by default 60 s: then nothing
-        was committed.
+        KafkaTimeoutError if the group's offsets can't be read for `timeout_ms`, by default 60 s. After an
+        error nothing was committed.
         """
         wanted = self._subscription.consumed() if offsets is None else offsets
         check = self._guard.check_wait

@@ -233,7 +233,7 @@ def topic_partitions(values: Any) -> list[TopicPartition]:
 
 
 def _is_none(given: Any) -> bool:
-    """Return whether an argument is None or empty; an array's truth value would raise."""
+    """Return whether an argument is None or empty. Arrays are allowed, whose truth value can't be used."""
     return given is None or (isinstance(given, Sized) and len(given) == 0)
 
 

@@ -31,8 +31,8 @@ from segstore.storage.store.store import Store
 
 
 class Called(Protocol):
-    """The guard of a consumer (`base.Guard`): the number of its method calls without polls, and whether
-    another thread has closed it.
+    """The guard of a consumer (`base.Guard`): the number of its method calls, not counting polls, and whether
+    the consumer is closed, or a thread closes its store.
     """
 
     calls: int

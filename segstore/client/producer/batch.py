@@ -29,8 +29,8 @@ from segstore.records import Columns
 from segstore.records.columns import valid_stamps
 from segstore.threads import Latch
 
-_times_of, _keys_of, _values_of = map(attrgetter, ("times", "keys", "values"))  # each is a call of C
-_metadata: Callable[[tuple[Any, ...]], RecordMetadata] = partial(tuple.__new__, RecordMetadata)  # a call of C
+_times_of, _keys_of, _values_of = map(attrgetter, ("times", "keys", "values"))  # functions in C
+_metadata: Callable[[tuple[Any, ...]], RecordMetadata] = partial(tuple.__new__, RecordMetadata)  # in C
 
 
 class Stamp(NamedTuple):

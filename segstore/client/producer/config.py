@@ -133,8 +133,8 @@ class ProducerConfig(StoreClientSettings):
         return self._resolve_idempotence()
 
     def _resolve_idempotence(self) -> str | None:
-        """Set enable_idempotence, and return an error text if it is in conflict with another setting. If it
-        was not set, it is off in such a conflict, as in kafka-python.
+        """Set enable_idempotence, or return an error text if it was set explicitly and is in conflict with
+        another setting. If it was not set, such a conflict turns idempotence off, as in kafka-python.
         """
         asked = self.enable_idempotence if self.transactional_id is None else True
         if self.transactional_id is not None and self.enable_idempotence is False:

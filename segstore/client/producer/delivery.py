@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from segstore.storage.store.store import Store
 
 
-_size_of, _records_of = attrgetter("size"), attrgetter("n")  # each is a call of C
+_size_of, _records_of = attrgetter("size"), attrgetter("n")  # functions in C
 
 # --- appender ----------------------------------------------------------------------------------
 

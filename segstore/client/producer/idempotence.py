@@ -45,7 +45,7 @@ from segstore.storage.store.store import Store
 _LAST = INT32_MAX  # the sequence after it is 0
 _MAX_EPOCH = (1 << 15) - 1
 Identity = tuple[int, int]
-_doubt_of = attrgetter("doubt")  # this and the next two functions are calls of C
+_doubt_of = attrgetter("doubt")  # this and the next two are functions in C
 _stamp: Callable[[tuple[Any, ...]], Stamp] = partial(tuple.__new__, Stamp)
 _template: Callable[[tuple[Any, ...]], Template] = partial(tuple.__new__, Template)
 

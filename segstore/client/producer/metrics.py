@@ -62,7 +62,7 @@ class _Sent(NamedTuple):
     ended: float
 
 
-_sizes_of = attrgetter("size", "n", "created")  # this and the next function are calls of C
+_sizes_of = attrgetter("size", "n", "created")  # this and the next one are functions in C
 _sent: Callable[[tuple[Any, ...]], _Sent] = partial(tuple.__new__, _Sent)
 
 

@@ -71,9 +71,9 @@ def partitions_for_keys(keys: Sequence[bytes | None], partitions: int) -> NDArra
 
 
 def key_hashes(keys: Column) -> NDArray[np.int32]:
-    """Return `murmur2` of each key without its sign bit, computed by C; NO_PARTITION for a null key. A key's
-    partition is its hash modulo the number of partitions. Raises InvalidArgumentError for a column whose
-    offsets point outside its data.
+    """Return `murmur2` of each key without its sign bit, computed in C, or NO_PARTITION for a null key. A
+    key's partition is its hash modulo the number of partitions. Raises InvalidArgumentError for a column
+    whose offsets point outside its data.
     """
     hashes = np.empty(keys.n, np.int32)
     if keys.n and lib.seg_murmur2(keys.c, keys.n, ffi.from_buffer("int32_t[]", hashes)) < 0:
@@ -108,7 +108,9 @@ class PartitionerCluster:
         return None if info is None else set(info.partition_ids)
 
     def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the numbers of all partitions, which are always available; None without such a topic."""
+        """Return the numbers of a topic's partitions, since all are always available; None if there is no
+        such topic.
+        """
         return self.partitions_for_topic(topic)
 
 

@@ -1,7 +1,7 @@
 """`Sender`: the thread that sends due batches, as fast as the client's byte rate allows, and commits or
 aborts the producer's transactions.
 
-On disk: nothing of its own. Threads: one per producer; `abort` is for any thread. No other thread uses a
+On disk: nothing of its own. Threads: one per producer; any thread may call `abort`. No other thread uses a
 batch between its drain and its completion.
 """
 

@@ -1,7 +1,7 @@
 """`Transactions`: the transactions of a producer: their phases, and the calls allowed in each (Kafka:
 TransactionManager).
 
-On disk: nothing of its own; the store's `TransactionCoordinator` decides and writes.
+On disk: nothing of its own; the store's `TransactionCoordinator` decides the outcomes and writes them.
 
 Threads: any. The state is changed with one lock held. The sender reads the state before each append, and
 commits or aborts transactions.

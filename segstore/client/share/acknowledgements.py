@@ -66,7 +66,7 @@ class SentAcknowledgements(NamedTuple):
 
 _sending: Callable[[tuple[Any, ...]], SentAcknowledgements] = partial(
     tuple.__new__, SentAcknowledgements
-)  # calls of C
+)  # functions in C
 _acknowledged: Callable[[tuple[Any, ...]], AckBatch] = partial(tuple.__new__, AckBatch)
 
 

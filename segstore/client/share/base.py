@@ -241,7 +241,7 @@ def _other_way(store: Store) -> str:
 
 
 def span(timeout_ms: Any) -> float:
-    """Return a time-out in ms. Raises InvalidTypeError, InvalidArgumentError."""
+    """Return a valid time-out in ms. Raises InvalidTypeError, InvalidArgumentError."""
     milliseconds = arguments.milliseconds("timeout_ms", timeout_ms)
     if timeout_ms < 0:
         raise InvalidArgumentError(f"timeout_ms={timeout_ms}: must be at least 0")

@@ -56,8 +56,8 @@ class Waiting(Protocol):
 
 
 class Made(NamedTuple):
-    """Records that already are ConsumerRecords: they are renewed, or were given back by the application, or
-    belong to an iteration.
+    """Records that already are ConsumerRecords, because their locks were renewed, the application gave them
+    back, or an iteration has fetched them.
     """
 
     tp: TopicPartition
@@ -70,7 +70,7 @@ class Made(NamedTuple):
         return [record.offset for record in self.records]
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return up to `most` records, and a new object with the records after them, or None without any."""
+        """Return up to `most` records, and an object with the records after them; None if none are left."""
         if len(self.records) <= most:
             return TakenRecords(list(self.records)), None
         n = int(most)
@@ -92,7 +92,7 @@ class DeliveredColumns(NamedTuple):
         return offsets
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return up to `most` records, and a new object with the records after them, or None without any."""
+        """Return up to `most` records, and an object with the records after them; None if none are left."""
         n = len(self.records) if len(self.records) <= most else int(most)
         part = self._slice(0, n)
         made, error = consumer_records(self.tp, part.records, deserializers, part.counts)
