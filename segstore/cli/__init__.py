@@ -1,7 +1,8 @@
 """The `segstore` command: parses arguments, calls the engine, and presents the answer.
 
-On disk: it reads input files that the user names, and writes nothing of its own. Threads: the main thread of
-its own process. Each module has a command or a group of related commands; `app` has the list of all.
+On disk: reads input files that the user names, and writes no files of its own. Threads: the main thread of
+the command's process. Each module has a command or a group of related commands; `app` has the list of all
+commands.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ INTERRUPTED = 130
 
 
 def keep_standard_streams() -> None:
-    """Open /dev/null in place of each closed standard stream. Otherwise the next opened file, a file of the
-    store, would get the descriptor, and terminal output would be written to it.
+    """Open /dev/null in place of each closed standard stream. Otherwise a file of the store could be opened
+    with the stream's descriptor, and the command's output would be written into that file.
     """
     for fd in range(3):
         try:
@@ -55,11 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _signals_of(arguments: Sequence[str]) -> AbstractContextManager[object]:
-    """Return a block in which SIGHUP is noted, if the command is `serve`: it may come during the long
-    imports.
+    """Return a context manager that notes SIGHUP if the command is `serve`, because the signal may come
+    during the long imports.
     """
     if command_of(arguments) != "serve":
         return nullcontext()
-    from segstore.cli.signals import hangups  # no other command needs it
+    from segstore.cli.signals import hangups  # only `serve` needs this import
 
     return hangups()

@@ -1,4 +1,4 @@
-"""The group of all commands, and the end of a command with an error. Threads: one.
+"""The group of all commands; it turns errors into messages and exit statuses. Threads: one.
 
 Every error of the engine is one line on standard error and exit status 1; wrong usage is status 2, Ctrl-C
 130. If the reader of a pipe has closed it (`| head`), the command ends silently with 141, the status of a
@@ -31,7 +31,7 @@ COMMANDS = {
     ),
     "create": (
         "segstore.cli.topics",
-        "Create TOPIC, and the store where there is none yet.",
+        "Create TOPIC, and the store if there is none yet.",
     ),
     "alter": (
         "segstore.cli.topics",
@@ -59,16 +59,16 @@ COMMANDS = {
     ),
     "sql": (
         "segstore.cli.sql",
-        "Run SQL on the topics of the store, by DuckDB: each topic is a view of its name.",
+        "Run SQL on the topics of the store, by DuckDB. Each topic is a view with the topic's name.",
     ),
     "groups": (
         "segstore.cli.groups",
-        "Show consumer and share groups and their lag, alter settings, reset offsets, delete.",
+        "Show consumer and share groups and their lag, alter their settings, reset offsets, delete.",
     ),
     "quotas": (
         "segstore.cli.maintenance",
         "Show byte rates of clients, or change one's: producer_byte_rate and consumer_byte_rate, "
-        "bytes a second.",
+        "in bytes a second.",
     ),
     "serve": (
         "segstore.cli.serve",
@@ -80,7 +80,7 @@ COMMANDS = {
     ),
     "members": (
         "segstore.cli.members",
-        "Show the processes that share the store: which of them is the host, who is stopped, and who holds"
+        "Show the processes that share the store: which is the host, which are stopped, and which hold"
         " the lock of a log.",
     ),
     "mirror": (
@@ -94,23 +94,23 @@ COMMANDS = {
     ),
     "promote": (
         "segstore.cli.follow",
-        "Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it ends.",
+        "Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it stops.",
     ),
     "demote": (
         "segstore.cli.demote",
-        "Take a primary's standby away, so that acks=all is acknowledged by the primary alone.",
+        "Remove a primary's standby, so that the primary alone acknowledges acks=all.",
     ),
     "unfence": (
         "segstore.cli.unfence",
-        "Let the primary in DIRECTORY lead again, which was demoted, if no other node leads.",
+        "Let the demoted primary in DIRECTORY lead again, if no other node leads.",
     ),
     "end-mirror": (
         "segstore.cli.mirror",
-        "Make an ordinary store of the mirror in DIRECTORY, under new leader epochs.",
+        "Turn the mirror in DIRECTORY into an ordinary store, under new leader epochs.",
     ),
     "checkpoints": (
         "segstore.cli.checkpoints",
-        "Look into Spark's checkpoint directories, as they are and as they were.",
+        "Look into Spark's checkpoint directories, in their present and in earlier states.",
     ),
     "stats": (
         "segstore.cli.maintenance",
@@ -119,7 +119,7 @@ COMMANDS = {
     "replicas": (
         "segstore.cli.replicas",
         "Show leaders, in-sync and eligible replicas of a replicated store. With a TOPIC, show each replica's"
-        " directory, too. Of a primary, or a standby, show its mode, and how far the standby lies behind.",
+        " directory, too. For the directory of a primary or a standby, show its mode, and the standby's lag.",
     ),
     "elect": (
         "segstore.cli.replicas",
@@ -132,16 +132,17 @@ COMMANDS = {
     ),
     "heal": (
         "segstore.cli.replicas",
-        "Read all replicas of partitions of a replicated store, by default of all partitions, and copy what"
-        " is damaged from a sound replica.",
+        "Read all replicas of partitions of a replicated store, by default of all partitions, and replace"
+        " damaged records by copies from a sound replica.",
     ),
     "replicate": (
         "segstore.cli.replicas",
-        "Make a replicated store of one without replicas and of new directories, without copying.",
+        "Turn a store without replicas, with new directories, into a replicated store, without copying.",
     ),
     "unreplicate": (
         "segstore.cli.replicas",
-        "Make a store without replicas of a DIRECTORY that holds all of a replicated one, without copying.",
+        "Turn a DIRECTORY with all partitions of a replicated store into a store without replicas,"
+        " without copying.",
     ),
     "sweep": (
         "segstore.cli.maintenance",
@@ -150,7 +151,7 @@ COMMANDS = {
     ),
     "upgrade": (
         "segstore.cli.maintenance",
-        "Write the messages that Kafka wrote before 0.11 (magic 0 and 1) anew as record batches of magic 2.",
+        "Convert messages that Kafka wrote before 0.11 (magic 0 and 1) to record batches of magic 2.",
     ),
     "copy": (
         "segstore.cli.maintenance",
@@ -158,16 +159,16 @@ COMMANDS = {
     ),
     "archive": (
         "segstore.cli.archive",
-        "Archive the store at URI, such as s3://bucket/log or a directory, until Ctrl-C. With `verify`, read"
+        "Archive the store to URI, such as s3://bucket/log or a directory, until Ctrl-C. With `verify`, read"
         " and check every object of an archive.",
     ),
     "restore": (
         "segstore.cli.restore",
-        "Make a store in DIRECTORY, which must not exist yet, of the archive at URI.",
+        "Restore a store from the archive at URI into DIRECTORY, which must not exist yet.",
     ),
     "dump": (
         "segstore.cli.dump",
-        "Show what is in files: batches, index entries, snapshots, checkpoints.",
+        "Show the content of files: batches, index entries, snapshots, checkpoints.",
     ),
     "check": (
         "segstore.cli.maintenance",
@@ -187,14 +188,14 @@ COMMANDS = {
         "and flights of an archive; check the store.",
     ),
 }
-"""By command, in order of use: its module, and the first paragraph of its help. The module is imported when
-the command is called: the list of commands does not import the engine, and a command imports no packages
-that only other commands need (plots, Spark).
+"""By command, in order of use: its module, and the first paragraph of its help. The module is imported only
+when the command is called, so that the list of commands does not import the engine, and a command does not
+import packages that only other commands need (plots, Spark).
 """
 
 
 class ListedCommand(click.Command):
-    """A command's entry in the list of commands; a call imports the real command and calls that."""
+    """A command's entry in the list of commands, which imports the real command when it is called."""
 
     def __init__(self, name: str) -> None:
         self._module, text = COMMANDS[name]
@@ -205,15 +206,15 @@ class ListedCommand(click.Command):
 
     def itself(self) -> click.Command:
         """Import the command."""
-        name = "import_" if self.name == "import" else str(self.name).replace("-", "_")  # a Python name
+        name = "import_" if self.name == "import" else str(self.name).replace("-", "_")  # the function's name
         with imports():
             command: click.Command = getattr(import_module(self._module), name)
         return dressed(command)
 
 
 class Commands(PlaceFirst):
-    """The group of all commands. A command's return value is the exit status. An exception, also one of wrong
-    usage, is printed as a line on standard error and becomes an exit status.
+    """The group of all commands. A command's return value is the exit status. An exception, also for wrong
+    usage, is printed as one line on standard error and becomes an exit status.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -254,13 +255,15 @@ class Commands(PlaceFirst):
 
 
 def _refuse(error: click.ClickException) -> NoReturn:
-    """Print a wrong usage, and end the command."""
+    """Print an error of wrong usage, and exit with its status."""
     click.echo(wrong_usage(error), err=True)
     raise click.exceptions.Exit(error.exit_code) from None
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's message as one line: of an OSError the file and the reason, without the number."""
+    """Return an error's message as one line. For an OSError, the line has the file and the reason, without
+    the errno.
+    """
     text = str(error)
     if isinstance(error, OSError) and error.errno and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
@@ -268,7 +271,7 @@ def one_line(error: Exception) -> str:
 
 
 def _drop_output() -> None:
-    # Otherwise the interpreter would write the remaining buffer at its end, and print another error.
+    # Otherwise the interpreter would write the buffered output when it exits, and print another error.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

@@ -105,12 +105,13 @@ def archive(
     log_level: str,
     **settings: Any,
 ) -> int:
-    """Archive the store at URI, such as s3://bucket/log or a directory, until Ctrl-C. With `verify`, read and
+    """Archive the store to URI, such as s3://bucket/log or a directory, until Ctrl-C. With `verify`, read and
     check every object of an archive.
 
-    What is appended is there a second later: each tick is one object, and segments follow it whole. Called
-    again, the command goes on where it stopped; a second one for the same archive takes it over, and the
-    first ends. `segstore restore URI DIRECTORY` makes a store of the archive, also of an earlier moment.
+    Appended records are in the archive a second later: each second they are one object, and finished segments
+    follow as whole objects. Called again, the command continues where it stopped. A second `segstore archive`
+    for the same archive takes it over, and the first one stops. `segstore restore URI DIRECTORY` restores the
+    store from the archive, as of now or of an earlier moment.
 
     URIs are those of pyarrow.fs. Credentials come from the environment, as Amazon's tools have them, or from
     the URI, which is shown without them.

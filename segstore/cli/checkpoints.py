@@ -64,8 +64,8 @@ def opened(path: str, topic: str) -> Iterator[PartitionLog]:
 
 
 def seen(log: PartitionLog, at: int | None) -> TreeSnapshot:
-    """Return the file tree as of an offset. Raises OffsetOutOfRangeError, with the reason if compaction has
-    removed that state.
+    """Return the file tree as of an offset. Raises OffsetOutOfRangeError; if compaction has removed that
+    state, the message says so.
     """
     from segstore.filetree import snapshot
     from segstore.storage.scans.scan import LATEST
@@ -146,9 +146,10 @@ def cat(file: str, at: int | None, topic: str, path: str) -> None:
 @topic_option
 @store_option
 def restore(target: str, below: str, at: int | None, topic: str, path: str) -> None:
-    """Write a directory, as it is or was, as plain files into TARGET, which must be empty or missing.
+    """Write a directory, in its present or an earlier state, as plain files into TARGET, which must be empty
+    or missing.
 
-    A query goes on from there if the restored directory is given as its checkpointLocation.
+    A query continues from that state if the restored directory is given as its checkpointLocation.
     """
     from segstore import filetree
 
@@ -173,10 +174,10 @@ DIFFERENT = 1
 @store_option
 @json_option
 def diff(before: str, after: str, below: str, topic: str, path: str, as_json: bool) -> int:
-    """Compare two moments, given as offsets, or two paths as they are now.
+    """Compare the states at two moments, given as offsets, or the present states of two paths.
 
-    Lists what was added (+), removed (-) and changed (~), with the lines that differ of files that are text.
-    Exit status 1 where anything differs.
+    Lists added (+), removed (-) and changed (~) files, with the differing lines of text files. The exit
+    status is 1 if anything differs.
     """
     from segstore.filetree import clean_path
 
@@ -230,7 +231,7 @@ def _by_name(tree: TreeSnapshot, root: str) -> dict[str, Any]:
 
 
 def _lines(before: bytes, after: bytes) -> list[str] | None:
-    """Return the lines that differ in two files; None for a file that is not text, or is too long."""
+    """Return the lines that differ in two files; None if one of them is not text, or is too long."""
     if max(len(before), len(after)) > _MOST_TEXT or b"\0" in before + after:
         return None
     try:
@@ -296,11 +297,12 @@ def _temporary(path: str) -> bool:
 
 @click.group(cls=PlaceFirst, no_args_is_help=False)
 def checkpoints() -> None:
-    """Look into Spark's checkpoint directories, as they are and as they were.
+    """Look into Spark's checkpoint directories, in their present and in earlier states.
 
-    They are kept in a compacted topic (segstore.spark.checkpoints), so the directories can be seen as of each
-    offset that compaction has not reached: `history` lists these offsets, --at OFFSET takes one. All commands
-    work beside the live query. The store is given with --store after the command, or in SEGSTORE_PATH.
+    The directories are kept in a compacted topic (segstore.spark.checkpoints), so they can be shown as of
+    each offset that compaction has not reached yet. `history` lists these offsets, and --at OFFSET chooses
+    one. All commands work beside the live query. The store is given with --store after the command, or in
+    SEGSTORE_PATH.
     """
 
 

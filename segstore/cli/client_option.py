@@ -18,8 +18,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def client_option(text: str) -> Callable[[F], F]:
-    """Return a decorator that adds both options, whose values are one argument `config`, a dict in which
-    --set overrides the file; `text` is the help of --set.
+    """Return a decorator that adds both options. The command gets their values as one dict, the argument
+    `config`, in which --set overrides the file. `text` is the help of --set.
     """
 
     def add(command: F) -> F:

@@ -11,13 +11,15 @@ _PLACES = ("--store", "-s", "--bootstrap", "-b")
 
 
 def command_of(args: Sequence[str]) -> str:
-    """Return the name of the called command; without one, another word of the command line."""
+    """Return the name of the called command. If no command is called, return another word of the command
+    line, or "".
+    """
     return next(iter(moved(list(args))), "")
 
 
 def moved(args: list[str]) -> list[str]:
-    """Return the arguments with leading --store and --bootstrap moved after the command's name. Without a
-    command nothing is moved.
+    """Return the arguments with leading --store and --bootstrap moved after the command's name. If no command
+    is called, return them unchanged.
     """
     count = 0
     while count < len(args) and (size := place_size(args[count])):

@@ -29,7 +29,7 @@ def _names(
 ) -> list[str]:
     """Return names of the store that begin with `incomplete`."""
     path = ctx.params.get("path")
-    # An error would be printed into the command line that the user types.
+    # Errors are ignored, because they would be printed into the command line that the user types.
     with suppress(SegstoreError, OSError):
         if isinstance(path, str):
             with segstore.open(path, "r") as store:

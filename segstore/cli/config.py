@@ -12,8 +12,9 @@ from segstore.cli.help import CommandGroup
 def check(path: str) -> int:
     """Judge the settings in FILE, and the files that it names, as `segstore serve --config FILE` would.
 
-    Each problem is a line on standard error, and the exit status is 2. Else it prints which store would be
-    served, where, how that is secured, and which settings have no effect. Nothing is opened or made.
+    Each problem is printed as a line on standard error, and the exit status is 2. If there is none, prints
+    the store that would be served, its addresses and their security, and the settings without effect. Nothing
+    is opened or created.
     """
     from segstore.cli.app import one_line
     from segstore.cli.config_check import problems, summary

@@ -38,7 +38,7 @@ def problems(file: ConfigFile) -> list[Problem]:
 
 
 def _raised(file: ConfigFile, call: Callable[[], object]) -> list[Problem]:
-    """Return the SegstoreError of a call as a problem, in a list; [] if it raises none."""
+    """Make a call. If it raises a SegstoreError, return a list with this error as a problem, else []."""
     try:
         call()
     except SegstoreError as error:
@@ -61,8 +61,8 @@ def _judge_own(file: ConfigFile, name: str, value: object) -> None:
 
 
 def _of_files(file: ConfigFile, of_server: dict[str, Any]) -> list[Problem]:
-    """Return the problems of the files with keys, certificates and users, also of files that no listener
-    uses.
+    """Return the problems of the files with keys, certificates and users of all listeners, even if a listener
+    does not use them.
     """
     found: list[Problem] = []
     for config in ServerConfig.parse(of_server).by_listener():

@@ -41,18 +41,20 @@ _REFUSED = dict.fromkeys(
     ("authorizer.class.name", "allow.everyone.if.no.acl.found"),
     "allow and super.users say who may do what",
 )
-"""Security settings, which must not be ignored: they are refused."""
+"""Kafka's security settings that segstore does not have. They are refused, because ignoring them would be
+insecure.
+"""
 
 
 class Problem(NamedTuple):
-    """A problem of a file; `line` is 0 if it concerns no single line. `text` contains no secret."""
+    """A problem of a file; `line` is 0 if the problem has no single line. `text` contains no secret."""
 
     line: int
     text: str
 
 
 class Ignored(NamedTuple):
-    """A setting without effect; `reason` says how segstore behaves instead."""
+    """A setting without effect; `reason` says why, or what segstore does instead."""
 
     line: int
     name: str
@@ -61,9 +63,10 @@ class Ignored(NamedTuple):
 
 @dataclass
 class ConfigFile:
-    """The content of one file. `settings` have underscores in place of dots, as arguments of
-    `segstore.serve`; `lines` has their line numbers. `directory` is the store's, `http` the address of the
-    metrics; `controllers` are names of listeners. Relative paths were resolved against the file's directory.
+    """The content of one file. `settings` has values by name, with underscores in place of dots, like the
+    arguments of `segstore.serve`; `lines` has their line numbers. `directory` is the store's directory,
+    `http` the address of the metrics; `controllers` are the names of controllers' listeners. Relative paths
+    were resolved against the file's directory.
     """
 
     path: str
@@ -99,7 +102,9 @@ def read_config(path: str) -> ConfigFile:
 
 
 def _check_controllers(file: ConfigFile) -> None:
-    """Refuse the listeners of controllers and brokers: a server of segstore would serve clients there."""
+    """Add a problem for each of `listeners` that is also one of the controllers' listeners, because segstore
+    would serve clients there.
+    """
     names = {
         each.partition("://")[0].strip().upper() for each in str(file.settings.get(_LISTENERS, "")).split(",")
     }
@@ -113,11 +118,11 @@ def _check_controllers(file: ConfigFile) -> None:
 
 
 def _take(file: ConfigFile, entry: PropertyEntry) -> None:
-    """Add an entry to a file. Raises ConfigError."""
+    """Check an entry, and store its value in `file`. Raises ConfigError."""
     line, name, value = entry
     if value is None:
         raise ConfigError("must be NAME=VALUE")
-    if not _NAME.fullmatch(name):  # it may be a part of a key or a password: don't show it
+    if not _NAME.fullmatch(name):  # not shown, since it may be a part of a key or a password
         raise ConfigError("what stands before the = is no name of a setting")
     setting = name.replace(".", "_")
     if name == JAAS or (setting.startswith(OWN_PREFIX) and name.endswith(f".{JAAS}")):
@@ -143,7 +148,7 @@ def _take(file: ConfigFile, entry: PropertyEntry) -> None:
 
 
 def _judged(file: ConfigFile, name: str, value: str) -> str:
-    """Return the value of a setting as an argument of `serve`. Raises ConfigError."""
+    """Check the value of a setting, and return it in the form that `serve` accepts. Raises ConfigError."""
     setting = name.replace(".", "_")
     if name in _REFUSED:
         raise ConfigError(f"{name} is refused: {_REFUSED[name]}")
@@ -151,7 +156,7 @@ def _judged(file: ConfigFile, name: str, value: str) -> str:
         value = in_plain_units(name, value)
     except click.BadParameter as error:
         raise ConfigError(error.message) from None
-    if setting.startswith(OWN_PREFIX):  # checked by `ServerConfig`, which knows the listeners
+    if setting.startswith(OWN_PREFIX):  # `ServerConfig`, which knows the listeners, checks it
         return _settled(file, setting, value) if setting.endswith(_PATHS) else value
     known = _options()
     if setting not in known:
@@ -163,7 +168,9 @@ def _judged(file: ConfigFile, name: str, value: str) -> str:
 
 
 def _settled(file: ConfigFile, name: str, path: str) -> str:
-    """Return an absolute path. Raises ConfigError for users given in place of the path of a file of users."""
+    """Return a path of the file as an absolute path. Raises ConfigError if sasl.users has users in place of
+    the path of a file with users.
+    """
     found = os.path.join(os.path.dirname(os.path.abspath(file.path)), path)
     if name.endswith(_USERS):
         try:
@@ -193,7 +200,7 @@ def _directory(file: ConfigFile, name: str, value: str) -> str:
 
 
 def _add_rules(file: ConfigFile, line: int, value: str) -> None:
-    """Add entries to the allow list; the setting may be repeated. Raises ConfigError."""
+    """Add entries to the allow list, because this setting may be repeated. Raises ConfigError."""
     file.lines.setdefault(_ALLOW, line)
     held = file.settings.setdefault(_ALLOW, ())
     try:
@@ -205,8 +212,8 @@ def _add_rules(file: ConfigFile, line: int, value: str) -> None:
 
 
 def _add_users(file: ConfigFile, line: int, name: str, value: str) -> None:
-    """Add the users of `sasl.jaas.config`, a setting that a listener may have for each mechanism. Raises
-    ConfigError.
+    """Add the users of a `sasl.jaas.config` to the users of its listener, which may have one such setting for
+    each mechanism. Raises ConfigError.
     """
     prefix, _, _ = name.removesuffix(JAAS).rpartition(".")
     listener, _, mechanism = prefix.rpartition(".")
@@ -225,7 +232,7 @@ def _add_users(file: ConfigFile, line: int, name: str, value: str) -> None:
 
 @cache
 def _options() -> dict[str, list[Option]]:
-    """Return the options of each setting of a server or a store."""
+    """Return the options of each setting; both the server and the store may have an option of that name."""
     found: dict[str, list[Option]] = {}
     for kind in (ServerConfig, StoreConfig):
         for name, option in options(kind).items():
@@ -234,7 +241,9 @@ def _options() -> dict[str, list[Option]]:
 
 
 def problem_of(file: ConfigFile, message: str) -> Problem:
-    """Return an error message as a problem, at the line of the first setting that it names (with dots)."""
+    """Return an error message as a problem. Its line is that of the first setting that the message names
+    (with dots).
+    """
     text = " ".join(message.split())
     lines = {name.replace("_", "."): line for name, line in file.lines.items()}
     named = (lines[each] for each in _WORD.findall(text) if each in lines)

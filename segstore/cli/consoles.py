@@ -1,5 +1,5 @@
-"""The commands' subclasses of rich's console and text, in a module of their own: only commands that print
-with rich import rich. On disk: nothing. Threads: one.
+"""Subclasses of rich's console and text for the commands. They have a module of their own, so that only
+commands that print with rich import rich. On disk: nothing. Threads: one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from rich.text import Text
 
 class TerminalConsole(Console):
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # `app` handles it
+        raise BrokenPipeError  # so that `app` handles it
 
 
 class PipedConsole(TerminalConsole):
-    """A console for pipes: without trailing blanks, with which rich fills the columns of tables."""
+    """A console for pipes, which omits the trailing blanks with which rich fills the columns of tables."""
 
     def print(self, *objects: Any, **how: Any) -> None:
         """Print like rich.console.Console.print, without trailing blanks."""
@@ -36,8 +36,8 @@ class WrappedCell(Text):
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Return lines of at most `width` characters: broken at blanks, or else after one of `,=._-`, or else
-    anywhere.
+    """Return lines of at most `width` characters. A line is broken at a blank; if there is none, after one of
+    `,=._-`; if there is none of these either, anywhere.
     """
     lines, width = [], max(width, 1)
     while len(text) > width:

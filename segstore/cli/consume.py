@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def ndjson(records: Batch, partition: int) -> bytes:
     """Return each record as a line with a JSON object, which `produce` can read. Bytes that are not UTF-8 are
-    base64, and marked by a field.
+    base64, and a field NAME_encoding says so.
     """
     return lines(row_of(record, partition) for record in records)
 
@@ -72,7 +72,7 @@ FORMATS: dict[str, Callable[[Batch, int], bytes]] = {"ndjson": ndjson, "raw": ra
 
 
 def as_text(data: bytes | None) -> tuple[str | None, str | None]:
-    """Return (text, None) for UTF-8 and null, else (base64, "base64")."""
+    """Return (text, None) if `data` is UTF-8, (None, None) if it is None, else (base64 text, "base64")."""
     if data is None:
         return None, None
     try:
@@ -155,8 +155,8 @@ def consume(
 
     In NDJSON a key or value that is not UTF-8 is base64, and "key_encoding" or "value_encoding" says so.
 
-    With --share records are delivered to one of the group's members at a time, and acknowledged once they are
-    printed.
+    With --share, each record is delivered to one of the group's members at a time, and is acknowledged once
+    it is printed.
     """
     _check_options(share is not None, wanted)
     if share is not None:
@@ -207,7 +207,9 @@ _OF_PARTITIONS = {
 
 
 def _check_options(is_share: bool, wanted: str) -> None:
-    """Raise click.UsageError for options that can't be combined with --share, or that need it."""
+    """Raise click.UsageError for options that can't be combined with --share, that need --share, or that need
+    another format.
+    """
     context = click.get_current_context()
     given = {
         name
@@ -225,8 +227,9 @@ def _check_options(is_share: bool, wanted: str) -> None:
 def first_offset(
     log: OffsetsLog, offset: int | str | None, since: int | None, last: int | None = None
 ) -> int:
-    """Return the offset of the first record to read. `since`: the first record at or after this time, or else
-    the log end offset; `last`: so many offsets before the log end offset. Raises OffsetOutOfRangeError.
+    """Return the offset of the first record to read. With `last`, it is that many offsets before the log end
+    offset. With `since`, it is the first record at or after this time (ms), or the log end offset if there is
+    none. Raises OffsetOutOfRangeError.
     """
     if last is not None:
         return max(log.start_offset, log.end_offset - last)
@@ -244,8 +247,8 @@ def first_offset(
 
 
 def last_offset(log: OffsetsLog, offset: int | str | None, until: int | None) -> int:
-    """Return the offset after the last record to read; the log end offset if no record is as late
-    as `until`.
+    """Return the offset after the last record to read. With `until`, it is the first record at or after this
+    time (ms), or the log end offset if there is none.
     """
     if until is not None:
         at = log.offset_for_time(until)
@@ -262,7 +265,7 @@ class Printer:
         self._form, self._left = form, limit
 
     def print_all(self, batches: Iterator[tuple[int, Batch]]) -> None:
-        """Print the records of partitions, until the last one, or until `limit` are printed."""
+        """Print all records of `batches`, or the first `limit`."""
         while self._left != 0:
             number, records = next(batches, (0, None))
             if records is None:
@@ -281,7 +284,7 @@ class Printer:
 
 
 class Printed(list["QueueRecord"]):
-    """Records of a partition in the type that the output formats take."""
+    """Records of a partition in the type that the functions of FORMATS accept."""
 
     @property
     def values(self) -> Sequence[bytes | None]:
@@ -290,15 +293,15 @@ class Printed(list["QueueRecord"]):
 
 
 def counted(records: Any, partition: int) -> bytes:
-    """Return each record as a line with a JSON object, with its delivery count."""
+    """Return each record as a line with a JSON object, which includes the delivery count."""
     return lines({**row_of(each, partition), "delivery_count": each.delivery_count} for each in records)
 
 
 def print_queue(
     queue: Queue, form: Callable[[Any, int], bytes], timeout_ms: int | None, most: int | None
 ) -> int:
-    """Print and acknowledge records of a share group until the time-out, or until `most` are printed; return
-    the number of printed records.
+    """Print and acknowledge records of a share group, until no record comes within the time-out, or until
+    `most` are printed; return the number of printed records.
     """
     printed = 0
     while most != 0 and (records := queue.poll(timeout_ms, most)):

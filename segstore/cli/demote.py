@@ -26,9 +26,9 @@ _NONE = "there is no standby"
 @client_option("With --bootstrap: a setting of the client, such as security.protocol=SSL; may be repeated.")
 @click.pass_context
 def demote(ctx: click.Context, path: str | None, bootstrap: str | None, config: dict[str, str]) -> None:
-    """Take a primary's standby away, so that acks=all is acknowledged by the primary alone.
+    """Remove a primary's standby, so that the primary alone acknowledges acks=all.
 
-    What the standby has stays there; it may follow again, as a new one.
+    The standby keeps its records, and may follow again as a new standby.
     """
     source = ctx.get_parameter_source("path")
     if bootstrap is not None and source is ParameterSource.ENVIRONMENT:
@@ -43,7 +43,7 @@ def _of_store(path: str) -> bool:
     from segstore.cli.places.of_store import open_reading
     from segstore.storage.store.writer import StoreWriter
 
-    with open_reading(path):  # raises for a wrong path, which the next line would create
+    with open_reading(path):  # raises for a wrong path: the next line would create a store there
         pass
     with segstore.open(path) as store:
         side = store.engine

@@ -16,10 +16,10 @@ from segstore.cli.options import json_option
 @click.option("--records", "-r", is_flag=True, help="Show the records of each batch too.")
 @json_option
 def dump(paths: tuple[str, ...], records: bool, as_json: bool) -> int:
-    """Show what is in files: batches, index entries, snapshots, checkpoints.
+    """Show the content of files: batches, index entries, snapshots, checkpoints.
 
-    PATH is a file, a partition's directory or a whole store, also those of a Kafka broker. Exits with 1 where
-    something is damaged, after it has said where and why, and shown what lies behind the damage.
+    PATH is a file, a partition's directory or a whole store, also those of a Kafka broker. Damage is printed
+    with its place and reason, and the data after it is shown, too; then the exit status is 1.
     """
     from segstore.cli.dump_files import print_rows
     from segstore.cli.dump_log import below, rows_of

@@ -1,5 +1,5 @@
-"""Prints the rows of `dump`, as tables for people or one JSON object a line for programs; and makes the rows
-of index files, producer snapshots and checkpoints.
+"""Prints the rows of `dump`, as tables for people, or for programs as lines with a JSON object each; and
+makes the rows of index files, producer snapshots and checkpoints.
 
 On disk: only reads. Threads: one.
 """
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PAGE = 1000
-"""Rows of one table: a file may have millions of rows, and column widths are computed for each table."""
+"""Rows of one table. A file may have millions of rows, so its rows are printed as several tables."""
 
 ABSENT: tuple[Any, ...] = (-1, "", None, [])
-"""Values for "none": a column with only these is omitted from a table."""
+"""Values that mean "none". A column that has only such values is omitted from a table."""
 
 
 @dataclass(frozen=True)
 class DumpRow:
     """A row of the output: an entry of a file, such as a batch or an index entry.
 
-    `cells` has values by name; values whose names contain "timestamp" are in ms. `damage` describes a damage
-    of this entry, or the damage for which the row stands. `brief` has fewer cells, for a table that fits a
-    terminal.
+    `cells` has values by name; values whose names contain "timestamp" are in ms. `damage` describes the
+    damage of this entry; a row may also stand for damaged bytes that are no entry. `brief` has fewer cells
+    than `cells`, for a table that fits a terminal.
     """
 
     kind: str
@@ -130,7 +130,9 @@ def base_offset_of(path: str) -> int:
 
 
 def dump_offset_index(files: Files, path: str) -> Iterator[DumpRow]:
-    """Yield the entries of an offset index: the last offset of a batch, and the position of that batch."""
+    """Yield the entries of an offset index, each with the last offset of a batch, and the position of that
+    batch.
+    """
     base = base_offset_of(path)
     for entry in _entries(files, path, OffsetIndex, _log_size(files, path)):
         relative, position = entry.fields
@@ -139,7 +141,9 @@ def dump_offset_index(files: Files, path: str) -> Iterator[DumpRow]:
 
 
 def dump_time_index(files: Files, path: str) -> Iterator[DumpRow]:
-    """Yield the entries of a time index: the largest timestamp so far, and the last offset of its batch."""
+    """Yield the entries of a time index, each with the largest timestamp so far, and the last offset of the
+    batch that has it.
+    """
     base = base_offset_of(path)
     for entry in _entries(files, path, TimeIndex, MOST):
         stamp, relative = entry.fields
@@ -161,8 +165,8 @@ class _Entry(NamedTuple):
 
 
 def _entries(files: Files, path: str, kind: type[SparseIndex], log_size: int) -> Iterator[_Entry]:
-    """Yield the entries before the preallocated zeros. An entry is valid if it and all entries
-    before it are.
+    """Yield the entries before the preallocated zeros. An entry counts as valid only if all entries before it
+    are valid, too.
     """
     data = files.read_file(path, LIMIT)
     valid = kind.valid_entries(data, MOST, log_size) if data else 0
@@ -172,12 +176,14 @@ def _entries(files: Files, path: str, kind: type[SparseIndex], log_size: int) ->
 
 
 def _used(data: bytes, kind: type[SparseIndex]) -> int:
-    """Return the number of bytes of whole entries before the zeros at the end."""
+    """Return the length of the data before the zeros at the end, rounded up to whole entries."""
     return -(-len(data.rstrip(b"\0")) // kind.ENTRY.size) * kind.ENTRY.size
 
 
 def _behind(files: Files, path: str, kind: type[SparseIndex]) -> Iterator[DumpRow]:
-    """Yield rows for the bytes after the entries: preallocated zeros, or a part of an entry."""
+    """Yield a row for the bytes after the entries, if there are any: preallocated zeros, or a part of an
+    entry.
+    """
     data = files.read_file(path, LIMIT)
     used = _used(data, kind)
     if used > len(data):

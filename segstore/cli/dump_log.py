@@ -1,7 +1,7 @@
 """The rows of `segstore dump` for batches and records, and the choice of the rows by a file's name. On disk:
 only reads. Threads: one.
 
-It needs no store: it takes single files, partition directories and whole log directories, damaged ones too.
+It needs no store: it reads single files, partition directories and whole log directories, even damaged ones.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ def dump_log(files: Files, path: str, with_records: bool) -> Iterator[DumpRow]:
 
 
 def _is_damage(step: ScanStep, end: int) -> bool:
-    # A batch that is cut at the end of this step is whole in the next step.
+    # A batch that does not end within this step's data is read whole in the next step.
     more = step.position + len(step.data) < end
     cut = step.stop.status == lib.SEG_SHORT
     return step.stop.status in BAD and not (cut and more and step.stop.position + step.stop.need <= end)
 
 
 def _as_known(step: ScanStep, i: int, path: str) -> Any:
-    """Return the header of batch `i`. For a compressed message of magic 0 or 1 it has the base offset and the
-    count of the inner messages.
+    """Return the header of batch `i`. The header of a compressed message of magic 0 or 1 gets the base offset
+    and the count of the inner messages.
     """
     batch = step.batches[i]
     if batch["magic"] == MAGIC or not batch["attributes"] & CODEC_MASK:
@@ -86,7 +86,7 @@ def _as_known(step: ScanStep, i: int, path: str) -> Any:
     try:
         _, (made, *_rest) = bring_up(step.data, step.batches[i : i + 1], path, step.position)
     except CorruptRecordError:
-        return batch  # the next row is the damage
+        return batch  # the next row reports the damage
     batch["base_offset"], batch["count"] = made["base_offset"], made["count"]
     return batch
 
@@ -156,7 +156,7 @@ def _records(step: ScanStep, i: int, path: str) -> Iterator[DumpRow]:
 
 
 def _texts(key: bytes | None, value: bytes | None, states: str | None) -> tuple[_Text, _Text]:
-    """Return key and value as (text, encoding) each."""
+    """Return (text, encoding) of the key, and of the value."""
     state = state_text(states, key, value) if states else None
     return (as_text(key), as_text(value)) if state is None else ((state.key, None), (state.value, None))
 
@@ -187,7 +187,9 @@ WHOLE_NAMES: dict[str, Callable[[Files, str], Iterator[DumpRow]]] = {
 
 
 def rows_of(files: Files, path: str, records: bool) -> Iterator[DumpRow]:
-    """Return the rows of one file by its name. Raises UsageError for a name that no file of a store has."""
+    """Return the rows of one file, whose name says its type. Raises UsageError for a name that no file of a
+    store has.
+    """
     name = os.path.basename(path)
     if name in WHOLE_NAMES:
         return WHOLE_NAMES[name](files, path)
@@ -201,8 +203,8 @@ def rows_of(files: Files, path: str, records: bool) -> Iterator[DumpRow]:
 
 
 def kind_of(name: str) -> str | None:
-    """Return the suffix of a file's type, also before .deleted, .cleaned, .swap or .part; None for other
-    names.
+    """Return the suffix that says a file's type, ignoring .deleted, .cleaned, .swap or .part after it; None
+    if the name has no such suffix.
     """
     for more in (names.DELETED, names.CLEANED, names.SWAP, names.PART):
         name = name.removesuffix(more)

@@ -25,7 +25,9 @@ _MESSAGES = {
         15: "ShareGroupStatePartitionMetadata",
     },
 }
-"""Kafka's names of the messages, without "Key" and "Value", by topic and by the type at a key's begin."""
+"""Kafka's names of the messages, without "Key" and "Value", by topic and by the type number at the beginning
+of a key.
+"""
 
 
 class StateText(NamedTuple):
@@ -42,7 +44,7 @@ def topic_of_states(path: str) -> str | None:
 
 
 def state_text(topic: str, key: bytes | None, value: bytes | None) -> StateText | None:
-    """Return a record as JSON text; None for a record of another type, or of a newer version."""
+    """Return a record as JSON text; None if its type is not in `_MESSAGES`, or its version is not known."""
     try:
         kind = kind_of(key or b"", "a share group")
         name = _MESSAGES[topic].get(kind)
@@ -63,7 +65,7 @@ def _text(name: str, number: int, data: dict[str, Any]) -> str:
 
 
 def _data(name: str, body: Any, version: int) -> dict[str, Any]:
-    """Return the fields of a structure of message `name`, without tagged fields that have their default
+    """Return the fields of a structure of message `name`, but not tagged fields with their default values
     (Kafka: JsonConverter).
     """
     found = {}

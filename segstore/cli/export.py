@@ -1,8 +1,8 @@
 """`segstore export` writes a topic, or a part of it, as Parquet, Arrow IPC or NDJSON; `segstore import`
 appends such a file to a topic.
 
-On disk: `export` reads the store, beside a live writer too, and writes the file that the user names, whole or
-not at all; `import` writes the store through the engine. Threads: one.
+On disk: `export` reads the store, beside a live writer too, and writes the file that the user names, either
+completely or not at all; `import` writes the store through the engine. Threads: one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 
 
 class ExportedRecords(NamedTuple):
-    """A count of written records of a partition, up to the offset `end`; `size`: bytes of keys and values."""
+    """The number of written records of a partition in one step, which ends before the offset `end`; `size` is
+    the bytes of their keys and values.
+    """
 
     partition: int
     end: int
@@ -54,13 +56,13 @@ class ExportedRecords(NamedTuple):
 
 
 class ExportWriter(Protocol):
-    """A writer of records in one format, with some of `_ALL_COLUMNS`, by default COLUMNS."""
+    """A writer of records in one format. Its columns are some of `_ALL_COLUMNS`, by default COLUMNS."""
 
     def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
         """Write the records within bounds; yield the count of each read."""
 
     def close(self) -> None:
-        """Write buffered rows, and the end of the format."""
+        """Write buffered rows, and the footer of the format."""
 
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
@@ -109,7 +111,7 @@ class Tables:
             self._writer = make(stream, self._schema)
 
     def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
-        """Write the records within bounds; yield the count of each table."""
+        """Write the records within bounds; yield a count after each table."""
         import pyarrow
 
         places = [name for name in ("partition", "offset") if name not in self._columns]
@@ -216,7 +218,7 @@ def export(
     """Write the records of TOPIC to FILE, or to standard output (-), one partition after the other.
 
     Columns: topic, partition, offset, timestamp (UTC, ms), timestamp_type, key, value, headers. `segstore
-    import` can read the file. Records that are appended meanwhile are left out.
+    import` can read the file. Records that are appended during the export are left out.
     """
     from segstore.cli.places.of_store import open_reading
 
@@ -238,8 +240,8 @@ def _form(wanted: str, target: str) -> str:
 
 
 def _run(scan: TopicScan, bounds: Bounds, sink: ExportWriter) -> None:
-    """Write a scan, with a progress bar of offsets; not each offset has a record, because of compaction,
-    markers and aborted transactions.
+    """Write the records of a scan, and show a progress bar. It counts offsets, not records, because the
+    number of records is not known in advance (compaction, markers, aborted transactions).
     """
     started, count, size, done = time.perf_counter(), 0, 0, 0
     before, total = _places(scan, bounds)
@@ -254,8 +256,8 @@ def _run(scan: TopicScan, bounds: Bounds, sink: ExportWriter) -> None:
 
 
 def _places(scan: TopicScan, bounds: Bounds) -> tuple[dict[int, Callable[[int], int]], int]:
-    """Return for each partition a function that counts the scan's offsets before an offset, and the number of
-    all offsets.
+    """Return (by partition, a function that returns how many offsets the scan has before an offset; the
+    number of all offsets).
     """
     found: dict[int, Callable[[int], int]] = {}
     total = 0
@@ -309,9 +311,9 @@ def import_(
     """Append the records that `export` wrote to TOPIC, from FILE or from standard input.
 
     Each record goes to the partition that it was in, in the same order, with its key, value, headers and
-    timestamp; it gets a new offset. All become visible at once, when all are durable. If anything fails, no
-    record is appended, and a topic or store that was made for them is removed. A replicated store is named by
-    all of its directories.
+    timestamp; it gets a new offset. All records become visible at once, when all are durable. If anything
+    fails, no record is appended, and a topic or store that was created for them is removed. For a replicated
+    store, give all its directories.
     """
     from segstore.cli.places.of_store import BatchAppends
 
@@ -343,8 +345,8 @@ def _check_topic(store: Store, topic: str) -> None:
 def _importing(
     paths: tuple[str, ...], witness: str | None, topic: str, partitions: int | None, config: dict[str, str]
 ) -> Iterator[Importing]:
-    """Import into a store with one directory, which is created if it is missing, or into a
-    replicated store.
+    """Open a store for an import and yield the `Importing`: a store with one directory, which is created if
+    it is missing, or a replicated store.
     """
     from segstore.cli.places.of_store import open_reading
     from segstore.storage.bulk_import import importing, importing_into

@@ -1,5 +1,6 @@
-"""`segstore follow`: keeps a directory as the hot standby of a primary. `segstore promote`: makes the standby
-the primary. On disk: through the engine. Threads: the main thread waits; the standby has its own threads.
+"""`segstore follow`: makes a directory the hot standby of a primary, until it is interrupted. `segstore
+promote`: makes the standby the primary. On disk: through the engine. Threads: the main thread waits; the
+standby has its own threads.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def follow(
 ) -> None:
     """Keep DIRECTORY as the hot standby of the primary at HOST:PORT, until Ctrl-C.
 
-    DIRECTORY is a new one, one that has followed before, or that of an old primary that comes back. It can be
-    read all the while.
+    DIRECTORY is new, or it has followed before, or it belongs to an old primary that returns. It can be read
+    while it follows.
     """
     from segstore.replica_fetcher.topic_filter import ALL
 
@@ -99,7 +100,9 @@ def _is_over(running: segstore.Standby, once: bool) -> bool:
 
 
 def _print_excess(directory: str, printed: set[str]) -> None:
-    """Print the records that were cut, of copies that are not in `printed`, and add these copies."""
+    """Print the truncated records, which were kept in copies, except for the copies in `printed`; add the
+    copies to `printed`.
+    """
     from segstore.files import Files
     from segstore.standby.divergent_records import copies, read_copy
 
@@ -133,7 +136,7 @@ def _shown(lag: Lag, error: Exception | None) -> str:
 @client_option(_CLIENT)
 @no_bootstrap
 def promote(directory: str, old: str, reason: str, yes: bool, config: dict[str, str]) -> int:
-    """Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it ends."""
+    """Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it stops."""
     from segstore.files import Files
     from segstore.standby.promotion import ask_to_let_go, standby_role
 

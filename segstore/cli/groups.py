@@ -1,5 +1,5 @@
-"""`segstore groups`: lists and describes consumer and share groups with their lag; resets and deletes their
-offsets.
+"""`segstore groups`: lists and describes consumer and share groups with their lag, resets and deletes their
+offsets, and changes their settings.
 
 On disk: through the engine. Threads: one.
 """
@@ -41,7 +41,7 @@ KINDS = ("classic", "consumer", _SHARE)
 @place_option
 @json_option
 def list_groups(kind: str | None, where: Where, as_json: bool) -> None:
-    """List all groups: state, members, and how far they are behind."""
+    """List all groups with their state, members and lag."""
     with where.reading() as place:
         known = place.groups()
         found = [known.describe(listing.group_id) for listing in known.list()]
@@ -65,9 +65,10 @@ def list_groups(kind: str | None, where: Where, as_json: bool) -> None:
 def describe(names: tuple[str, ...], members: bool, where: Where, as_json: bool) -> None:
     """Show each partition of a GROUP, by default of all groups: committed offset, end offset, lag, member.
 
-    The lag is Kafka's: end offset minus committed offset. UNREAD leaves out the offsets that retention has
-    removed before the group has read them. A share group has its start offset in place of a committed one:
-    all records before it are done. Its lag is without the records after it that are done, too.
+    The lag is Kafka's: end offset minus committed offset. UNREAD does not count the offsets that retention
+    has removed before the group has read them. A share group has a start offset in place of a committed
+    offset: all records before the start offset are done. Records after it that are already done are not
+    counted in the lag.
 
     `segstore groups describe flights-app --json` gives an object for each group, with members and partitions.
     """
@@ -157,7 +158,7 @@ def _committed(part: PartitionState) -> str:
 
 
 def _count(part: PartitionState, count: int | None) -> Text:
-    """Return the lag of a partition, or its unread offsets, as text."""
+    """Return a count of a partition (its lag, or its unread offsets) as text."""
     if part.error is not None:
         return styled("?", style="red")
     if count is None:
@@ -278,7 +279,7 @@ _topic_option: Callable[[Any], Any] = click.option(
     help="Take all partitions of this topic, or the ones named; may be repeated.",
 )
 _GOALS = ("to_earliest", "to_latest", "to_current", "to_offset", "shift_by", "to_datetime", "by_duration")
-"""The names of the options, which are names of methods of `Reset`."""
+"""The names of the options, which are also the names of methods of `Reset`."""
 
 
 @click.command()
@@ -324,12 +325,13 @@ def reset(
     as_json: bool,
     **goals: Any,
 ) -> None:
-    """Set the offsets from which GROUP goes on. Only shows what would change, unless --execute is given.
+    """Set the offsets from which GROUP continues. Only shows the changes, unless --execute is given.
 
     `segstore groups reset flights-app --to-datetime 2013-07-01T00:00:00Z --topic flights --execute` lets the
-    group read July again. An offset outside of the log is moved to the nearest one inside. Of a share group
-    the start offsets are set, and what was delivered after them is delivered again. The group must
-    have no members: those of a store live in the process that writes it, so close the store there first.
+    group read July again. An offset outside of the log is moved to the nearest offset in the log. For a share
+    group, the start offsets are set, and records after these are delivered again. The group must have no
+    members; the members of a store's groups are in the process that writes the store, so close the store
+    there first.
     """
     to = _goal(goals)
     if bool(topics) == all_topics:
@@ -380,8 +382,8 @@ def _print_moved(group: str, moved: Sequence[Moved], as_json: bool) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @place_option
 def delete(names: tuple[str, ...], topics: list[TopicPartition | str], yes: bool, where: Where) -> int:
-    """Delete GROUP and all offsets that it has committed; with --topic only the offsets of these
-    partitions. A share group gives up topics as a whole.
+    """Delete GROUP and all offsets that it has committed; with --topic only the offsets of these partitions.
+    For a share group, --topic takes only whole topics.
     """
     if topics:
         where.check_offers("groups delete --topic")
@@ -414,10 +416,10 @@ def _confirmed(names: tuple[str, ...], offsets: int, topics: Sequence[object]) -
 @forget_option
 @place_option
 def alter(group: str, config: dict[str, str], forget: tuple[str, ...], where: Where) -> None:
-    """Change GROUP's settings, which go before the store's. The group need not be there yet.
+    """Change GROUP's settings, which override the store's. The group need not exist yet.
 
     `segstore groups alter workers --config share.auto.offset.reset=earliest` lets a share group begin with
-    the first record; `--config errors.deadletterqueue.topic.name=dlq.workers` gives it dead letters.
+    the first record; `--config errors.deadletterqueue.topic.name=dlq.workers` gives it a dead letter queue.
     """
     changes = changes_of(config, forget)
     if not changes:
@@ -433,13 +435,12 @@ def alter(group: str, config: dict[str, str], forget: tuple[str, ...], where: Wh
 
 @click.group(cls=PlaceFirst, no_args_is_help=False, default="list")
 def groups() -> None:
-    """Show consumer and share groups and their lag, alter settings, reset offsets, delete.
+    """Show consumer and share groups and their lag, alter their settings, reset offsets, delete.
 
     Committed offsets are records of the topic __consumer_offsets, the states of share groups are records of
-    __share_group_state. Without a command the groups are listed.
-    `list` and `describe` work beside a live writer; `alter`, `reset` and `delete` need the store for
-    themselves, or its server. The store is given with --store, or in SEGSTORE_PATH; --bootstrap takes a
-    cluster instead.
+    __share_group_state. Without a command the groups are listed. `list` and `describe` work beside a live
+    writer; `alter`, `reset` and `delete` open the store for writing, or ask the server that has it open. The
+    store is given with --store, or in SEGSTORE_PATH; --bootstrap takes a cluster instead.
     """
 
 

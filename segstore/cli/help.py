@@ -1,5 +1,5 @@
 """The form of help and of wrong usage: help is plain text, as wide as the terminal and at most WIDEST
-columns; wrong usage is one line with an advice. Nothing on disk. Threads: one.
+columns; an error of wrong usage is one line with an advice. Nothing on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import click
 
 WIDEST = 120
 _HYPHEN = "\N{NON-BREAKING HYPHEN}"
-"""Replaces each hyphen while lines are broken, so that no option is cut after a hyphen."""
+"""Replaces each hyphen while text is wrapped, so that no line break comes after a hyphen of an option."""
 
 
 class Formatter(click.HelpFormatter):
-    """Click's formatter, except that no word is cut at a hyphen; headings are bold on a terminal."""
+    """Click's formatter, but lines are never broken at a hyphen, and headings are bold on a terminal."""
 
     def write_heading(self, heading: str) -> None:
         """Write a heading in bold."""
         super().write_heading(click.style(heading, bold=True))
 
     def write_text(self, text: str) -> None:
-        """Write a paragraph without breaks at hyphens."""
+        """Write a paragraph without line breaks at hyphens."""
         super().write_text(text.replace("-", _HYPHEN))
 
     def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        """Write a definition list without breaks at hyphens."""
+        """Write a definition list without line breaks at hyphens."""
         whole = [(first, second.replace("-", _HYPHEN)) for first, second in rows]
         super().write_dl(whole, col_max, col_spacing)
 
@@ -64,7 +64,7 @@ def _first_sentence(command: click.Command) -> str:
 
 
 def dressed(command: click.Command) -> click.Command:
-    """Make `Formatter` format the help of a command, and of the commands in it; return the command."""
+    """Let `Formatter` format the help of a command and of its subcommands; return the command."""
     command.context_class = HelpContext
     for inner in command.commands.values() if isinstance(command, click.Group) else ():
         dressed(inner)
@@ -81,7 +81,7 @@ _EXTRA = re.compile(r"Got unexpected extra arguments? \((\S+).*\)")
 
 
 def wrong_usage(error: click.ClickException) -> str:
-    """Return an error of the arguments as one line, with the command that shows the help."""
+    """Return an error of wrong usage as one line, which names the command that shows the help."""
     message = _no_store(error) or _unknown(error) or " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     if context is None:
@@ -104,8 +104,8 @@ _NO_COMMAND = re.compile(r"No such command '(.*)'\.")
 
 
 def _unknown(error: click.ClickException) -> str:
-    """Return the error of an unknown option or command, with similar names, the nearest first; "" for another
-    error.
+    """Return the message for an unknown option or command, with similar names, the nearest first; "" for
+    another error.
     """
     context: click.Context | None = getattr(error, "ctx", None)
     if context is None:
@@ -118,7 +118,7 @@ def _unknown(error: click.ClickException) -> str:
         given, kind, known = match[1], "command", context.command.list_commands(context)
     else:
         return ""
-    from segstore.config.options import did_you_mean  # only wrong usage needs it
+    from segstore.config.options import did_you_mean  # only this error needs the import
 
     meant = did_you_mean(given, known)
     return f"No such {kind} {given!r}" + (f": {meant}" if meant else "")
@@ -130,8 +130,8 @@ def _options(command: click.Command) -> set[str]:
 
 
 def _meant(context: click.Context, extra: str) -> str:
-    """Return a guess at the option that an extra argument belongs to, or the arguments that the command
-    takes.
+    """Return a guess at the option that was meant by an extra argument, or else the arguments that the
+    command takes.
     """
     options = _options(context.command)
     guesses = {

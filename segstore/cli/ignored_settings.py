@@ -1,4 +1,4 @@
-"""A broker's settings without effect on a server of segstore, which are harmless.
+"""Settings of a broker that a server of segstore ignores, because they are harmless.
 
 Nothing on disk. Threads: any; immutable.
 """
@@ -56,7 +56,7 @@ IGNORED: dict[str, str] = {
     "metadata.log.dir": "the store's metadata are in the store",
     "num.recovery.threads.per.data.dir": "logs are recovered when they are opened",
 }
-"""By the setting's name: how segstore behaves instead."""
+"""The reasons why these settings have no effect, or what segstore does instead, by setting's name."""
 
 ONLY_TRUE = frozenset({"delete.topic.enable", "log.cleaner.enable"})
 """Ignored settings that are harmless only with the value `true`."""

@@ -1,4 +1,6 @@
-"""The garbage collector during the imports of a command. Threads: the main thread."""
+"""Stops the garbage collector during the imports of a command, which makes commands start faster. Threads:
+the main thread.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def imports() -> Iterator[None]:
-    """Stop the garbage collector in a block of imports, and exempt the imported objects until the command
-    ends. Its repeated scans would find no garbage, and take a sixth of the time until a command begins.
+    """Stop the garbage collector during a block of imports, and exempt the imported objects from its scans
+    until the command returns. The scans would find no garbage, and take a sixth of a command's start-up time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -24,8 +26,8 @@ def imports() -> Iterator[None]:
 
 @contextmanager
 def thawing() -> Iterator[None]:
-    """Undo the freeze of `imports` at the end of a command, however it ends, for a program that called the
-    command. Nothing is undone if the program had frozen objects before.
+    """Undo the `gc.freeze` of `imports` when a command returns or raises, because a program may have called
+    the command. If that program had frozen objects before, nothing is undone.
     """
     theirs = gc.get_freeze_count()
     try:

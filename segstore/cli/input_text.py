@@ -1,4 +1,4 @@
-"""Text input of `produce` as columns of records: lines, CSV and NDJSON. Threads: one."""
+"""Reads text input of `produce` (lines, CSV, NDJSON) as columns of records. Threads: one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BLOCK = 1 << 20
 
 
 class InputError(InvalidArgumentError):
-    """Raised for input that is no record; the message names the line, row or column."""
+    """Raised for input that is not a valid record; the message names the line, row or column."""
 
 
 @dataclass(frozen=True)
 class InputOptions:
-    """The fields of an object, or columns of a row, with key, value and timestamp; `separator` is the text
-    between key and value of a line.
+    """The names of the fields of an object, or of the columns of a row, that have key, value and timestamp;
+    `separator` is the text between key and value of a line. With `plain`, whole objects are the values.
     """
 
     key_field: str | None = None
@@ -40,7 +40,8 @@ class Chunk:
     """Some records as columns: lists, or arrow arrays if the input has arrow columns. A column is None if no
     record has a value in it.
 
-    Timestamps are ms since the epoch, None for the present time; `partitions` is None if keys decide.
+    Timestamps are ms since the epoch; None means the current time. If `partitions` is None, the keys
+    determine the partitions.
     """
 
     values: Any
@@ -54,8 +55,8 @@ class Chunk:
 
 
 def line_blocks(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield blocks of lines without line ends, each with the lines that are available: it does not wait until
-    a pipe has a full block.
+    """Yield blocks of lines without line ends. A block has the lines that are available; this does not wait
+    until a pipe has filled the block.
     """
     rest = b""
     read = getattr(stream, "read1", stream.read)
@@ -81,7 +82,7 @@ def numbered(blocks: Iterable[list[bytes]]) -> Iterator[list[tuple[int, bytes]]]
 
 ROWS = 5000
 LARGEST = 1 << 30
-"""The largest CSV field, in bytes; the log's own limits are lower."""
+"""The largest CSV field, in bytes. It exceeds the log's own limits, so that these apply."""
 
 
 def lines(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
@@ -102,8 +103,8 @@ def lines(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
 
 
 def csv_rows(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield a record for each row: its value is the row as JSON, with the names of the header row, or one
-    column.
+    """Yield a record for each row: its value is one column, or the whole row as a JSON object with the names
+    of the header row.
     """
     with io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
         csv.field_size_limit(LARGEST)
@@ -225,8 +226,8 @@ def _headers(headers: Any) -> list[tuple[str, bytes | None]]:
 
 
 def as_bytes(value: Any, encoding: str | None = None) -> bytes | None:
-    """Return text as UTF-8, null as None, another value as JSON; with `encoding` "base64" the decoded bytes.
-    Raises ValueError.
+    """Return the bytes of a JSON value: text as UTF-8, null as None, any other value as JSON. With `encoding`
+    "base64", return the decoded bytes. Raises ValueError.
     """
     if value is None:
         return None

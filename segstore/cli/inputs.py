@@ -1,4 +1,5 @@
-"""The input of `produce` as columns, some thousand rows at a time: lines, NDJSON, CSV, Parquet and Arrow IPC.
+"""Reads the input of `produce` (lines, NDJSON, CSV, Parquet, Arrow IPC) as columns, some thousand rows at a
+time.
 
 On disk: only reads the input that the user names. Threads: one.
 """
@@ -26,7 +27,7 @@ _FILE_MAGIC = b"ARROW1"
 
 
 def parquet(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield the records of a Parquet file; a pipe can't be read. Raises InputError if the input is not
+    """Yield the records of a Parquet file; the input can't be a pipe. Raises InputError if the input is not
     Parquet, or lacks a column.
     """
     pyarrow = _pyarrow("Parquet")
@@ -104,7 +105,7 @@ def _chunk(batch: Any, columns: dict[str, str | None]) -> Chunk:
 
 
 def _binary(column: Any) -> Any:
-    """Return a binary or text column unchanged, another column as JSON texts."""
+    """Return a binary or text column unchanged, and the values of any other column as JSON."""
     import pyarrow.types as types
 
     kinds = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
@@ -123,7 +124,9 @@ def _milliseconds(column: Any) -> list[int | None]:
 
 
 def _headers(column: Any) -> Any:
-    """Return headers in the type that `export` writes. Raises InputError for other lists, or maps."""
+    """Return the column of headers in the type that `export` writes. Raises InputError if it can't be cast to
+    that type.
+    """
     import pyarrow
 
     from segstore.records.arrow import HEADER_TYPE
@@ -159,14 +162,16 @@ SUFFIXES = {
 
 @dataclass(frozen=True)
 class Input:
-    """An open input; `size` is in bytes, None if it is no regular file."""
+    """An open input; `size` is in bytes, or None if the input is not a regular file."""
 
     stream: BinaryIO
     name: str
     size: int | None
 
     def format(self, wanted: str) -> str:
-        """Return the format `wanted`, or for "auto" the format by the file's suffix, or else "lines"."""
+        """Return the format `wanted`. If it is "auto", return the format of the file's suffix, by default
+        "lines".
+        """
         return wanted if wanted != "auto" else SUFFIXES.get(os.path.splitext(self.name)[1].lower(), "lines")
 
     def chunks(self, wanted: str, options: InputOptions) -> Iterator[Chunk]:

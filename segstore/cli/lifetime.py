@@ -1,4 +1,4 @@
-"""`Lifetime`: the log lines for start and stop of a service (`serve`, `follow`, `mirror`, `archive`).
+"""`Lifetime`: writes the log lines for start and stop of a service (`serve`, `follow`, `mirror`, `archive`).
 
 Nothing on disk. Threads: one.
 """
@@ -23,8 +23,8 @@ log: Final = Logger("segstore")
 
 
 class Lifetime:
-    """The lifetime of one service with a store at `path`. A context manager that closes nothing: the
-    service's resources are closed within its block.
+    """The lifetime of one service with a store at `path`. It is a context manager, within whose block the
+    service's resources are opened and closed.
     """
 
     def __init__(self, path: str) -> None:
@@ -32,16 +32,17 @@ class Lifetime:
         self._began = time.monotonic()
         self._reason: BaseException | None = None
         self.is_closed: Callable[[], bool] = lambda: False
-        """Whether the store is closed, even if another signal has interrupted the close."""
+        """Returns whether the store is closed. It is called if a second signal has interrupted the block."""
 
     def started(self, what: str) -> None:
-        """Log that the service runs; `what` is a sentence without its subject."""
+        """Log that the service runs; `what` is a sentence whose subject (the store's path) is left out."""
         log.info("segstore %s, process %d: %s %s", VERSION, os.getpid(), self._path, what)
 
     @contextmanager
     def until_stopped(self) -> Iterator[None]:
-        """Run the service's block, and log its end before resources are closed: the signal, or the end by
-        itself. An error is logged or printed by the caller, when it ends the command.
+        """Run the block in which the service runs. Before the resources are closed, log that the service
+        stops: because of a signal, or by itself. An error is not logged here, because the caller logs or
+        prints it.
         """
         try:
             yield

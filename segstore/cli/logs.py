@@ -1,9 +1,9 @@
 """`logged`: the engine's messages of a service (`serve`, `follow`, `mirror`, `archive`) on standard error, an
 event a line, as text or JSON. Nothing on disk.
 
-A blocked standard error (a full pipe, a stopped terminal) delays no other thread, since a thread of its own
-writes. At most `MOST` lines wait; further lines are counted and dropped. If standard error is closed, its
-reader is gone, or its disk is full, lines are dropped, and the service continues.
+A blocked standard error (a full pipe, a stopped terminal) delays no other thread, since a separate thread
+writes the lines. At most `MOST` lines wait; further lines are counted and dropped. If standard error is
+closed, its reader is gone, or its disk is full, lines are dropped, and the service continues.
 
 Threads: any may log. No lock is taken: a signal may interrupt a message, and its handler may log another one.
 """
@@ -39,15 +39,17 @@ LEVELS = ("debug", "info", "warning", "error")
 MOST = 10_000
 """Most lines that wait for standard error."""
 PATIENCE = 1.0
-"""Seconds that the end of a service waits for unwritten lines."""
+"""Seconds that a service waits, when it stops, for unwritten lines."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
     ord("\n"): "\\n",
     ord("\r"): "\\r",
     ord("\t"): "\\t",
 }
-"""Escapes for characters that could end a line, or control a terminal; clients may use them in names."""
+"""Escapes for characters that could end a line, or control a terminal. Clients could put them into names."""
 _CUT: Final[set[int]] = set()
-"""Descriptors whose last line was cut by a full disk: the next line must begin with a line end."""
+"""Descriptors to which the last line was written only in part, because of a full disk. Before the next line a
+line end must be written.
+"""
 _CONTROLS_OF_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
 """Escapes for control characters and line separators that `json` does not escape."""
 
@@ -74,7 +76,7 @@ def log_options(command: F) -> F:
 @contextmanager
 def logged(log_format: str, log_level: str) -> Iterator[None]:
     """Run a block whose messages of the logger "segstore" go to standard error. With JSON, an error of the
-    engine that ends the block becomes a log line, and the command's exit status is 1.
+    engine that the block raises is logged as a line, and the command's exit status is 1.
     """
     logger = logging.getLogger("segstore")
     handler, before = LineHandler(as_json if log_format == JSON else as_text), logger.level
@@ -98,7 +100,9 @@ def logged(log_format: str, log_level: str) -> Iterator[None]:
 
 
 def as_text(record: logging.LogRecord) -> str:
-    """Return TIME LEVEL COMPONENT: MESSAGE, with the indented traceback of an exception on the next lines."""
+    """Return "TIME LEVEL COMPONENT: MESSAGE"; if there is an exception, its indented traceback follows on the
+    next lines.
+    """
     error = _traceback(record)
     more = "".join(f"\n    {line.translate(_CONTROLS)}" for line in error.splitlines())
     message = record.getMessage().translate(_CONTROLS)
@@ -140,9 +144,7 @@ def _traceback(record: logging.LogRecord) -> str:
 
 
 class LineHandler(logging.Handler):
-    """A logging handler that writes a line for each record to the process's standard error, in its own
-    thread.
-    """
+    """A logging handler that writes a line for each record to standard error, in a thread of its own."""
 
     def __init__(self, line: Format) -> None:
         super().__init__()
@@ -153,16 +155,16 @@ class LineHandler(logging.Handler):
         self._thread.start()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Queue the record's line, without the lock of `logging.Handler`."""
+        """Queue the record's line, without taking the lock of `logging.Handler`."""
         self.emit(record)
         return True
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the record's line, or count it as lost."""
-        if not self._thread.is_alive():  # in the child of a fork
+        if not self._thread.is_alive():  # a forked child has no such thread
             write(self._line(record))
         elif self._lost or self._waiting.qsize() >= MOST:
-            self._lost += 1  # until the queue is empty, and the number of lost lines was written
+            self._lost += 1  # lines are lost until the thread has emptied the queue
             if self._lost == 1:
                 self._waiting.put(Latch())  # wakes the thread, which then checks `_lost`
         else:
@@ -176,8 +178,8 @@ class LineHandler(logging.Handler):
             written.wait(PATIENCE)
 
     def close(self) -> None:
-        """Flush, and end the thread. `logging` calls `flush` and `close` once more at the
-        interpreter's end.
+        """Flush, and stop the thread. When the interpreter exits, `logging` calls `flush` and `close` again;
+        then these do nothing.
         """
         self.flush()
         if not self._is_closed:
@@ -209,7 +211,8 @@ def write(line: str) -> None:
                 stream.write(f"{line}\n")
                 stream.flush()
             return
-        # Without Python's buffer, whose unwritten bytes would be an error at the end of the interpreter.
+        # Not through Python's buffer: bytes that it can't write would cause an error when the interpreter
+        # exits.
         begin = "\n" if stream.fileno() in _CUT else ""
         _write_all(stream.fileno(), f"{begin}{line}\n".encode("utf-8", "backslashreplace"))
 
@@ -220,7 +223,7 @@ def _write_all(fd: int, data: bytes) -> None:
         while left:
             try:
                 left = left[os.write(fd, left) :]
-            except BlockingIOError:  # another process that shares it has made it non-blocking
+            except BlockingIOError:  # another process has set O_NONBLOCK on the shared stream
                 ready = select.poll()
                 ready.register(fd, select.POLLOUT)
                 ready.poll()

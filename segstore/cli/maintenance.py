@@ -62,11 +62,12 @@ R = TypeVar("R")
 def check(given: str | None, path: str | None, repair: bool, quarantine: bool, as_json: bool) -> int:
     """Check the bytes, indexes, checkpoints and names of a store, which may be in use.
 
-    Prints each finding as a line, and exits with 1 where there are any.
+    Prints each finding as a line. The exit status is 1 if there are any.
 
-    With --repair, the recovery of a crash is completed, and indexes, producer snapshots and checkpoints are
-    rebuilt from the logs; it prints what it did, then what is still wrong. Logs are changed with --quarantine
-    only: an empty batch then stands for the offsets that are lost, and readers go on behind it.
+    With --repair, the recovery after a crash is completed, and indexes, producer snapshots and checkpoints
+    are rebuilt from the logs. Each repair is printed, then each remaining finding. Logs are changed only with
+    --quarantine: an empty batch replaces the damaged bytes and their offsets, so that readers can continue
+    after it.
     """
     from segstore.cli.places.of_store import check_there
 
@@ -142,8 +143,8 @@ def all_log_bytes(root: str) -> int:
 def copy(target: str, path: str) -> None:
     """Copy the store to TARGET, which must not exist yet. Another process may be writing the store.
 
-    The copy has all partitions as they were at one moment. Where the file system can, it shares the bytes
-    with the original. It is an independent store, cleanly closed.
+    The copy has all partitions as they were at one moment. If the file system supports it, the copy shares
+    disk blocks with the original. It is an independent store that was cleanly closed.
     """
     from segstore.cli.places.of_store import open_reading
 
@@ -169,11 +170,11 @@ def sweep(path: str, as_json: bool) -> int:
     """Run retention and compaction now, as each topic's settings ask for. An open store does this in the
     background.
 
-    Exits with 1 where a partition could not be swept; the others are swept all the same.
+    If a partition could not be swept, the other partitions are still swept, and the exit status is 1.
     """
     from segstore.cli.places.of_store import open_reading
 
-    open_reading(path).close()  # raises if there is no store: the next line would create one
+    open_reading(path).close()  # raises if there is no store, which the next line would create
     with segstore.open(path) as store:
         swept = store.sweep()
     if as_json:
@@ -206,10 +207,10 @@ def _print(swept: tuple[Swept, ...]) -> None:
 @store_option
 @json_option
 def upgrade(topic: str | None, path: str, as_json: bool) -> int:
-    """Write the messages that Kafka wrote before 0.11 (magic 0 and 1) anew as record batches of magic 2.
+    """Convert messages that Kafka wrote before 0.11 (magic 0 and 1) to record batches of magic 2.
 
-    Offsets, keys, values, times and codecs stay. Without TOPIC all topics are upgraded. Exits with 1 where a
-    partition could not be upgraded; the others are upgraded all the same.
+    Offsets, keys, values, times and codecs stay the same. Without TOPIC all topics are upgraded. If a
+    partition could not be upgraded, the other partitions are still upgraded, and the exit status is 1.
     """
     from segstore.cli.places.disk_use import log_bytes
     from segstore.cli.places.of_store import open_reading
@@ -298,8 +299,8 @@ def _stats_print(rows: list[PartitionStats]) -> None:
 
 
 def _folded(rows: list[PartitionStats]) -> tuple[list[PartitionStats], dict[str, int]]:
-    """Return the rows to print one by one, and the number of folded rows by topic: partitions of internal
-    topics that never had a record or an error.
+    """Return the rows to print one by one, and by topic the number of the other rows, which are printed as
+    one: partitions of internal topics that never had a record or an error.
     """
     empty = [row for row in rows if is_internal(row.topic) and not (row.end_offset or row.error)]
     counts = Counter(row.topic for row in empty)
@@ -340,7 +341,8 @@ def quotas(
     path: str,
     as_json: bool,
 ) -> None:
-    """Show byte rates of clients, or change one's: producer_byte_rate and consumer_byte_rate, bytes a second.
+    """Show byte rates of clients, or change one's: producer_byte_rate and consumer_byte_rate, in bytes a
+    second.
 
     `segstore quotas app -c producer_byte_rate=1048576` limits all producers with client_id "app" together to
     1 MiB of stored batches a second.

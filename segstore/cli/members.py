@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from segstore.storage.shared.shared_file import SharedFile
 
 _STATES = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "zombie"}
-"""By the letter in /proc/PID/stat; with another letter a process counts as running."""
+"""The names of states, by the letter in /proc/PID/stat. A process with any other letter counts as running."""
 
 
 @click.command()
 @store_option
 @json_option
 def members(path: str, as_json: bool) -> None:
-    """Show the processes that share the store: which of them is the host, who is stopped, and who holds
-    the lock of a log.
+    """Show the processes that share the store: which is the host, which are stopped, and which hold the lock
+    of a log.
 
-    A pid is that of its process's own pid namespace, and its state is "unknown" if no such process is seen
-    from here. A lock is held for some microseconds by an append, and for the time of a sync; one that stays
-    is that of a process that is stopped.
+    A pid is the one in the pid namespace of its process; if this command can't see such a process, the state
+    is "unknown". A lock is held for some microseconds by an append, or for the time of a sync. If a lock is
+    held longer, its process is stopped.
     """
     from segstore.cli.places.of_store import open_reading
     from segstore.files import Files

@@ -1,5 +1,5 @@
 """`segstore mirror`: mirrors topics of a Kafka cluster, or topics of a store to a cluster, until it is
-interrupted, or once. `segstore end-mirror`: makes an ordinary store from the mirror.
+interrupted, or once. `segstore end-mirror`: makes the mirror an ordinary store.
 
 On disk: through the engine. Threads: the main thread waits; the mirror has its own threads.
 """
@@ -86,13 +86,13 @@ def mirror(
     """Mirror topics of the Kafka cluster at BOOTSTRAP (HOST:PORT, with commas between several) into
     DIRECTORY, until Ctrl-C.
 
-    Bytes, offsets, leader epochs, topic ids, transactions, settings and committed offsets of groups are kept
-    as they are there. The client needs the rights of an ordinary consumer. DIRECTORY is a store, which can be
-    read all the while; called again, the command goes on where it stopped.
+    Bytes, offsets, leader epochs, topic ids, transactions, settings and committed offsets of groups are the
+    same in the mirror. The client needs the rights of an ordinary consumer. DIRECTORY is a store, which can
+    be read during the mirroring. Called again, the command continues where it stopped.
 
     With --to BOOTSTRAP --store PATH, topics of a store are produced to a cluster, so that each record has
-    there the offset that it has here. Topics for which that is impossible are refused: compacted
-    ones, those with transactions, and those that have other records there.
+    there the offset that it has here. Topics for which that is impossible are refused: compacted topics,
+    topics with transactions, and topics that have other records in the cluster.
     """
     from segstore.replica_fetcher.topic_filter import ALL
 
@@ -137,7 +137,7 @@ def _mirror_to(path: str, target: str, topics: list[str], once: bool, config: di
         with progress_bar(0, "mirror", "offsets") as bar:
             while not (running.wait_caught_up(_LOOK_MS) if once else running.wait(_LOOK_MS)):
                 _show_to(bar, running)
-        problems = running.problems  # each is in the log
+        problems = running.problems  # each problem is in the log
         if once:
             partitions = [each for each in running.partitions() if not each.refused]
             offsets = sum(each.target_end_offset - each.start_offset for each in partitions)
@@ -220,7 +220,7 @@ def _told(running: segstore.Mirror) -> str:
 )
 @no_bootstrap
 def end_mirror(directory: str, open_transactions: str) -> None:
-    """Make an ordinary store of the mirror in DIRECTORY, under new leader epochs."""
+    """Turn the mirror in DIRECTORY into an ordinary store, under new leader epochs."""
     ended = segstore.end_mirror(directory, open_transactions)
     for each in ended:
         if each.cut:

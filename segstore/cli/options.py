@@ -18,7 +18,7 @@ STORE, BOOTSTRAP = "SEGSTORE_PATH", "SEGSTORE_BOOTSTRAP"
 
 
 def confirmed(question: str) -> bool:
-    """Ask the user on the terminal; return whether the answer is yes. Raises UsageError without a
+    """Ask the user on the terminal; return whether the answer is yes. Raises UsageError if there is no
     terminal.
     """
     if not sys.stdin.isatty():
@@ -27,8 +27,8 @@ def confirmed(question: str) -> bool:
 
 
 def store_given(text: str, *, required: bool = False, kind: click.Path | None = None) -> Callable[[F], F]:
-    """Return a decorator that adds the option --store PATH, or SEGSTORE_PATH, whose value is the argument
-    `path`; `text` is its help.
+    """Return a decorator that adds the option --store PATH, or the variable SEGSTORE_PATH. The command gets
+    its value as the argument `path`; `text` is its help.
     """
     return click.option(
         "--store",
@@ -76,7 +76,7 @@ def store_option(command: F) -> F:
 
 
 def no_bootstrap(command: F) -> F:
-    """Make a command that needs the files of a store refuse --bootstrap with an explanation."""
+    """Let a command refuse --bootstrap with the explanation that it needs the files of a store."""
     return click.option(
         "--bootstrap", "-b", hidden=True, expose_value=False, is_eager=True, callback=_no_bootstrap
     )(command)
@@ -119,8 +119,8 @@ def forget_option(command: F) -> F:
 
 
 def changes_of(config: Mapping[str, str], forget: Sequence[str]) -> dict[str, str | None]:
-    """Return the changes of settings by --config and --delete-config, None for a default. Raises UsageError
-    for a setting in both.
+    """Return the changes of settings by --config and --delete-config; None restores the default. Raises
+    UsageError for a setting in both.
     """
     both = sorted(set(config) & set(forget))
     if both:
@@ -154,17 +154,17 @@ def pairs(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) ->
 
 
 def settings_with_units(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> dict[str, str]:
-    """Parse settings NAME=VALUE by Kafka's names. A time may have a unit (ms, s, min, h, d, w), a size too
-    (kB, MB, GB, TB: powers of 1000; KiB and so on: of 1024).
+    """Parse settings NAME=VALUE by Kafka's names. A time may have a unit (ms, s, min, h, d, w), and so may a
+    size (kB, MB, GB, TB for powers of 1000; KiB, MiB, GiB, TiB for powers of 1024).
     """
     return {name: in_plain_units(name, value) for name, value in pairs(ctx, param, given).items()}
 
 
 def in_plain_units(name: str, value: str) -> str:
-    """Return the value of a setting in ms or bytes; a value without a unit stays as it is. Raises
+    """Return the value of a setting in ms or bytes; a value without a unit is returned unchanged. Raises
     BadParameter for an unknown unit.
     """
-    from segstore.units import SIZES, TIMES, plain_number, unit_of  # most commands have no settings
+    from segstore.units import SIZES, TIMES, plain_number, unit_of  # most commands need no units
 
     units = TIMES if name.endswith((".ms", "_ms")) else SIZES if _is_size(name) else {}
     unit = unit_of(value)
@@ -191,7 +191,7 @@ def time_value(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 
 
 def parse_time(value: Any) -> int:
-    """Return ms since the epoch, from such a number or from ISO 8601 text, which is UTC if it has no zone.
+    """Return ms since the epoch from a text: such a number, or ISO 8601, which is UTC if it has no zone.
     Raises ValueError.
     """
     if isinstance(value, int) and not isinstance(value, bool):

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 NOTED = "magenta"
-"""The style of cells that deserve attention. Like red, it is readable on dark and light backgrounds; on most
-terminals yellow, green and cyan are not.
+"""The style of cells that deserve attention. Magenta, like red, is readable on dark and on light backgrounds;
+yellow, green and cyan are not on most terminals.
 """
 LEAST_RECORDS, LEAST_SECONDS = 1000, 1.0
-"""A rate is printed only from this many records and seconds on."""
+"""A rate is printed only for at least so many records and seconds."""
 _PIPE_WIDTH = 10_000
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
@@ -40,8 +40,8 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
-    """Return a table with these headings; columns in `right` are aligned to the right, and no column is cut.
-    In a pipe it has no rules.
+    """Return a table with these headings. Columns in `right` are aligned to the right; no column is cut. The
+    table has no lines if standard output is a pipe.
     """
     from rich import box
     from rich.table import Table
@@ -84,7 +84,7 @@ def shown(value: Any) -> str:
 
 
 def is_internal(topic: str) -> bool:
-    """Return whether a topic has a name of internal topics of segstore and Kafka."""
+    """Return whether the name is that of an internal topic of segstore or Kafka."""
     return topic.startswith("__")
 
 
@@ -107,7 +107,7 @@ def size_text(count: float) -> str:
 
 
 def time_text(timestamp: int) -> str:
-    """Return ms since the epoch as ISO 8601 in UTC; a number that is no date is returned as text."""
+    """Return ms since the epoch as ISO 8601 in UTC. For a negative or too large number return its digits."""
     try:
         moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=timestamp)
     except OverflowError:
@@ -118,13 +118,13 @@ def time_text(timestamp: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its regular noun: 1 record, 1,234 records."""
+    """Return a number with its noun, whose plural has an s: 1 record, 1,234 records."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def rate_text(records: int, size: int, seconds: float) -> str:
-    """Return a text of records, bytes and seconds, with the rates per second from LEAST_RECORDS and
-    LEAST_SECONDS on: otherwise they would measure the start, or the user's typing.
+    """Return a text of records, bytes and seconds. From LEAST_RECORDS and LEAST_SECONDS on, the text has the
+    rates per second, too; for less, these would only measure the start-up, or the user's typing.
     """
     text = f"{counted(records, 'record')}, {size_text(size)} in {seconds:.2f} s"
     if records < LEAST_RECORDS or seconds < LEAST_SECONDS:
@@ -133,8 +133,8 @@ def rate_text(records: int, size: int, seconds: float) -> str:
 
 
 def status_line(what: str) -> Progress:
-    """Return a status line on standard error for work without an end, cut to the terminal's width; the caller
-    updates its task's description. It is a context manager, and shown on a terminal only.
+    """Return a status line on standard error, cut to the terminal's width, for work of unknown length. The
+    caller updates the description of its one task. It is a context manager, and shown on a terminal only.
     """
     from rich.progress import Progress, SpinnerColumn, TextColumn
     from rich.table import Column
@@ -152,7 +152,7 @@ def progress_bar(total: int | None, what: str, of: str = "bytes") -> Progress:
     """Return a progress bar on standard error, of bytes or of another unit. It is a context manager with one
     task.
 
-    The bar is shown on a terminal only, and not if the user types the input.
+    The bar is shown only on a terminal, and not while the user types the input there.
     """
     from rich.progress import (
         BarColumn,

@@ -34,7 +34,7 @@ def fields(side: Side, each: SidePartition) -> dict[str, Any]:
 
 
 def print_side(path: str, side: Side, chosen: Sequence[SidePartition], *, as_json: bool) -> None:
-    """Print a directory of a primary or standby, and these of its partitions."""
+    """Print the state of a primary's or standby's directory, and the partitions `chosen`."""
     if as_json:
         for each in chosen:
             print_json(fields(side, each))
@@ -48,7 +48,7 @@ def print_side(path: str, side: Side, chosen: Sequence[SidePartition], *, as_jso
 
 
 def sentences(path: str, side: Side) -> list[str]:
-    """Return the sentences about the directory as a whole."""
+    """Return the sentences that describe the directory as a whole."""
     from segstore.storage.meta.role import STANDBY
 
     if side.role == STANDBY:

@@ -14,8 +14,8 @@ from segstore.cli.help import CommandGroup
 
 
 class PlaceFirst(CommandGroup):
-    """A group of commands that passes leading --store and --bootstrap to the named command, or to the command
-    `default` if none is named.
+    """A group of commands in which --store and --bootstrap may precede the command's name: they are passed to
+    the named command, or to the command `default` if none is named.
     """
 
     def __init__(self, *args: Any, default: str = "", **settings: Any) -> None:

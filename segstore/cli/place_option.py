@@ -25,7 +25,8 @@ _VARIABLES = {_STORE: STORE, _BOOTSTRAP: BOOTSTRAP}
 
 def place_option(command: F) -> F:
     """Add --store and --bootstrap, exactly one of which must be given, and the options for the client of
-    --bootstrap. Their value is the argument `where`, a `Where`. An option overrides an environment variable.
+    --bootstrap. The command gets their values as the argument `where`, a `Where`. Options override
+    environment variables.
     """
 
     @wraps(command)
@@ -86,7 +87,9 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 
 
 def _chosen(given: dict[str, str | None]) -> str:
-    """Return "path" or "bootstrap". Raises UsageError for both, or for none."""
+    """Return "path" or "bootstrap", whichever the user has given. Raises UsageError if both or none were
+    given.
+    """
     source = get_current_context().get_parameter_source
     there = [name for name, value in given.items() if value]
     typed = [name for name in there if source(name) is ParameterSource.COMMANDLINE]

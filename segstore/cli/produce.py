@@ -26,7 +26,7 @@ from segstore.cli.places.place import Appends, Where
 
 
 class Router:
-    """A router of chunks of records to the partitions of a topic; `appends` appends them."""
+    """A router that sends chunks of records to the partitions of a topic, by `appends`."""
 
     def __init__(self, topic: str, ids: Sequence[int], appends: Appends, partition: int | None) -> None:
         """`ids` are the topic's partitions. All records go to `partition`, if it is not None."""
@@ -49,8 +49,9 @@ class Router:
             self._append(partition, chunk, np.flatnonzero(where == partition))
 
     def _partitions(self, chunk: Chunk) -> Any:
-        """Return the partition of each record: by --partition, or by the record's own field, or by its key.
-        Records of a chunk without a key go to one partition, and chunks take turns.
+        """Return the partition of each record. It is the one of --partition, or that of the record's own
+        field, or is determined by the record's key. All records of a chunk that have none of these go to one
+        partition, and the next chunk uses the next partition.
         """
         from segstore.client.producer.partitioner import NO_PARTITION, partitions_for_keys
 
@@ -98,7 +99,7 @@ def _has_headers(column: Any) -> bool:
 
 
 def _objects(column: Any) -> list[bytes | None]:
-    """Return a column's keys as bytes objects; text of an arrow column is encoded."""
+    """Return a column's keys as bytes objects; text of an arrow column becomes UTF-8."""
     if isinstance(column, list):
         return column
     keys = column.to_pylist()
@@ -185,8 +186,8 @@ def produce(
     parquet  columns key, value, timestamp, headers and partition,
              or rows as JSON; arrow the same
 
-    Times are ISO 8601 (UTC where no zone is named) or ms since the epoch. Records with a key go to the
-    partition that Kafka's producer would choose (murmur2).
+    Times are ISO 8601 (UTC if no zone is given) or ms since the epoch. Records with a key go to the partition
+    that Kafka's producer would choose (murmur2).
     """
     from segstore.storage.meta.topics import find_topic
 

@@ -1,6 +1,6 @@
 """Options for a range of a topic's records: --partition, --start, --end, --from-time, --to-time.
 
-They have the names of `Store.scan`'s arguments. Nothing on disk. Threads: one.
+The options have the names of `Store.scan`'s arguments. Nothing on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class RecordRange(NamedTuple):
     to_time: int | None
 
     def check(self) -> None:
-        """Raise click.UsageError for an offset and a time at one end, and for ends in reverse."""
+        """Raise click.UsageError if one end of the range has both an offset and a time, or if the range ends
+        before it starts.
+        """
         for by_offset, by_time in (("start", "from_time"), ("end", "to_time")):
             if getattr(self, by_offset) is not None and getattr(self, by_time) is not None:
                 names = f"--{by_offset} and --{by_time.replace('_', '-')}"
@@ -75,7 +77,7 @@ class RecordRange(NamedTuple):
                 raise click.UsageError(f"{names}: nothing lies between them.")
 
     def scan(self, store: Store, topic: str, isolation_level: str) -> TopicScan:
-        """Return a scan of the partitions within the times; the offsets are in `bounds`."""
+        """Return a scan of the partitions and times; the offsets must be given to it as `bounds`."""
         return store.scan(
             topic,
             self.partitions or None,
@@ -86,7 +88,7 @@ class RecordRange(NamedTuple):
 
     @property
     def bounds(self) -> Bounds:
-        """Return the bounds of offsets; they may exceed a partition's own range."""
+        """Return the bounds of offsets, which may exceed the range of a partition's offsets."""
         from segstore.storage.scans.bounds import Bounds
 
         if self.start == "latest" or self.end == "earliest":

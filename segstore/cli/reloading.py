@@ -22,14 +22,14 @@ log = Logger("segstore")
 
 
 class Reloading:
-    """The reload of a server's settings. `held` are the settings that the server has."""
+    """The reload of a server's settings. `held` has the settings that the server uses now."""
 
     def __init__(self, server: Server, options: ServerOptions, held: ServerPlan) -> None:
         self._server, self._options, self._held = server, options, held
 
     def reload(self) -> None:
-        """Read the files again and apply changed settings. An error is logged and changes nothing. A changed
-        setting that needs a restart is logged as a warning.
+        """Read the files again and apply changed settings. If there is an error, it is logged, and nothing is
+        changed. If a changed setting needs a restart, a warning is logged.
         """
         try:
             new = plan(self._options)
@@ -59,5 +59,5 @@ class Reloading:
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changed settings, None for a removed one."""
+    """Return the changed settings with their new values, or None if a setting was removed."""
     return {name: new.get(name) for name in {**old, **new} if old.get(name) != new.get(name)}

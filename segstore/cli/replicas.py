@@ -92,11 +92,11 @@ def replicas(
     topic: str | None, under_replicated: bool, paths: tuple[str, ...], witness: str | None, as_json: bool
 ) -> None:
     """Show leaders, in-sync and eligible replicas of a replicated store. With a TOPIC, show each replica's
-    directory, too. Of a primary, or a standby, show its mode, and how far the standby lies behind.
+    directory, too. For the directory of a primary or a standby, show its mode, and the standby's lag.
 
-    The end offset of a replica is where a reader of its directory alone finds the end; its lag is how many
-    offsets its log ends behind the leader's. Some of the directories are enough, and the store may be in
-    use. The lag of a standby is what the process that has the directory open has noted, every second.
+    The end offset of a replica is the one that a reader of its directory alone sees; its lag is the
+    difference of its log end offset to the leader's. Some of the directories are enough, and the store may be
+    in use. The lag of a standby is noted every second by the process that has the directory open.
     """
     from segstore.replication.observer import observe
     from segstore.standby.pair import side_of
@@ -214,8 +214,8 @@ def elect(
 ) -> int:
     """Elect leaders of partitions of a replicated store, by default of all.
 
-    preferred: the first of the assigned replicas, where it is in sync. unclean: any replica that is there,
-    where no replica in sync is; what it lacks is lost, though it was acknowledged.
+    preferred: elect the first of the assigned replicas, if it is in sync. unclean: if no replica in sync is
+    available, elect any available one; acknowledged records that it lacks are lost.
     """
     if election == "unclean" and not yes:
         raise click.UsageError("An unclean election may lose records that were acknowledged: say --yes.")
@@ -233,7 +233,7 @@ def elect(
 
 
 def open_replicated(paths: tuple[str, ...], witness: str | None) -> Any:
-    """Open an existing replicated store; a wrong path raises the errors of `observe`."""
+    """Open an existing replicated store. Raises the errors of `observe` for a wrong path."""
     from segstore.replication.observer import observe
 
     observe([*paths, *([witness] if witness else [])])
@@ -241,7 +241,7 @@ def open_replicated(paths: tuple[str, ...], witness: str | None) -> Any:
 
 
 def _chosen(store: Any, given: Sequence[str]) -> list[Partition]:
-    """Return partitions by their names: TOPIC:PARTITION, or TOPIC for all its partitions."""
+    """Return the partitions that the texts name: TOPIC:PARTITION, or TOPIC for all partitions of a topic."""
     found: dict[Partition, None] = {}
     for text in given:
         topic, colon, number = text.partition(":")
@@ -268,8 +268,8 @@ def reassign(
     """Move a partition of a replicated store, or all of a topic, to other directories; wait until that is
     done.
 
-    REPLICAS are ids of directories, the preferred leader first: `segstore reassign flights:0 2,1`. What is
-    interrupted goes on when the store is opened again.
+    REPLICAS are ids of directories, the preferred leader first: `segstore reassign flights:0 2,1`. An
+    interrupted reassignment continues when the store is opened again.
     """
     if cancel == (target is not None):
         raise click.UsageError("Give either REPLICAS, as 2,1, or --cancel.")
@@ -290,10 +290,11 @@ def reassign(
 @click.argument("target", metavar="[REPLICAS]", required=False)
 @stores_option
 def replicate(target: str | None, paths: tuple[str, ...], witness: str | None) -> None:
-    """Make a replicated store of one without replicas and of new directories, without copying.
+    """Turn a store without replicas, with new directories, into a replicated store, without copying.
 
-    One of the --store is the store that there is. With REPLICAS, ids of directories as 0,1,2, all partitions
-    get replicas there, the preferred leader first; else they have one, which `segstore reassign` changes.
+    One --store is the existing store. REPLICAS are ids of directories, such as 0,1,2, the preferred leader
+    first: all partitions get replicas there. Without REPLICAS each partition has one replica, which `segstore
+    reassign` can change.
     """
     wanted = None if target is None else _replicas(target)
     _check_before(paths, witness, target, wanted)
@@ -312,7 +313,7 @@ def replicate(target: str | None, paths: tuple[str, ...], witness: str | None) -
 def _check_before(
     paths: tuple[str, ...], witness: str | None, target: str | None, wanted: list[int] | None
 ) -> None:
-    """Refuse wrong arguments before the existing store is changed into a replicated one."""
+    """Raise an error for wrong arguments before the existing store is changed into a replicated one."""
     if len(paths) == 1 and witness is None:
         raise click.UsageError(
             f"One --store has no place for replicas: give the new directories too, as --store {paths[0]}"
@@ -334,10 +335,11 @@ def _check_before(
 @click.argument("directory", type=int)
 @stores_option
 def unreplicate(directory: int, paths: tuple[str, ...], witness: str | None) -> None:
-    """Make a store without replicas of a DIRECTORY that holds all of a replicated one, without copying.
+    """Turn a DIRECTORY with all partitions of a replicated store into a store without replicas, without
+    copying.
 
-    DIRECTORY is its id: 0 for the first --store. The other directories are no store any more, and may be
-    removed.
+    DIRECTORY is the id of the directory: 0 for the first --store. The other directories are no longer stores,
+    and may be removed.
     """
     click.echo(segstore.unreplicate(paths, directory, witness=witness))
 
@@ -365,11 +367,11 @@ def _wait(store: Any, moving: Sequence[Partition]) -> None:
 @stores_option
 @json_option
 def heal(partitions: tuple[str, ...], paths: tuple[str, ...], witness: str | None, as_json: bool) -> int:
-    """Read all replicas of partitions of a replicated store, by default of all partitions, and copy what is
-    damaged from a sound replica.
+    """Read all replicas of partitions of a replicated store, by default of all partitions, and replace
+    damaged records by copies from a sound replica.
 
-    What was damaged is kept in the quarantine of its directory. Exits with 1 where no replica in sync is
-    sound: that partition stays as it is.
+    Damaged bytes are kept in the quarantine of their directory. A partition without a sound replica in sync
+    is not changed; then the exit status is 1.
     """
     with open_replicated(paths, witness) as store:
         chosen = _chosen(store, partitions or sorted(store.topics()))

@@ -34,8 +34,8 @@ def _at(
 
 
 def _end_offset(text: str) -> tuple[TopicPartition, int] | None:
-    """Return the partition and the offset of TOPIC:PARTITION:OFFSET, or None. Topics have no colon, and times
-    no letters before a colon.
+    """Return the partition and the offset of TOPIC:PARTITION:OFFSET, or None. Topics have no colon in their
+    names, and times have no letters before a colon.
     """
     topic, _, rest = text.partition(":")
     number, _, offset = rest.partition(":")
@@ -85,15 +85,15 @@ def _time(text: str) -> int:
 @json_option
 @no_bootstrap
 def restore(uri: str, directory: str, at: Any, topics: tuple[str, ...], as_json: bool) -> None:
-    """Make a store in DIRECTORY, which must not exist yet, of the archive at URI.
+    """Restore a store from the archive at URI into DIRECTORY, which must not exist yet.
 
-    Segments and their indexes are as they were, byte for byte; transactions are whole or absent, and groups
-    have the offsets of that moment. Every object that is read is checked.
+    Segments and their indexes are the same, byte for byte. Transactions are complete or absent, and groups
+    have their committed offsets of that moment. Every object that is read is checked.
     """
     from segstore.archiving.sizes import log_bytes
 
     chosen = [part for text in topics for part in text.split(",") if part] or None
-    total = log_bytes(uri, chosen) if sys.stderr.isatty() else None  # costs requests
+    total = log_bytes(uri, chosen) if sys.stderr.isatty() else None  # takes requests, so only for the bar
     with ended_by_signals(), progress_bar(total, f"restoring {directory}") as bar:
         made = segstore.restore(
             uri, directory, at, chosen, progress=lambda size: bar.advance(bar.task_ids[0], size)

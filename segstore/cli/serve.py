@@ -134,10 +134,10 @@ def serve(
 ) -> None:
     """Serve the store to Kafka's clients, as a cluster of one broker, until Ctrl-C.
 
-    The store is made where there is none yet. At Ctrl-C or SIGTERM the requests that have come are answered,
-    and the store is closed, which the log on standard error says; a second Ctrl-C does not wait for answers.
-    The exit status is 0 after SIGTERM. At SIGHUP certificates, users, the allow list and super users are read
-    again, from the files that --config and other options name; connections go on.
+    The store is created if there is none yet. At Ctrl-C or SIGTERM the requests that were received are
+    answered, and the store is closed, which is logged on standard error; a second Ctrl-C does not wait for
+    the answers. The exit status is 0 after SIGTERM. At SIGHUP certificates, users, the allow list and super
+    users are read again, from the files that --config and other options name; connections stay open.
     """
     from segstore.cli.server_plan import ServerOptions
 
@@ -157,7 +157,9 @@ def serve(
 
 
 def _serve(asked: ServerOptions, old_primary_config: Any, shared: bool, came: SimpleQueue[int]) -> None:
-    """Serve until a signal ends it, and reload for each entry of `came`."""
+    """Serve until a signal stops the server. After each SIGHUP, for which `came` gets an entry, reload the
+    settings.
+    """
     from segstore.cli.places.properties import client_settings
     from segstore.cli.reloading import Reloading
     from segstore.cli.server_plan import plan
@@ -171,7 +173,7 @@ def _serve(asked: ServerOptions, old_primary_config: Any, shared: bool, came: Si
     )
     with (
         stopped_by_signals(),
-        _none_made_in_vain(made.path) as is_new,
+        _unused_store_removed(made.path) as is_new,
         Lifetime(made.path) as life,
         _opened(made.path, made.of_store, shared) as store,
     ):
@@ -189,14 +191,14 @@ def _serve(asked: ServerOptions, old_primary_config: Any, shared: bool, came: Si
             life.started(_secured(server))
             if is_new:
                 log.info("%s is a new store: there was none", made.path)
-            click.echo(_told(server, made.path))
+            click.echo(_listening_text(server, made.path))
             print_http_address(server.http)
             _wait_for_signal(came, Reloading(server, asked, made).reload)
 
 
 @contextmanager
 def _opened(path: str, config: Mapping[str, object], shared: bool) -> Iterator[segstore.Store]:
-    """Open the store for a block. Raises SegstoreError if the store is shared and another process is its
+    """Open the store during a block. Raises SegstoreError if the store is shared and another process is its
     host.
     """
     with segstore.open(path, config=config, shared=shared) as store:
@@ -209,9 +211,9 @@ def _opened(path: str, config: Mapping[str, object], shared: bool) -> Iterator[s
 
 
 @contextmanager
-def _none_made_in_vain(path: str) -> Iterator[bool]:
-    """Yield whether the directory is missing or empty. If the block ends with an error, such as a port in
-    use, remove the store that the block has created.
+def _unused_store_removed(path: str) -> Iterator[bool]:
+    """Yield whether the directory is missing or empty. If it was missing, and the block raises a
+    SegstoreError (such as for a port in use) while the new store is still unused, remove the store.
     """
     from segstore.files import Files
     from segstore.storage.meta.directory_safety import remove_unused
@@ -226,9 +228,9 @@ def _none_made_in_vain(path: str) -> Iterator[bool]:
 
 
 def _wait_for_signal(came: SimpleQueue[int], reload: Callable[[], None]) -> NoReturn:
-    """Wait until the handler of a signal raises; reload after each SIGHUP."""
-    # With a time-out: the system may deliver a signal to another thread; CPython runs its handler in this
-    # thread, but does not wake it.
+    """Wait until a signal's handler raises an exception; reload after each SIGHUP."""
+    # With a time-out, because the system may deliver a signal to another thread: CPython runs the handler in
+    # this thread, but does not wake it.
     while True:
         with suppress(Empty):
             take(came, 1)
@@ -247,7 +249,7 @@ def _with_advice(error: ListenError, http: str | None) -> ListenError:
     return ListenError(error.errno, f"{error.strerror}: {advice}", error.filename) if advice else error
 
 
-def _told(server: segstore.Server, path: str) -> str:
+def _listening_text(server: segstore.Server, path: str) -> str:
     from segstore.server.network.server import address_text
     from segstore.server.node import Endpoint
 
@@ -261,7 +263,7 @@ def _told(server: segstore.Server, path: str) -> str:
 
 
 def _secured(server: segstore.Server) -> str:
-    """Return the server's addresses with the protection of each, and the rights of clients."""
+    """Return a text with the server's addresses, the protection of each, and the rights of clients."""
     from segstore.server.network.server import address_text
     from segstore.server.security.summary import protection, rights
 

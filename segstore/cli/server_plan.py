@@ -26,8 +26,8 @@ _PROTOCOL, _CLIENT_AUTH, _TRUSTED = "security_protocol", "ssl_client_auth", "ssl
 
 
 class ServerOptions(NamedTuple):
-    """A command line. `settings` come from --set and other options, with underscores in place of dots;
-    `listen` and `advertise` are empty if not given.
+    """The options of a command line. `settings` come from --set and other options, with underscores in place
+    of dots; `listen` and `advertise` are empty if these options are not given.
     """
 
     path: str | None
@@ -39,8 +39,9 @@ class ServerOptions(NamedTuple):
 
 
 class ServerPlan(NamedTuple):
-    """The store and the server to run. `place` has the arguments of `segstore.serve` for one listener,
-    `ignored` the file's settings without effect; `http` is the address of metrics and health.
+    """The store and the server to run. `place` has the arguments of `segstore.serve` for a single listener
+    (it is empty for several), `ignored` the names of the file's settings without effect; `http` is the
+    address of metrics and health.
     """
 
     path: str
@@ -61,13 +62,13 @@ def plan(given: ServerOptions) -> ServerPlan:
     with names_of_the_command(settings):
         of_store, of_server = parted(settings)
         for kind, values in ((StoreConfig, of_store), (ServerConfig, of_server)):
-            kind.parse(values)  # a wrong setting of the server must raise before the store is created
+            kind.parse(values)  # so that a wrong setting raises before the store is created
     ignored = tuple(each.name for each in file.ignored)
     return ServerPlan(_path(given, file), place, of_store, of_server, ignored, given.http or file.http)
 
 
 def _sound(file: ConfigFile) -> ConfigFile:
-    """Return a file without problems. Raises ConfigError for the first problem."""
+    """Return the file if it has no problems. Otherwise raises ConfigError for the first problem."""
     if file.problems:
         first, *more = file.problems
         others = f" (and {len(more)} more: see `segstore config check {file.path}`)" if more else ""
@@ -99,7 +100,9 @@ def _merged(given: ServerOptions, file: ConfigFile) -> dict[str, Any]:
 
 
 def _check_protocols(given: ServerOptions, file: ConfigFile) -> None:
-    """Refuse an address without a protocol in place of secured listeners: it would not be secured."""
+    """Raise InvalidArgumentError if an address without a protocol replaces secured listeners of the file,
+    because it would not be secured.
+    """
     config = ServerConfig(
         listeners=file.settings[_LISTENERS], listener_security_protocol_map=file.settings.get(_PROTOCOLS)
     )
@@ -115,8 +118,8 @@ def _check_protocols(given: ServerOptions, file: ConfigFile) -> None:
 
 
 def _placed(given: ServerOptions, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments for one listener; for several listeners add their settings to `settings`. Raises
-    InvalidArgumentError.
+    """Return the arguments of `segstore.serve` for a single listener. For several listeners, add them to
+    `settings`, and return {}. Raises InvalidArgumentError.
     """
     if not given.listen and _LISTENERS in settings:
         if given.advertise:

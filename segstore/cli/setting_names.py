@@ -1,4 +1,4 @@
-"""The names of a server's settings in messages of the command line: with dots, and with the command-line
+"""Converts the names of a server's settings in messages: with dots, as in Kafka, and with the command-line
 option. Nothing on disk. Threads: any; no state.
 """
 
@@ -20,8 +20,8 @@ _OPTIONS = {
 
 
 def dotted(text: str, given: Iterable[str], *, with_options: bool = False) -> str:
-    """Return a message in which settings of stores and servers, and the names `given`, have dots for
-    underscores.
+    """Return a message in which the names of settings of stores and servers, and the names `given`, have dots
+    in place of underscores.
     """
     from segstore.config import StoreConfig
     from segstore.server.settings import ServerConfig
@@ -40,8 +40,8 @@ def dotted(text: str, given: Iterable[str], *, with_options: bool = False) -> st
 
 @contextmanager
 def names_of_the_command(given: Iterable[str]) -> Iterator[None]:
-    """Run a block whose ConfigError and InvalidArgumentError name settings with dots, and with the
-    command-line option.
+    """Run a block. If it raises ConfigError or InvalidArgumentError, raise the error again with settings
+    named with dots, and with their command-line options.
     """
     try:
         yield

@@ -1,5 +1,5 @@
-"""SIGTERM and SIGHUP end a measurement or a service as Ctrl-C does: its files are removed, or its store is
-closed, and its processes end. A server reads its settings again at SIGHUP.
+"""Lets SIGTERM and SIGHUP stop a measurement or a service as Ctrl-C does: files of a measurement are removed,
+the store of a service is closed, and child processes end. A server reads its settings again at SIGHUP.
 
 Threads: signals arrive in the main thread; in other threads this module does nothing.
 """
@@ -26,21 +26,22 @@ class EndedError(KeyboardInterrupt):
 
 
 def status(error: BaseException | None) -> int:
-    """Return the exit status of shells for a process that a signal ended: 130 for Ctrl-C, 143 for SIGTERM,
-    129 for SIGHUP.
+    """Return the exit status that shells show for a process that a signal has ended: 130 for Ctrl-C, 143 for
+    SIGTERM, 129 for SIGHUP.
     """
     return 128 + (error.number if isinstance(error, EndedError) else signal.SIGINT)
 
 
 def signal_name(error: BaseException) -> str:
-    """Return the name of the signal that ended a block: "SIGTERM", "SIGHUP" or "SIGINT"."""
+    """Return the name of the signal that caused the error: "SIGTERM", "SIGHUP" or "SIGINT"."""
     return signal.Signals(error.number if isinstance(error, EndedError) else signal.SIGINT).name
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Run a block in which the first SIGTERM or SIGHUP raises `EndedError`; later ones are ignored, so that
-    they do not disturb the cleanup. A signal that is ignored (nohup), or has another handler, is left alone.
+    they do not disturb the cleanup. If a signal is ignored (nohup), or has another handler, this is not
+    changed.
     """
     heeded = _of_main_thread(number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL)
 
@@ -60,9 +61,9 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def stopped_by_signals(*, unfinished: bool = False) -> Iterator[None]:
-    """Run a block in which SIGTERM and SIGHUP raise `EndedError`, and end without an error if it was SIGTERM:
-    a supervisor stops a service by SIGTERM, and takes an exit status other than 0 for a failure. With
-    `unfinished` the block has a task to finish, so SIGTERM is an error, too.
+    """Run a block in which SIGTERM and SIGHUP raise `EndedError`. After SIGTERM return without the error,
+    because a supervisor stops a service by SIGTERM, and takes any exit status except 0 for a failure. With
+    `unfinished` the block has a task to finish, so the error is raised after SIGTERM, too.
     """
     try:
         with ended_by_signals():
@@ -76,7 +77,7 @@ class _Noting:
     """A signal handler that only notes the signal."""
 
     def __init__(self) -> None:
-        self.came: SimpleQueue[int] = SimpleQueue()  # its `put` may interrupt its `get`
+        self.came: SimpleQueue[int] = SimpleQueue()  # whose `put` may interrupt its `get`
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
         self.came.put(number)
@@ -84,8 +85,9 @@ class _Noting:
 
 @contextmanager
 def hangups() -> Iterator[SimpleQueue[int]]:
-    """Yield a queue with an entry for each SIGHUP during the block, in which SIGHUP does not end the process,
-    even if it was ignored before (nohup). A nested block yields the outer block's queue.
+    """Yield a queue that gets an entry for each SIGHUP during the block. SIGHUP does not end the process
+    then. It is noted even if it was ignored before the block (nohup). A nested block yields the outer block's
+    queue.
     """
     before = {number: signal.getsignal(number) for number in _of_main_thread((signal.SIGHUP,))}
     outer = before.get(signal.SIGHUP)
@@ -101,8 +103,8 @@ def hangups() -> Iterator[SimpleQueue[int]]:
 
 @contextmanager
 def ended_later() -> Iterator[None]:
-    """Delay signals that end this process until the end of the block: during Popen, a signal would leave a
-    child process that nobody ends.
+    """Delay signals that would end this process until the block is over. During Popen such a signal could
+    leave behind a child process that nobody ends.
     """
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in _of_main_thread(_ALL)}

@@ -1,7 +1,7 @@
 """`segstore sql`: runs SQL on the topics of a store, by DuckDB.
 
-On disk: only reads the store, beside a live writer too; the file that the user names is written whole or not
-at all. Threads: one, and those of `segstore.cli.sql_session`.
+On disk: only reads the store, beside a live writer too; the file that the user names is written either
+completely or not at all. Threads: one, and those of `segstore.cli.sql_session`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VALUES = ("json", "avro")
 
 
 def _values(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -> dict[str, str]:
-    """Return formats by topic; "" means every topic that the query names."""
+    """Return the formats by topic. The format of the topic "" applies to every topic that the query names."""
     found = {}
     for text in given:
         topic, _, form = text.rpartition("=")
@@ -128,12 +128,13 @@ def sql(
     isolation_level: str,
     path: str,
 ) -> None:
-    """Run SQL on the topics of the store, by DuckDB: each topic is a view of its name.
+    """Run SQL on the topics of the store, by DuckDB. Each topic is a view with the topic's name.
 
     Columns: topic, partition, offset, timestamp (UTC), timestamp_type, key, value, headers. QUERY is DuckDB's
     SQL, one statement or several with semicolons between them; it may read other files, too. A topic's name
-    with a dot or a hyphen is quoted: "orders.eu". On a terminal the first rows are shown, and how many more
-    there are. Bytes are shown as text if they are UTF-8; in JSON others are base64, as `consume` prints them.
+    with a dot or a hyphen is quoted: "orders.eu". On a terminal only the first rows are shown, and the number
+    of further rows. Bytes are shown as text if they are UTF-8; in JSON, other bytes are base64, as in the
+    output of `consume`.
     """
     from segstore.cli.places.of_store import open_reading
 
@@ -154,13 +155,13 @@ def sql(
             }
             _run(store, text, meant, isolation_level, form, target)
     except KeyboardInterrupt:
-        behind = "\n" if sys.stderr.isatty() else ""  # after the terminal's ^C
+        behind = "\n" if sys.stderr.isatty() else ""  # the terminal shows ^C on this line
         click.echo(f"{behind}segstore: interrupted", err=True)
         raise
 
 
 def check_installed() -> None:
-    """Raise MissingPackageError without the packages that queries need."""
+    """Raise MissingPackageError if a package that queries need is not installed."""
     with Needing("pyarrow", "segstore sql"):
         import pyarrow  # noqa: F401
     with Needing("duckdb", "segstore sql"):
@@ -168,7 +169,9 @@ def check_installed() -> None:
 
 
 def _form(wanted: str, target: str) -> str:
-    """Return the format of the output. Raises click.UsageError if neither --format nor a suffix gives it."""
+    """Return the format of the output. Raises click.UsageError if neither --format nor the file's suffix
+    names one.
+    """
     if wanted != "auto":
         return wanted
     if target == "-":
@@ -180,7 +183,7 @@ def _form(wanted: str, target: str) -> str:
 
 
 def _text(query: str | None, script: Any) -> str:
-    """Return the statements from the command line, a file or standard input."""
+    """Return the statements, which come from the command line, a file or standard input."""
     if query is not None and script is not None:
         raise click.UsageError("Give QUERY or --file, not both.")
     if query == "-" or (query is None and script is None and not sys.stdin.isatty()):

@@ -1,4 +1,4 @@
-"""Writes a query's result into a stream: CSV, JSON, NDJSON, Parquet and Arrow IPC, a batch at a time.
+"""Writes a query's result into a stream, a batch at a time, as CSV, JSON, NDJSON, Parquet or Arrow IPC.
 
 On disk: nothing by itself. Threads: one. It imports pyarrow, and is imported only when a query is run.
 """
@@ -42,7 +42,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def csv(result: Result, stream: BinaryIO) -> None:
-    """Write a line of names, and a line for each row. Null is an empty cell, an empty text is quoted."""
+    """Write a line of names, and a line for each row. Null is an empty cell; an empty text is two quotes."""
     header = [pa.array([name], TEXT) for name in result.names]
     stream.write(_data(_csv_lines(header)))
     for batch in result.batches:
@@ -78,7 +78,7 @@ def json_array(result: Result, stream: BinaryIO) -> None:
         lines = pc.binary_join_element_wise(
             _scalar(",\n"), json_rows(names, result.kinds, batch), _scalar("")
         )
-        if len(lines):  # the first comma is left out
+        if len(lines):  # before the first row, "[" replaces the comma
             stream.write(begin)
             stream.write(_data(lines)[len(begin) :])
             begin = b""
@@ -90,7 +90,7 @@ def _scalar(text: str) -> Any:
 
 
 def _data(lines: pa.Array) -> Any:
-    """Return the bytes of all texts of a new array, without a copy."""
+    """Return the bytes of all texts of an array, without a copy. The array must be new, not a slice."""
     size = pc.sum(pc.binary_length(lines)).as_py() or 0
     return memoryview(lines.buffers()[2])[:size] if size else b""
 

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 class ScanProgress:
-    """A progress bar of all scans of a store, shown once there are rows to read. It is a context manager."""
+    """A progress bar of all scans of a store, shown once there are rows to read. It is a context manager,
+    which counts the scans within its block.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store, self._scan = store, store.scan
@@ -38,7 +40,7 @@ class ScanProgress:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Raise the error of a scan in place of DuckDB's error, whose message contains a traceback."""
+        """If a scan failed, raise its error in place of DuckDB's, whose message contains a traceback."""
         self._show(False)
         if isinstance(error, SegstoreError) and self.failed is not None:
             raise copy_of(self.failed) from None
@@ -60,7 +62,7 @@ class ScanProgress:
                 self._bar = None
 
     def count(self, expected: int, read: int) -> None:
-        """Add rows to read, and rows that were read or need not be read any more."""
+        """Add to the number of rows to read, and to the number of rows that were read or need not be read."""
         with self._lock:
             self._expected += expected
             self._read += read
@@ -99,7 +101,7 @@ class WatchedScan:
         except SegstoreError as error:
             self._reading.failed = error
             raise
-        finally:  # offsets without records, and rows that a limit has excluded
+        finally:  # counts offsets without records, and rows beyond a limit
             self._reading.count(0, left)
 
     @staticmethod

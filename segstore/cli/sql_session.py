@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from segstore.storage.meta.topic_info import TopicInfo
 
 BATCH_ROWS = 8192
-"""Rows of a result that are in memory at a time, without DuckDB's own."""
+"""Rows of a result that are in memory at a time, besides those that DuckDB holds."""
 _STEP = 0.05
 _LINE = re.compile(r"\n+LINE (\d+): .*", re.DOTALL)
 _OURS = re.compile(r".*\bTraceback .*\bsegstore\.errors\.\w+: ", re.DOTALL)
-"""The text that DuckDB puts before the message of an error of a topic's dataset."""
+"""Text that DuckDB puts before the message if a topic's dataset raises an error."""
 _OFFSET = re.compile(r'(?<!")\boffset\b(?!")', re.IGNORECASE)
 _WRONG = (duckdb.ParserException, duckdb.CatalogException, duckdb.BinderException)
 
@@ -52,15 +52,15 @@ class SqlSession:
     def __init__(
         self, store: Store, text: str, values: Mapping[str, Mapping[str, str]], isolation_level: str
     ) -> None:
-        """`text`: the statements; `values`: how values are decoded, by topic. Raises the errors of
-        `segstore.duckdb.attach`.
+        """`text` has the statements; `values` has the arguments for decoding values, by topic. Raises the
+        errors of `segstore.duckdb.attach`.
         """
         from segstore.duckdb import attach
 
         place = os.path.join(tempfile.gettempdir(), f"segstore-sql-{os.getpid()}")
         self._con = duckdb.connect(config={"temp_directory": place})
         self._con.execute("SET TimeZone = 'UTC'")
-        self._con.execute("SET python_enable_replacements = false")  # names must not mean our variables
+        self._con.execute("SET python_enable_replacements = false")  # not names of our variables
         self._text, self._line = text, 0
         self._topics = attached(store.topics(), text)
         self._pool = ThreadPoolExecutor(1, "segstore-sql")
@@ -77,8 +77,8 @@ class SqlSession:
         self._con.close()
 
     def results(self) -> Iterator[Result]:
-        """Run the statements in order; yield the rows of each statement that has rows, which must be read
-        before the next statement runs. Raises WrongQueryError, SegstoreError.
+        """Run the statements in order; yield the result of each statement that has result rows. The caller
+        must read all rows of a result before it asks for the next one. Raises WrongQueryError, SegstoreError.
         """
         at = 0
         for statement in self._call(self._con.extract_statements, self._text):
@@ -98,27 +98,27 @@ class SqlSession:
         return Result(relation.columns, [str(each) for each in relation.types], reader.schema, batches)
 
     def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call DuckDB in the session's thread, and wait. An interrupt of the main thread interrupts the call,
-        even an interrupt within `submit`, which then returns no future.
+        """Call DuckDB in the session's thread, and wait. An interrupt of the main thread stops the call, even
+        if it comes within `submit`, so that there is no future.
         """
         done = self._running = Future[Any]()
         try:
             self._pool.submit(_carry_out, done, call, arguments)
             return done.result()
         except (duckdb.Error, pyarrow.ArrowException, OSError) as error:
-            raise self._told(error) from error
+            raise self._statement_error(error) from error
         finally:
             self._stop(done)
 
     def _stop(self, running: Future[Any]) -> None:
-        """Interrupt a running call, and wait for its end; a second Ctrl-C changes nothing."""
+        """Interrupt a running call, and wait until it has stopped; a second Ctrl-C is ignored."""
         while not (running.done() or running.cancel()):
             with suppress(KeyboardInterrupt):
                 self._con.interrupt()
                 wait([running], _STEP)
 
-    def _told(self, error: Exception) -> Exception:
-        """Return the error of a statement, with a message of one line."""
+    def _statement_error(self, error: Exception) -> Exception:
+        """Return the error of a statement with a message in one line, for DuckDB's `error`."""
         message = _OURS.sub("", str(error)).replace(WAY_OUT, "--on-bad null or --on-bad column passes it by")
         found = _LINE.search(message)
         place = f" (line {self._line + (int(found[1]) if found else 1)})" * ("\n" in self._text.strip())
@@ -130,7 +130,9 @@ class SqlSession:
         return WrongQueryError(message)
 
     def _hint(self, message: str) -> str:
-        """Return a hint about names that must be quoted, or about the topics that exist."""
+        """Return a hint for an error message: a name that must be quoted, or the existing topics; "" if there
+        is none.
+        """
         for name in self._topics:
             if not re.fullmatch(r"[A-Za-z_]\w*", name) and re.search(
                 rf'(?<![\w"]){re.escape(name)}', self._text
@@ -152,8 +154,9 @@ def _carry_out(done: Future[Any], call: Callable[..., Any], arguments: tuple[Any
 
 
 def attached(topics: Mapping[str, TopicInfo], text: str) -> list[str]:
-    """Return the topics that become views: internal topics only if the statements name them. Names that
-    differ only in case are one name to DuckDB: of such topics the named ones become views.
+    """Return the topics that become views. Internal topics become views only if the statements name them.
+    DuckDB does not distinguish names that differ only in case, so only one of several such topics becomes a
+    view, unless the statements name more of them.
     """
     named = [name for name in sorted(topics) if name in text]
     seen = {name.lower() for name in named}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 40
 """Most rows that are printed."""
 _LEAST_WIDTH = 7
-"""No column of text is cut to less, and a type's name widens a column to no more."""
+"""The least width to which a column of text is cut, and the most that a type's name adds to a width."""
 _GAP = 2
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LEFT_OUT = "…"
@@ -35,8 +35,8 @@ _SHORT = {"TIMESTAMP WITH TIME ZONE": "TIMESTAMPTZ", '"NULL"': "NULL"}
 
 
 def show(result: Result, aside: Callable[[], AbstractContextManager[object]]) -> None:
-    """Print the first rows as a table, then read the remaining rows and print their number; each print is in
-    a block of `aside`.
+    """Print the first rows as a table, then read the remaining rows and print their number. Everything is
+    printed within blocks of `aside`, which hide the progress bar.
     """
     shown, more = _first(result)
     with aside():
@@ -48,7 +48,7 @@ def show(result: Result, aside: Callable[[], AbstractContextManager[object]]) ->
 
 
 def _first(result: Result) -> tuple[pa.Table, int]:
-    """Return the rows to print, and the number of further rows that were read."""
+    """Return the rows to print, and the number of rows that were read beyond these."""
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in result.batches:
@@ -102,7 +102,7 @@ def _width(column: Sequence[str | None]) -> int:
 
 
 def _least(column: Sequence[str | None]) -> int:
-    """Return the least width of a column: numbers and times are not cut."""
+    """Return the least width to which a column may be cut. Numbers and times are never cut."""
     name, _, *cells = _lengths(column)
     widest = max(min(name, _LEAST_WIDTH), *cells, 1)
     return min(_width(column), widest if _WHOLE.match(str(column[1])) else _LEAST_WIDTH)
@@ -115,9 +115,9 @@ def _lengths(column: Sequence[str | None]) -> list[int]:
 
 
 def fitted(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Return column widths that fit into `room` cells of a terminal. First the widest columns are cut, down
-    to `least`; if that is not enough, columns in the middle get width 0, and are replaced by one column of
-    dots.
+    """Return column widths that fit into `room` cells of a terminal. First the widest columns are cut, but
+    not below `least`. If that is not enough, columns in the middle get width 0, and one column with an
+    ellipsis is shown in place of them.
     """
     count = len(widths)
     for kept in range(count, 1, -1):
@@ -130,7 +130,9 @@ def fitted(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
 
 
 def _cut(widths: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
-    """Return widths whose sum is at most `room`, with the widest cut; None if columns would be too narrow."""
+    """Cut the widest columns so that the sum of all widths is at most `room`, and return the widths; None if
+    that needs less than `least`.
+    """
     for most in range(max(widths), 0, -1):
         cut = [max(low, min(each, most)) for low, each in zip(least, widths, strict=True)]
         if sum(cut) <= room:

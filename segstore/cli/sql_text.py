@@ -1,4 +1,4 @@
-"""Columns of a query's result as text, and as JSON.
+"""Converts columns of a query's result to text, and to JSON.
 
 Bytes are text if they are UTF-8. Nothing on disk; functions without state. It imports pyarrow, and is
 imported only when a query's result is printed.
@@ -19,8 +19,8 @@ TEXT = pa.large_string()
 
 
 def texts(column: pa.Array) -> pa.Array:
-    """Return a column as text: bytes that are not UTF-8 have `\\xff` for each bad byte, times are ISO 8601,
-    lists and structs are JSON.
+    """Return a column as text. Bytes are decoded as UTF-8, with an escape such as `\\xff` for each invalid
+    byte; times are ISO 8601; lists and structs are JSON.
     """
     kind = column.type
     if column.null_count == len(column):
@@ -58,13 +58,13 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 
 def escaped_text(data: bytes) -> str:
-    """Return bytes as text, with `\\xff` for a byte that is not UTF-8."""
+    """Return bytes decoded as UTF-8, with an escape such as `\\xff` for each invalid byte."""
     return data.decode(errors="backslashreplace")
 
 
 def _times(column: pa.Array) -> pa.Array:
     """Return times as ISO 8601, such as 2013-01-01T05:00:00Z; the fraction of a second is omitted if it is 0,
-    the Z if the column has no zone.
+    and the Z if the column has no time zone.
     """
     zone = column.type.tz
     in_utc = column.cast(pa.timestamp(column.type.unit, "UTC" if zone else None))
@@ -83,8 +83,8 @@ def _text(value: Any) -> str:
 
 
 def json_rows(names: Sequence[str], kinds: Sequence[str], batch: pa.RecordBatch) -> pa.Array:
-    """Return each row as a JSON object. Bytes that are not UTF-8 are base64, marked by a field NAME_encoding,
-    as in the output of `consume`; a column of SQL's type JSON is copied unchanged.
+    """Return each row as a JSON object. Bytes that are not UTF-8 are base64, and a field NAME_encoding says
+    so, as in the output of `consume`. Values of SQL's type JSON are copied unchanged.
     """
     parts: list[Any] = []
     for name, kind, column in zip(names, kinds, batch.columns, strict=True):
@@ -94,7 +94,7 @@ def json_rows(names: Sequence[str], kinds: Sequence[str], batch: pa.RecordBatch)
 
 
 def _as_it_is(column: pa.Array) -> pa.Array:
-    """Return texts of JSON, each without line ends."""
+    """Return a column of JSON texts, whose line ends are replaced by blanks."""
     return pc.fill_null(pc.replace_substring_regex(column.cast(TEXT), "[\r\n]", " "), "null")
 
 
@@ -103,7 +103,7 @@ def _operand(part: Any) -> Any:
 
 
 def _json(name: str, column: pa.Array) -> Iterator[pa.Array]:
-    """Yield columns of JSON after a field's name: the value of each row, and possibly the
+    """Yield the column of JSON texts that follow a field's name, and possibly a second column with the
     encoding's field.
     """
     kind, t = column.type, pa.types
@@ -125,7 +125,9 @@ def _json(name: str, column: pa.Array) -> Iterator[pa.Array]:
 
 
 def _json_text(column: pa.Array) -> pa.Array | None:
-    """Return a column as text for JSON strings; None if its rows must be converted one by one."""
+    """Return a column as text for JSON strings, not quoted yet; None if its rows must be converted one by
+    one.
+    """
     kind = column.type
     if _is_binary(kind):
         try:
@@ -155,8 +157,8 @@ def _quoted(column: pa.Array) -> pa.Array:
 
 
 def members(name: str, value: object) -> dict[str, object]:
-    """Return a field of an object, and a field for its encoding if its bytes, or bytes in a list, are not
-    UTF-8.
+    """Return the field NAME of an object, and a field NAME_encoding if the value is or contains bytes that
+    are not UTF-8.
     """
     found = value_of(value)
     if _has_bytes(value) and not _is_text(value):
@@ -172,7 +174,7 @@ def value_of(value: Any) -> Any:
         return escaped_text(value)
     if isinstance(value, dict):
         return _object(value.items())
-    if isinstance(value, tuple):  # months, days and nanoseconds
+    if isinstance(value, tuple):  # an interval: months, days and nanoseconds
         return _interval(*value)
     if isinstance(value, list):
         return [value_of(each) for each in value]

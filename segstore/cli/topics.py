@@ -29,7 +29,7 @@ def topics(names: tuple[str, ...], where: Where, as_json: bool) -> None:
     """List topics with their partitions, offsets, bytes and settings. With a TOPIC, list each of its
     partitions.
 
-    With --bootstrap the bytes are not known.
+    With --bootstrap the bytes are unknown.
     """
     from segstore.storage.meta.topics import find_topic
 
@@ -104,7 +104,7 @@ def _settings(row: dict[str, Any]) -> str:
 @config_option
 @place_option
 def create(topic: str, partitions: int, if_not_exists: bool, config: dict[str, str], where: Where) -> None:
-    """Create TOPIC, and the store where there is none yet."""
+    """Create TOPIC, and the store if there is none yet."""
     with where.creating(topic, config) as place:
         try:
             place.create_topic(topic, partitions, config)
@@ -145,8 +145,8 @@ def alter(
 
 
 def _check_grows(place: Place, topic: str, partitions: int | None) -> None:
-    """Raise InvalidPartitionsError, before settings are changed, if a topic already has that many
-    partitions.
+    """Raise InvalidPartitionsError if a topic already has that many partitions, so that no settings are
+    changed.
     """
     has = place.topics()[topic].partitions
     if partitions is not None and partitions <= has:

@@ -13,10 +13,10 @@ from segstore.cli.options import confirmed, no_bootstrap
 @click.option("--yes", "-y", is_flag=True, help="Ask nothing: you have made sure that no other node leads.")
 @no_bootstrap
 def unfence(directory: str, yes: bool) -> int:
-    """Let the primary in DIRECTORY lead again, which was demoted, if no other node leads.
+    """Let the demoted primary in DIRECTORY lead again, if no other node leads.
 
-    Nobody may have the directory open. Make sure first that the promoted node does not lead: if both lead,
-    records of one of them are cut later. The store has no standby any more.
+    No process may have the directory open. Make sure first that the promoted node does not lead: if both
+    lead, the records of one of them are truncated later. The store then has no standby.
     """
     from segstore.files import Files
     from segstore.standby.unfence import fence_of

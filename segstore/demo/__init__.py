@@ -1,5 +1,5 @@
-"""The demo: it appends real flights to a log, kills the writer midway, lets a consumer group read live, and
-runs a Spark streaming query.
+"""The demo: it appends real flights to a log and kills the writer midway, lets a consumer group read live,
+and runs a Spark streaming query.
 """
 
 ALL = 336_776

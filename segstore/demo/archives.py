@@ -1,7 +1,8 @@
-"""The demo's archive: a store is archived while it is written, its disk is lost, and the store of one minute
-before is restored, without the later records of a faulty program. The flights are archived, too, for Spark.
+"""The demo's archive: a store is archived while it is written, and its disk is lost. The archive restores the
+store as it was one minute before, without the later records of a faulty program. The flights are archived,
+too, for Spark.
 
-On disk: a store and two archives, in directories. Threads: those of the archive.
+On disk: a store and two archives, in directories. Threads: one, and the archive's own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ STORE, ARCHIVE, RESTORED, FLIGHTS = "store", "archive", "restored", "flights-arc
 
 
 def archives(screen: Screen, base: str, flights: str) -> str:
-    """Play this part in directories below `base`, which is created, and archive the store of the flights;
+    """Run this part in directories below `base`, which is created; then archive the store of the flights, and
     return the URI of that archive. Raises StorageError if a record is lost, or a record of the last minute is
     restored.
     """
@@ -43,8 +44,8 @@ def archives(screen: Screen, base: str, flights: str) -> str:
 
 
 def _write(screen: Screen, path: str, uri: str, now: int) -> None:
-    """Append good records of ten minutes, and wrong records of the last half minute, while the store is
-    archived.
+    """Append good records with timestamps of ten minutes, and wrong records with timestamps of the last half
+    minute, while the store is archived.
     """
     with segstore.open(path) as store, segstore.archive(store, uri, interval_ms=50) as archive:
         store.create_topic(TOPIC)

@@ -2,8 +2,8 @@
 output.
 
 On disk: the store of its argument. Threads: one. Run as `python -m segstore.demo.child PATH RECORDS`. It
-loads the flights, and begins after a line on its standard input. It ends by itself when standard input is
-closed, which happens when the process that should kill it has ended.
+loads the flights, and begins to append after a line on its standard input. It exits when standard input is
+closed, which happens when the process that should kill it has exited.
 """
 
 from __future__ import annotations

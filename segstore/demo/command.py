@@ -1,6 +1,6 @@
-"""`segstore demo`: all flights of 2013 go into a log; the writer is killed midway, and the store is verified.
-Then producers and a consumer group run live; a disk is taken away from a replicated store; librdkafka uses a
-store over the network; then a Spark streaming query runs through another kill.
+"""`segstore demo`: all flights of 2013 are appended to a log; the writer is killed midway, and the store is
+verified. Then producers and a consumer group run live, a disk is taken away from a replicated store,
+librdkafka uses a store over the network, and a Spark streaming query survives another kill.
 
 On disk: a store in a temporary directory, or in the directory of --keep. Threads: one, and child processes;
 the live part has threads of its own.
@@ -19,12 +19,12 @@ from segstore.demo import ALL
 from segstore.errors import InvalidArgumentError
 
 _WATCHED, _UNWATCHED = (15.0, 2.0), (5.0, 6.0)
-"""The seconds of the live part and the days that pass in each second, for a terminal, and for a pipe or a
-file: the same flights in a third of the time.
+"""The seconds of the live part, and the days that pass in each second. The first pair is for a terminal; the
+second, for a pipe or a file, sends the same flights in a third of the time.
 """
 _DWELL = 1.5  # seconds that a step of the replicated part takes at least
-_POSTCARDS = 50_000  # records that go over the network, at most
-_ENTRIES = 2_000  # records of the primary that is killed
+_POSTCARDS = 50_000  # most records that are sent over the network
+_ENTRIES = 2_000  # records that the primary has when it is killed
 
 
 @click.command()
@@ -110,7 +110,7 @@ def demo(
     is killed, and flights of an archive; check the store.
 
     On a terminal the live, the replicated and the Spark part show one display that changes; elsewhere they
-    print a few lines. Ctrl-C ends them, and leaves the store sound.
+    print a few lines. Ctrl-C stops them, and the store stays sound.
     """
     from segstore.demo.screen import Screen
 
@@ -174,8 +174,8 @@ def run(
     """Run the whole demo in a new store at `path`. `pace`: the seconds of the live part and the days that
     pass in each second. `spark`: whether the Spark part is run. `replicated`: the directory of the replicated
     part and the seconds of each of its steps. `served`, `machines`, `copies`: the directories of the part
-    over the network, of the part with two machines, and of the archive. A part whose argument is None is not
-    run.
+    over the network, of the part with two machines, and of the archive. A part is not run if its argument is
+    None.
     """
     from segstore.demo import flights as flights_module
     from segstore.demo.kill import killed_midway, victim

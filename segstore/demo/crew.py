@@ -20,24 +20,24 @@ from segstore.errors import StorageError
 
 # --- replay ------------------------------------------------------------------------------------
 
-# A replay sends each real flight at its time of departure, on a clock that runs some thousand times as fast.
-# Threads: a `Replay` is a thread with a producer of its own.
+# A replay sends each real flight at its time of departure, by a clock that runs many thousand times as fast
+# as real time. Threads: a `Replay` is a thread with a producer of its own.
 
 DAY_MS = 86_400_000
 HALVES = {
     "9E to DL": frozenset({"9E", "AA", "AS", "B6", "DL"}),
     "EV to YV": frozenset({"EV", "F9", "FL", "HA", "MQ", "OO", "UA", "US", "VX", "WN", "YV"}),
 }
-"""The airlines of each producer: each has half of the alphabet, by the first letter of the airlines' codes,
-with which the flights' keys begin.
+"""The airlines of each producer. Each producer has the airlines whose codes begin with letters of one half of
+the alphabet; a flight's key begins with that code.
 """
 _LEAST_WAIT = 0.01  # seconds; flights that depart within this time are sent together
 
 
 @dataclass(frozen=True)
 class Pace:
-    """The clock of a replay: `began` (seconds, monotonic) corresponds to `first` (ms since the epoch), and
-    `days` pass in a second.
+    """The clock of a replay: The real time `began` (monotonic seconds) corresponds to the replay's time
+    `first` (ms since the epoch), and `days` of the replay pass in each second.
     """
 
     began: float
@@ -54,8 +54,8 @@ class Pace:
 
 
 class Replay(threading.Thread):
-    """A thread with one producer. It ends when all its flights are acknowledged, or `stop` is set; `error` is
-    the exception that ended it.
+    """A thread with one producer. The thread stops when all its flights are acknowledged, or `stop` is set;
+    `error` is the exception that stopped it, if any.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ SILENT = 1
 _SILENT_AT = 0.4  # as a fraction of the live part's time
 _GRACE = 30.0  # seconds without progress after which the live part gives up
 _LOOK = 0.01  # seconds
-_BUSY = 0.66  # the fraction of the time that two readers would work if flights left at an even rate
+_BUSY = 0.66  # the fraction of time in which two readers would work, if flights left at an even rate
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class ReplayPlan:
 
     @classmethod
     def of(cls, everything: Flights, seconds: float, days: float) -> ReplayPlan:
-        """Return a plan for at most `seconds`; it takes less time if there are fewer flights."""
+        """Return a plan for at most `seconds`, or for less if the flights end before."""
         first = int(everything.departures.min())
         before = min(first + int(seconds * days * DAY_MS), int(everything.timestamps[-1]))
         parts = tuple(everything.by_departure(carriers, before) for carriers in HALVES.values())
@@ -134,12 +134,12 @@ class ReplayPlan:
 
     @property
     def work(self) -> float:
-        """Return the seconds of work for each record with which two readers just keep up."""
+        """Return the seconds of work for each record that let two readers just keep up."""
         return _BUSY * 2 * self.seconds / max(self.records, 1)
 
 
 class ReplayThreads:
-    """The threads of the live part. It is a context manager: on exit all threads have ended."""
+    """The threads of the live part. It is a context manager; on exit it stops all threads."""
 
     def __init__(self, store: segstore.Store, plan: ReplayPlan) -> None:
         self.plan, self.ledger, self.events = plan, Ledger(PARTITIONS), list[str]()
@@ -195,8 +195,8 @@ class ReplayThreads:
     # --- state ------------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Return whether all records are sent and committed, or the commits have made no progress for long.
-        Raises StorageError for an exception of a thread.
+        """Return whether all records are sent and committed, or no offset was committed for a long time.
+        Raises StorageError if a thread has raised an exception.
         """
         self._raise_errors()
         now = time.monotonic()
@@ -230,8 +230,8 @@ class ReplayThreads:
 
     def status(self) -> Status:
         """Return the current state."""
-        # In this order: committed offsets are read before the counts of sent records, and these before the
-        # log's end offsets, so that none exceeds the next.
+        # The order matters: committed offsets are read before the counts of sent records, and these counts
+        # before the log end offsets, so that no value exceeds the one that is read after it.
         committed, owners, state = self.committed(), self._owners(), self._group.state()
         now, ledger = time.monotonic(), self.ledger
         rates = self._rates.of(now, {p: tally.count for p, tally in enumerate(ledger.seen)})

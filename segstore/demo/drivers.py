@@ -1,6 +1,6 @@
-"""`Driver`: a Spark driver, a process in a session of its own, together with Java and the Python workers,
-which are all killed at once. The streaming query runs under two drivers: the first is killed midway, the
-second completes the query.
+"""`Driver`: a Spark driver. It is a process in a session of its own, in which also Java and the Python
+workers run, so that all of them can be killed together. The streaming query runs under two drivers: the first
+is killed midway, the second completes the query.
 
 On disk: `errors.txt` in its work directory has the messages of Spark and Java; `demo.spark_job` names the
 files of the drivers. Threads: each driver has a thread that reads its output; one other thread uses the
@@ -42,8 +42,9 @@ Event = dict[str, Any]
 
 
 class Driver:
-    """A Spark driver. It is a context manager: on exit all its processes have ended. `job` has the fields of
-    `demo.spark_job.Job`. A driver with `waits` starts Java and Spark, and begins the query at `go`.
+    """A Spark driver. It is a context manager, which on exit kills all processes of the driver. `job` has the
+    fields of `demo.spark_job.Job`. If `job` has `waits`, the driver starts Java and Spark at once, and begins
+    the query after a call of `go`.
     """
 
     def __init__(self, job: dict[str, Any]) -> None:
@@ -72,19 +73,19 @@ class Driver:
 
     @property
     def ended(self) -> bool:
-        """Return whether the driver has ended, and all its events were taken."""
+        """Return whether the driver has exited, and all its events were returned."""
         return not self._reader.is_alive() and self._events.empty()
 
     def next_event(self, seconds: float) -> Event | None:
-        """Return the driver's next event, waiting for at most `seconds`; None without an event."""
+        """Return the driver's next event; None if none comes within `seconds`."""
         with contextlib.suppress(queue.Empty):
             return take(self._events, seconds)
         return None
 
     def go(self) -> None:
-        """Let a waiting driver begin the query; does nothing with another driver."""
+        """Let a driver with `waits` begin the query. Does nothing for any other driver."""
         if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it has ended, and its events have the reason
+            with contextlib.suppress(BrokenPipeError):  # the driver has exited: its events say why
                 os.write(self._process.stdin.fileno(), b"go\n")
 
     def last_words(self) -> str:
@@ -94,11 +95,13 @@ class Driver:
         return lines[-1][:_MOST_SAID] if lines else f"status {self._process.wait()}"
 
     def wait(self) -> None:
-        """Wait for the end of the driver."""
+        """Wait until the driver has exited."""
         self._process.wait()
 
     def kill(self) -> int:
-        """Send SIGKILL to all processes of the driver until all have ended; return their number."""
+        """Send SIGKILL to all processes of the driver until none is left; return the number of killed
+        processes.
+        """
         killed: set[int] = set()
         while not self._killed and (members := session_members(self.pid)):
             for pid in members:
@@ -109,7 +112,7 @@ class Driver:
             time.sleep(_POLL)
         self._process.wait()
         self._reader.join()
-        self._killed = True  # from now on other processes may get these ids
+        self._killed = True  # after this, new processes may get these ids
         return len(killed)
 
     def __enter__(self) -> Driver:
@@ -132,7 +135,8 @@ def session_members(session: int) -> list[int]:
 def _belongs(pid: str, session: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The line is: pid (name) state parent group session ... The name may contain any characters.
+            # The line is "pid (name) state parent group session ...", and the name may contain any
+            # characters.
             state, _, _, found = file.read().rpartition(b")")[2].split()[:4]
     except (FileNotFoundError, ProcessLookupError):
         return False
@@ -141,15 +145,15 @@ def _belongs(pid: str, session: int) -> bool:
 
 # --- interrupted -------------------------------------------------------------------------------
 
-# The state of a killed streaming query in the store: its last micro-batch, in the checkpoint and in the log.
-# Only reads.
+# The state that a killed streaming query has left in the store: its last micro-batch in the checkpoint and in
+# the log. Only reads.
 
 CHECKPOINTS = "checkpoints"
 
 
 class LastBatch(NamedTuple):
-    """The number of the last planned micro-batch, and of the last committed one (-1 for none). `rows`: the
-    rows of the planned one in the log, None if it was not adopted.
+    """The numbers of the last planned and of the last committed micro-batch, each -1 if there is none.
+    `rows`: the number of rows of the planned micro-batch in the log, None if the log has none of them.
     """
 
     planned: int
@@ -164,7 +168,7 @@ class LastBatch(NamedTuple):
 
 
 def last_batch(path: str, query: str) -> LastBatch:
-    """Return the last micro-batch of a query with its checkpoints in the directory `query`. Raises
+    """Return the last micro-batch of a query, whose checkpoints are in the directory `query`. Raises
     StorageError, InvalidRecordError.
     """
     with open_reading(path) as store:
@@ -176,7 +180,7 @@ def last_batch(path: str, query: str) -> LastBatch:
         )
         node = nodes.get(f"/{query}/metadata")
         text = b"".join(read_file(log, query, node)) if isinstance(node, File) else b"{}"
-    # The sink seals a micro-batch under this name: see docs/spark.md.
+    # The sink seals a micro-batch under this name (described in docs/spark.md).
     sealed = f"spark-stream/{json.loads(text).get('id')}/{planned}"
     files = Files()
     adoption = read_adoption(files, Folder(files, path).adopted, sealed)
@@ -209,13 +213,13 @@ class SparkJobFields:
 
 
 class NotRunError(Exception):
-    """Spark can't be run on this machine. The message names the missing package, and its installation."""
+    """Spark can't be run on this machine. The message names the missing package, and how to install it."""
 
 
 @contextlib.contextmanager
 def first_driver(path: str, rows: int, late_hours: int) -> Iterator[tuple[SparkJobFields, Driver]]:
-    """Start the first driver of a job, which waits for `run_killed`, and create a directory for temporary
-    files of both drivers.
+    """Create a directory for the temporary files of both drivers, and start the first driver, which begins
+    the query in `run_killed`; yield the job and the driver.
     """
     with tempfile.TemporaryDirectory(prefix="segstore-demo-spark-") as work:
         job = SparkJobFields(os.path.abspath(path), rows, late_hours, work)
@@ -224,9 +228,9 @@ def first_driver(path: str, rows: int, late_hours: int) -> Iterator[tuple[SparkJ
 
 
 def run_killed(job: SparkJobFields, driver: Driver, progress: Progress, show: Show) -> LastBatch:
-    """Let the first driver begin, and kill all its processes once half of the flights are read and the next
-    micro-batch is in the log: at that moment Spark has most likely not committed it. Raises NotRunError,
-    StorageError.
+    """Let the first driver begin the query. Once half of the flights are read and the next micro-batch is in
+    the log, kill all processes of the driver: at that moment Spark has most likely not committed this
+    micro-batch. Raises NotRunError, StorageError.
     """
     seen = -1
     with driver:
@@ -270,8 +274,8 @@ def _introduce(driver: Driver, progress: Progress, name: str) -> None:
 
 
 def _next_event(driver: Driver, progress: Progress, seconds: float) -> dict[str, Any] | None:
-    """Return the driver's next event, or None. Raises NotRunError; StorageError if the driver failed, or
-    ended too early.
+    """Return the driver's next event, or None if none comes within `seconds`. Raises NotRunError;
+    StorageError if the driver failed, or exited too early.
     """
     event = driver.next_event(seconds)
     if event is None:

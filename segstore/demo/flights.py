@@ -35,8 +35,8 @@ PARTITIONS = 4
 @dataclass(frozen=True)
 class Flights:
     """Flights as columns. Keys ("UA-1545") and values (JSON) are arrow binary arrays. Times are int64, ms
-    since the epoch: `timestamps` are scheduled hours; `departures` are actual departures, or planned ones of
-    cancelled flights.
+    since the epoch: `timestamps` are scheduled hours; `departures` are the actual departures; for cancelled
+    flights, the planned ones.
     """
 
     keys: pyarrow.Array
@@ -62,7 +62,9 @@ class Flights:
 
     @cached_property
     def parts(self) -> list[Flights]:
-        """Return the flights of each partition, in order: the record at offset i is row i."""
+        """Return the flights of each partition in the order of its log, in which the record at offset i is
+        row i.
+        """
         return [self._take(rows) for rows in self.rows]
 
     def _take(self, rows: NDArray[np.int64]) -> Flights:
@@ -91,15 +93,15 @@ def load(records: int = ALL) -> Flights:
 
 
 def check_there() -> None:
-    """Raise MissingPackageError if `load` would raise it. Nothing is imported."""
+    """Raise MissingPackageError if a package that `load` needs is not installed. Nothing is imported."""
     if importlib.util.find_spec("pyarrow") is None:
         raise _missing("pyarrow")
     _file()
 
 
 def raw(records: int = ALL) -> Any:
-    """Return the first `records` flights by scheduled hour as an arrow table, with the package's own columns.
-    Raises MissingPackageError if the package or pyarrow is not installed.
+    """Return the first `records` flights by scheduled hour, as an arrow table that has the package's own
+    columns. Raises MissingPackageError if the package or pyarrow is not installed.
     """
     try:
         import pyarrow.csv

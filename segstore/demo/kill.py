@@ -19,12 +19,12 @@ from segstore.errors import StorageError
 
 @contextmanager
 def victim(path: str, records: int) -> Iterator[subprocess.Popen[str]]:
-    """Start the process that `killed_midway` kills. It loads the flights at once, while this process does the
-    same, and opens the store at `path` when `killed_midway` lets it append.
+    """Start the process that `killed_midway` kills, and yield it. The process loads the flights at once,
+    while this process does the same. It opens the store at `path` when `killed_midway` lets it append.
     """
     command = [sys.executable, "-m", "segstore.demo.child", os.path.abspath(path), str(records)]
     pipe = subprocess.PIPE
-    # In a session of its own: only the demo gets Ctrl-C, and kills its child.
+    # In a session of its own, so that only the demo gets Ctrl-C, and then kills its child.
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as child:
         try:
             yield child
@@ -33,14 +33,16 @@ def victim(path: str, records: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def killed_midway(screen: Screen, child: subprocess.Popen[str], records: int) -> list[int]:
-    """Let the `victim` append, and kill it; return for each partition the end of the acknowledged offsets."""
+    """Let the `victim` append, and kill it midway; return for each partition the offset after the last
+    acknowledged record.
+    """
     with screen.step("A kill", "another process appends, and is killed with SIGKILL midway"):
         assert child.stdin is not None
         assert child.stdout is not None
         ends = [0] * PARTITIONS
-        with suppress(BrokenPipeError):  # it has ended, which `wait` below reports
+        with suppress(BrokenPipeError):  # the child has exited, which `wait` below reports
             os.write(child.stdin.fileno(), b"go\n")
-        for line in child.stdout:  # to the end: lines that the child printed before the kill count too
+        for line in child.stdout:  # reads also the lines that came before the kill
             partition, end = map(int, line.split())
             ends[partition] = end
             if sum(ends) >= records // 2 and child.poll() is None:

@@ -1,5 +1,5 @@
-"""`Ledger`: the sent and the read records of the live part, the proof that both are equal, and the table of
-the state.
+"""`Ledger`: counts the sent and the read records of the live part, and proves that both are equal. `frame`:
+the table of the state.
 
 Threads: any; one lock guards a ledger.
 """
@@ -32,7 +32,7 @@ def fingerprint(offset: int, timestamp: int, key: bytes | None, value: bytes | N
 
 
 class Tally:
-    """The number of a partition's records, and a checksum that does not depend on their order."""
+    """The number of a partition's records, and a checksum of them that does not depend on their order."""
 
     __slots__ = ("checksum", "count")
 
@@ -45,9 +45,9 @@ class Tally:
 
 
 class Ledger:
-    """The sent and the read records. By partition: `sent` has the acknowledged records, `seen` the records
-    that readers got, each once. `again` counts records that were read again; `refused` has the errors of
-    sends.
+    """The sent and the read records. By partition: `sent` counts the acknowledged records, `seen` the records
+    that readers got, each once. `again` counts records that were read a second time; `refused` has the errors
+    of failed sends.
     """
 
     def __init__(self, partitions: int) -> None:
@@ -82,9 +82,7 @@ class Ledger:
                 )
 
     def faults(self, committed: Mapping[int, int], ends: Mapping[int, int]) -> list[str]:
-        """Return the faults of the log, of the read records, and of the committed offsets, a
-        sentence each.
-        """
+        """Return a sentence for each fault of the log, of the read records, and of the committed offsets."""
         with self._lock:
             found = [f"{len(self.refused):,} records were refused: {self.refused[0]}"] if self.refused else []
             for p, (sent, seen) in enumerate(zip(self.sent, self.seen, strict=True)):
@@ -120,7 +118,7 @@ _WIDTHS = {"partition": 9, "owner": 17, "committed": 9, "end": 6, "lag": 6, "per
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """A row of the table: a partition, its reader, its offsets, and the records read a second."""
+    """A row of the table: a partition, its reader, its offsets, and the number of records read per second."""
 
     partition: int
     owner: str
@@ -136,8 +134,9 @@ class LedgerRow:
 
 @dataclass(frozen=True)
 class Status:
-    """The state of the live part at one moment: the time `now` in 2013 (ms), `elapsed` of `seconds`, the
-    records `sent` and `read` (`again`: read a second time), the group's `state`, and the last `events`.
+    """The state of the live part at one moment: the replay's time `now` in 2013 (ms), the `elapsed` part of
+    all `seconds`, the numbers of records `sent` and `read` (of these, `again` were read a second time), the
+    group's `state`, and the latest `events`.
     """
 
     now: int

@@ -1,8 +1,8 @@
-"""The live part of the demo: two producers replay flights by time, a group of three readers follows, and one
-of the readers falls silent.
+"""The live part of the demo: two producers replay flights by their times, a group of three consumers reads
+them, and one of the consumers falls silent.
 
-On disk: a topic of the demo's store, and the group's offsets, through the engine. Threads: two send, three
-read, and the calling thread shows the state.
+On disk: a topic of the demo's store, and the group's offsets, through the engine. Threads: two that send,
+three that read, and the calling thread, which shows the state.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _LINES = 5  # number of status lines for output without a terminal
 
 
 def live(screen: Screen, path: str, flights: Flights, seconds: float, days: float) -> None:
-    """Replay `days` of flights a second, for `seconds` or until the last flight. Raises StorageError if a
-    record was not seen and committed; KeyboardInterrupt once all readers have left and the store is closed.
+    """Replay `days` of flights in each second, for `seconds` or until the last flight. Raises StorageError if
+    a record was not seen and committed. After Ctrl-C raises KeyboardInterrupt, once all readers have left and
+    the store is closed.
     """
     plan = ReplayPlan.of(flights, seconds, days)
     with screen.step("Live", f"{plan.records:,} flights as they left, {days:g} days a second"):
@@ -51,8 +52,8 @@ def _run(screen: Screen, path: str, plan: ReplayPlan) -> None:
 
 
 class _LiveLines:
-    """The live part as lines of text: each event when it happens, and the state at intervals and at
-    the end.
+    """Shows the live part as lines of text: each event when it happens, and the state at intervals and at the
+    end.
     """
 
     def __init__(self, screen: Screen, crew: ReplayThreads) -> None:
@@ -71,8 +72,8 @@ class _LiveLines:
 
 @contextmanager
 def _shown(screen: Screen, crew: ReplayThreads) -> Iterator[Callable[[bool], None]]:
-    """Yield a function that shows the state, as frames on a terminal, otherwise as lines; its argument is
-    True for the last call.
+    """Yield a function that shows the state: as frames on a terminal, otherwise as lines. Its argument must
+    be True in the last call.
     """
     if screen.interactive:
         with screen.frames() as update:

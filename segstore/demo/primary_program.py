@@ -1,5 +1,5 @@
-"""The primary of the demo's hot standby, in a process that is killed: it serves a new store, and appends
-records one by one after its standby has come.
+"""The primary of the demo's hot standby, in a process that is killed. It serves a new store, and appends
+records one by one once its standby has connected.
 
 On disk: the store at the path of its argument. Threads: the server's own. Standard output has the server's
 address first, then the number of each acknowledged record.

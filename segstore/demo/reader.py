@@ -1,4 +1,4 @@
-"""`Reader`: a member of the demo's consumer group; and the group's settings and description.
+"""`Reader`: a member of the demo's consumer group. `GroupView`: the group's settings and its state.
 
 On disk: the group's committed offsets, through the engine. Threads: a `Reader` is a thread with a consumer of
 its own.
@@ -27,10 +27,10 @@ _COMMIT_EVERY = 0.25  # seconds
 
 class Reader(threading.Thread, segstore.ConsumerRebalanceListener):
     """A thread that polls, works `work` seconds for each record, and commits at intervals, until `stop` is
-    set. From `silent_from` on (monotonic seconds) it behaves like a dead member: it neither polls, nor
-    commits its read records, nor leaves the group, until `stop` is set.
+    set. From `silent_from` on (monotonic seconds) the thread behaves like a dead member until `stop` is set:
+    it does not poll, does not commit the records that it has read, and does not leave the group.
 
-    `say` is called with each event; `error` is the exception that ended the thread.
+    `say` is called with each event; `error` is the exception that stopped the thread, if any.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Reader(threading.Thread, segstore.ConsumerRebalanceListener):
         try:
             consumer.commit()
         except (CommitFailedError, RebalanceInProgressError) as error:
-            # Delivery is at least once: the new owner of the partitions reads these records again.
+            # This is at-least-once delivery: the new owner of the partitions reads these records again.
             self._say(f"{self.name} could not commit: {error}")
         self._uncommitted = 0
 
@@ -129,8 +129,8 @@ class GroupView:
         self._coordinator, self._offsets = shared(store, GroupCoordinator), shared(store, GroupOffsets)
 
     def consumer(self, patience_ms: int, **settings: Any) -> segstore.Consumer:
-        """Return a consumer in the group. The group removes it if it does not poll for `patience_ms`; it
-        commits only on request.
+        """Return a consumer in the group, without automatic commits. The group removes the consumer if it
+        does not poll for `patience_ms`.
         """
         return segstore.Consumer(
             self._store,

@@ -17,8 +17,8 @@ EVENTS = 9
 
 
 class Board(NamedTuple):
-    """The displayed state: the state and the high watermark of each partition, -1 if it is unknown at this
-    moment; the number of acknowledged records; and the events.
+    """The displayed state: the state of each partition, its high watermark (-1 if unknown at this moment),
+    the number of acknowledged records, and the events.
     """
 
     states: list[segstore.PartitionState]
@@ -51,7 +51,7 @@ def _table(state: Board) -> Table:
 
 
 def _replica(state: segstore.PartitionState, replica: int) -> str:
-    """Return the state of a replica: it leads, is offline, or its lag."""
+    """Return a text for a replica: that it leads, that it is offline, or its lag."""
     if replica in state.offline:
         return "offline"
     if replica == state.leader:

@@ -1,8 +1,8 @@
 """The replicated part of the demo: a producer writes with acks=all into a store on three disks; one disk is
 taken away during the writes and returns, and a byte of another disk is changed.
 
-On disk: three directories, one of which is renamed for a while. Threads: one sends, and the calling thread
-acts, shows the state, and checks at the end that no acknowledged record is lost.
+On disk: three directories, one of which is renamed for a while. Threads: one that sends, and the calling
+thread, which takes the steps, shows the state, and at last checks that no acknowledged record is lost.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ LOST, ROTTEN = 1, 2
 """The numbers of the disk that is taken away, and of the disk on which a byte is changed."""
 _FRAME = 0.125  # seconds between two frames
 _LONGEST = 120.0  # seconds that a step may take on a busy machine
-_MORE = 100  # records that are acknowledged in each step, at least
+_MORE = 100  # least number of records that are acknowledged in each step
 _BEAT = 0.002  # seconds between two sends
 
 
 class NumberedWriter(threading.Thread):
-    """A thread that sends numbered records until the end of its block; `acknowledged` has their values by
-    partition and offset.
+    """A thread that sends numbered records during its `with` block; `acknowledged` has the values of
+    acknowledged records by partition and offset.
     """
 
     def __init__(self, store: segstore.ReplicatedStore) -> None:
@@ -99,7 +99,7 @@ class Play:
         self.events.append(f"{time.monotonic() - self._began:5.1f} s  {text}")
 
     def run(self) -> None:
-        """Play all steps. Raises StorageError if a step does not end."""
+        """Run all steps. Raises StorageError if a step takes too long, or the producer fails."""
         self.say(f"a producer writes with acks=all; two of {DISKS} disks are needed")
         self._until(lambda: True)
         self._lose()
@@ -140,7 +140,7 @@ class Play:
         return all({*state.isr} == {*state.replicas} for state in self._states())
 
     def _until(self, done: Callable[[], bool]) -> None:
-        """Show the state until a step is over: at least for the dwell time, and until enough records are
+        """Show the state until `done` returns True, at least for the dwell time, and until enough records are
         acknowledged.
         """
         began, wanted = time.monotonic(), len(self._writer.acknowledged) + _MORE
@@ -159,7 +159,7 @@ class Play:
         """Return the state to display."""
         watermarks = []
         for log in self._logs:
-            with suppress(SegstoreError):  # there is no leader at this moment
+            with suppress(SegstoreError):  # the partition has no leader at this moment
                 watermarks.append(log.high_watermark)
                 continue
             watermarks.append(-1)
@@ -182,7 +182,7 @@ def flip(path: str) -> None:
 
 
 def replicas(screen: Screen, base: str, dwell: float) -> None:
-    """Play this part in directories below `base`, which is created; each step takes at least `dwell` seconds.
+    """Run this part in directories below `base`, which is created; each step takes at least `dwell` seconds.
     Raises StorageError if an acknowledged record is lost, or a directory is not sound.
     """
     paths = [os.path.join(base, f"disk{number}") for number in range(DISKS)]
@@ -216,7 +216,7 @@ def _run(screen: Screen, paths: list[str], dwell: float) -> None:
 
 @contextmanager
 def _shown(screen: Screen, play: Play) -> Iterator[None]:
-    """Show the state: as frames on a terminal, otherwise each event as a line."""
+    """Show the state during the block: as frames on a terminal, otherwise each event as a line."""
     if screen.interactive:
         with screen.frames() as update:
             play.show = lambda state: update(board(state))
@@ -237,7 +237,7 @@ def _shown(screen: Screen, play: Play) -> Iterator[None]:
 
 
 def _prove(screen: Screen, store: segstore.ReplicatedStore, writer: NumberedWriter) -> None:
-    """Check that each acknowledged record is in the log, once. Raises StorageError."""
+    """Check that each acknowledged record is in the log exactly once. Raises StorageError."""
     if writer.error is not None:
         raise StorageError(f"the producer failed: {writer.error}")
     values = read_all(store)
@@ -261,7 +261,9 @@ def read_all(store: segstore.ReplicatedStore) -> dict[tuple[int, int], bytes | N
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the engine's log messages about the lost disk: without a handler, logging would print them."""
+    """Suppress the engine's log messages about the lost disk, which `logging` would print if there were no
+    handler.
+    """
     handler, logger = logging.NullHandler(), logging.getLogger("segstore")
     logger.addHandler(handler)
     try:

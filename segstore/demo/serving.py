@@ -23,8 +23,8 @@ _LONGEST = 180.0  # seconds that the program may take on a busy machine
 
 def serving(screen: Screen, path: str, records: int) -> None:
     """Serve a new store at `path`, and let the program send and read `records` records. Raises StorageError
-    if a record is lost or is there twice, or the store is not sound; MissingPackageError without
-    confluent-kafka.
+    if a record is missing or duplicated, or the store is not sound; MissingPackageError if confluent-kafka is
+    not installed.
     """
     if importlib.util.find_spec("confluent_kafka") is None:
         raise MissingPackageError.of("the demo over the network", "confluent-kafka")
@@ -54,7 +54,7 @@ def _run(bootstrap_servers: str, records: int) -> dict[str, int]:
 
 
 def _prove(screen: Screen, store: segstore.Store, counts: dict[str, int], records: int) -> None:
-    """Check that the log has each record once, and that the program has read them all. Raises
+    """Check that the log has each record exactly once, and that the program has read all of them. Raises
     StorageError.
     """
     found = [record.value for number in range(PARTITIONS) for record in store.partition(TOPIC, number)]

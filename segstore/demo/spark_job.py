@@ -1,11 +1,12 @@
-"""The driver of the demo's streaming query: it counts flights per airline and hour as they come, exactly
-once.
+"""The driver of the demo's streaming query: it counts flights per airline and hour while they arrive, each
+exactly once.
 
-On disk: it writes a store through the engine: the topic of the result, and the query's checkpoints in another
-topic. Threads: one, and those of the store, the checkpoint server and Spark.
+On disk: writes the topic of the result, and another topic with the query's checkpoints, through the engine.
+Threads: one, and those of the store, the checkpoint server and Spark.
 
-It is run in a process of its own as `python -m segstore.demo.spark_job JSON`, with the fields of a `Job`. It
-prints events on standard output, a JSON object a line; messages of Spark and Java go to standard error.
+It is run in a process of its own as `python -m segstore.demo.spark_job JSON`; the JSON object has the fields
+of a `Job`. The driver prints its events on standard output, each as a line with a JSON object; messages of
+Spark and Java go to standard error.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ Tell = Callable[..., None]
 @dataclass(frozen=True)
 class Job:
     """The arguments of the driver. `path`: the store; `rows`: the rows of a micro-batch; `late_hours`: the
-    watermark's delay, by which a flight may be older than the newest one; `work`: a directory for temporary
-    files of Spark and Java; `waits`: whether it opens the store only after a line on its standard input;
-    `archive`: the URI of an archive of the store, whose flights are counted at the end, or "".
+    watermark's delay, which is the age, relative to the newest flight, up to which a flight is still counted;
+    `work`: a directory for temporary files of Spark and Java; `waits`: whether the driver opens the store
+    only after a line on its standard input; `archive`: the URI of an archive of the store, whose flights are
+    counted at the end, or "".
     """
 
     path: str
@@ -58,9 +60,10 @@ class Job:
 def delays(rows: DataFrame, late_hours: int) -> DataFrame:
     """Return the aggregation of the source's rows: a row for each airline and hour with flights.
 
-    The row comes `late_hours` after the end of its hour. Its `key` is the airline, its `timestamp` the begin
-    of the hour, and its `value` JSON: the number of `flights`, the number of flights that `left`, and the
-    minutes of `delay` of these, in all and at `most`.
+    A row is written when a flight is read that is `late_hours` later than the end of the row's hour. Its
+    `key` is the airline, its `timestamp` the beginning of the hour. Its `value` is a JSON object: `flights`
+    is the number of flights, `left` the number of flights that left, `delay` the sum of the delays of these
+    in minutes, and `most` the longest delay.
     """
     from pyspark.sql import functions as f
 
@@ -92,8 +95,9 @@ def start(spark: SparkSession, ck: Checkpoints, path: str, rows: int, late_hours
 
 
 def heartbeat(store: segstore.Store, late_hours: int) -> None:
-    """Append a record without a flight, so late that all hours are over: otherwise the last hours would stay
-    open, since Spark can't know that no more flights come. A second call does nothing.
+    """Append a record without a flight, whose timestamp is so late that it completes all hours. Without it
+    the last hours would stay open, since Spark can't know that no more flights come. A second call does
+    nothing.
     """
     log = store.partition(HEARTBEATS)
     if log.end_offset == 0:
@@ -103,14 +107,16 @@ def heartbeat(store: segstore.Store, late_hours: int) -> None:
 
 
 def run(job: Job, tell: Tell) -> None:
-    """Run the whole query: the flights, then the heartbeat. Raises SegstoreError, and Spark's own errors."""
+    """Run the query over all flights, then again with the heartbeat. Raises SegstoreError, and Spark's own
+    errors.
+    """
     options = f'"-Djava.io.tmpdir={job.work}" -XX:-UsePerfData'
     conf = {"spark.local.dir": job.work, "spark.driver.extraJavaOptions": options}
     spark = session("local[2]", quick=True, spark_sql_shuffle_partitions=2, spark_driver_memory="1g", **conf)
     spark.sparkContext.setLogLevel("ERROR")
     tell("session", version=spark.version)
     if job.waits and not sys.stdin.readline():
-        return  # the demo has ended
+        return  # the demo has exited
     with segstore.open(job.path) as store, checkpoints(store) as ck:
         ck.configure(spark, rocksdb=True)
         _follow(start(spark, ck, job.path, job.rows, job.late_hours), tell)
@@ -129,8 +135,8 @@ def archived(spark: SparkSession, uri: str) -> int:
 
 
 def _follow(query: StreamingQuery, tell: Tell) -> None:
-    """Call `tell` for each micro-batch until the query ends. Raises StreamingQueryException; StorageError if
-    rows were too late.
+    """Call `tell` for each micro-batch until the query has stopped. Raises StreamingQueryException;
+    StorageError if rows were too late.
     """
     reported, ended = -1, False
     while not ended:
@@ -142,9 +148,7 @@ def _follow(query: StreamingQuery, tell: Tell) -> None:
 
 
 def _batch(progress: Any) -> dict[str, Any]:
-    """Return the fields of a micro-batch's event, such as the number of written `windows` and of
-    `open` ones.
-    """
+    """Return the fields of a micro-batch's event, such as the numbers of written and of `open` windows."""
     state = progress["stateOperators"][0]
     late = state["numRowsDroppedByWatermark"]
     if late:

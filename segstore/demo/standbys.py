@@ -1,8 +1,8 @@
-"""The demo's part with two machines: a primary that is killed, its hot standby that takes over, the return of
-the old primary, and a mirror by an ordinary consumer.
+"""The demo's part with two machines: a primary is killed, its hot standby takes over, the old primary returns
+as a standby, and a mirror fetches like an ordinary consumer.
 
-On disk: three directories. Threads: those of the server, the standby and the mirror; the primary is a child
-process.
+On disk: three directories. Threads: one, and the threads of the server, the standby and the mirror; the
+primary is a child process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PRIMARY, STANDBY, MIRROR = "primary", "standby", "mirror"
 
 
 def standbys(screen: Screen, base: str, records: int) -> None:
-    """Play this part in directories below `base`, which is created; the primary is killed when `records`
+    """Run this part in directories below `base`, which is created; the primary is killed when `records`
     records were acknowledged. Raises StorageError if a record is lost, logs differ, or a directory is not
     sound.
     """
@@ -90,7 +90,9 @@ def _prove(screen: Screen, path: str, acknowledged: int) -> None:
 
 
 def _return(screen: Screen, old: str, new: str, mirror: str) -> None:
-    """Let the old primary follow the new one, and a mirror fetch from the new one as an ordinary consumer."""
+    """Let the old primary follow the new one, and let a mirror fetch from the new one like an ordinary
+    consumer.
+    """
     with segstore.open(new) as store, segstore.serve(store, port=0) as server:
         address = server.bootstrap_servers
         with segstore.follow(address, old) as standby:

@@ -118,11 +118,11 @@ def check_store(screen: Screen, path: str, flights: Flights) -> None:
 # These steps only read.
 
 FLIGHT = b"UA-15"
-"""The key of a flight on every day of the year."""
+"""The key of a flight that leaves every day."""
 
 
 def look(screen: Screen, path: str, flights: Flights) -> None:
-    """Show reads of a store that is opened read-only, as in any process."""
+    """Show several kinds of reads of the store, which is opened read-only, as any process may do."""
     with segstore.open(path, mode="r") as store:
         logs = [store.partition(TOPIC, p) for p in range(PARTITIONS)]
         from_offset(screen, logs[1], flights)
@@ -218,7 +218,7 @@ WRITTEN = os.path.join("tests", "golden", "clean")
 
 
 def show_broker(screen: Screen) -> None:
-    """Show the content of a broker's log directory, opened in place; print a note if the directory is not
+    """Open a broker's log directory in place, and show its content; print a note if the directory is not
     installed.
     """
     root = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(segstore.__file__))), WRITTEN)

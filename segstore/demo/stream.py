@@ -1,8 +1,8 @@
-"""The Spark part of the demo: flights go through a windowed aggregation into a topic, exactly once, although
-the driver is killed midway. The result must equal that of a batch computation.
+"""The Spark part of the demo: a streaming query aggregates flights by hour into a topic, exactly once even
+though its driver is killed midway. The result must equal the result of a batch computation.
 
 On disk: topics of the demo's store, through the engine; a temporary directory for the files of Java and
-Spark. Threads: one, and the reader of a driver.
+Spark. Threads: one, and a thread that reads a driver's output.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from segstore.errors import StorageError, pip_install
 
 COLUMNS = ("carrier", "hour", "flights", "left", "delay", "most")
 """The columns of a result: airline, hour (ms since the epoch), number of flights, number of flights that
-left, and the minutes of delay of these, in all and at most.
+left, and the sum and the maximum of their delays in minutes.
 """
 
 
@@ -79,8 +79,8 @@ def _in_order(table: Any) -> Any:
 
 
 def compare(streamed: Any, answer: Any) -> None:
-    """Raise StorageError if the two results differ, with the numbers of missing, doubled and wrong
-    windows.
+    """Raise StorageError if the two results differ; the message has the numbers of missing, duplicate and
+    wrong windows.
     """
     if streamed.equals(answer):
         return
@@ -113,7 +113,7 @@ def worst(answer: Any, least: int, count: int) -> list[tuple[str, int, int, floa
 HEARTBEATS, TARGET = "heartbeats", "delays"
 """The names of these topics in segstore.demo.spark_job."""
 PARTITIONS = 2
-_BATCHES, _LEAST_BATCHES = 20, 6  # micro-batches, about
+_BATCHES, _LEAST_BATCHES = 20, 6  # about the number of micro-batches
 _FEW = 1000  # records in each: with few flights there are fewer micro-batches
 _HOUR_MS = 3_600_000
 _WORST, _LEAST = 3, 10  # the number of hours that are shown, and the least flights that left in each
@@ -124,8 +124,8 @@ Begun = tuple[SparkJobFields, Driver]
 
 @contextmanager
 def begun(path: str, flights: Flights) -> Iterator[Begun | None]:
-    """Start the first driver's Java and Spark while other parts of the demo run; yield None without
-    PySpark.
+    """Start the first driver, so that Java and Spark start while other parts of the demo run; yield None if
+    PySpark is not installed.
     """
     if importlib.util.find_spec("pyspark") is None:
         yield None
@@ -142,7 +142,7 @@ def stream(
     """
     with screen.step("Spark", "delays per airline and hour, streamed exactly once, through a kill"):
         try:
-            with _mended(screen, path):
+            with _recovered_on_error(screen, path):
                 _run(screen, path, flights, first, archive)
         except NotRunError as error:
             screen.say(f"left out: {error}")
@@ -177,14 +177,14 @@ def _run(screen: Screen, path: str, flights: Flights, first: Begun | None, archi
 
 def rows(records: int) -> int:
     """Return the number of rows in a micro-batch."""
-    # Not too few: a micro-batch of a few records takes as long as one of a thousand.
+    # Not too few, because a micro-batch of a few records takes as long as one of a thousand.
     return max(records // _BATCHES, min(records // _LEAST_BATCHES, _FEW), 1)
 
 
 def late_hours(flights: Flights) -> int:
-    """Return the watermark's delay in hours, by which a flight may be older than the newest one read.
-    Partitions are read in step by their number of records, not by time, so their times drift apart; a 25th of
-    the flights' time span is about twice that drift.
+    """Return the watermark's delay in hours: how much older than the newest flight that was read a flight may
+    be. A micro-batch has the same number of records of each partition, so the times in the partitions drift
+    apart; the delay is a 25th of the flights' time span, about twice that drift.
     """
     span = int(flights.timestamps[-1] - flights.timestamps[0])
     return max(span // 25 // _HOUR_MS, 24)
@@ -197,8 +197,10 @@ def _make_topics(path: str) -> None:
 
 
 @contextmanager
-def _mended(screen: Screen, path: str) -> Iterator[None]:
-    """Recover the store if the block fails, since its driver may have been killed."""
+def _recovered_on_error(screen: Screen, path: str) -> Iterator[None]:
+    """If the block raises an error, recover the store, because a driver may have been killed while it wrote;
+    then raise the error.
+    """
     try:
         yield
     except BaseException as error:
@@ -210,8 +212,8 @@ def _mended(screen: Screen, path: str) -> Iterator[None]:
 
 
 def prove(screen: Screen, path: str, records: int) -> None:
-    """Check that the topic has each airline's hours once, with the counts of the raw data. Raises
-    StorageError.
+    """Check that the topic has each hour of each airline exactly once, with the counts of the raw data.
+    Raises StorageError.
     """
     answer = batch_answer(records)
     with open_reading(path) as store:

@@ -27,8 +27,8 @@ _PHASES = {
 
 
 class Progress:
-    """The progress of the query under both drivers, from their events; `windows` returns the number of
-    windows in the log.
+    """The progress of the query, from the events of both drivers; `windows` returns the number of windows in
+    the log.
     """
 
     def __init__(self, total: int, windows: Callable[[], int]) -> None:
@@ -84,7 +84,9 @@ class Progress:
 
 
 class _StreamLines:
-    """The progress as lines of text: each event when it happens, and a micro-batch every few seconds."""
+    """Shows the progress as lines of text: each event as it happens, and the progress every few seconds, if
+    there is a new micro-batch.
+    """
 
     def __init__(self, screen: Screen, progress: Progress) -> None:
         self._screen, self._progress = screen, progress
@@ -101,7 +103,7 @@ class _StreamLines:
 
 
 class _Frames:
-    """The progress as frames, a few a second."""
+    """Shows the progress as frames, a few in each second."""
 
     def __init__(self, update: Callable[[Group], None], progress: Progress) -> None:
         self._update, self._progress, self._due = update, progress, 0.0
@@ -114,8 +116,8 @@ class _Frames:
 
 @contextmanager
 def shown(screen: Screen, progress: Progress) -> Iterator[Callable[[bool], None]]:
-    """Yield a function that shows the progress, at most a few frames a second, or a line every few seconds;
-    its argument is True for the last call.
+    """Yield a function that shows the progress: on a terminal a few frames in each second, otherwise a line
+    every few seconds. Its argument must be True in the last call.
     """
     if screen.interactive:
         with screen.frames() as update:

@@ -35,7 +35,7 @@ def produce(bootstrap_servers: str, topic: str, count: int) -> int:
             try:
                 producer.produce(topic, value, key=str(number), on_delivery=delivered)
                 break
-            except BufferError:  # its queue is full
+            except BufferError:  # librdkafka's queue is full
                 producer.poll(0.1)
         producer.poll(0)
     producer.flush(_LONGEST)
@@ -43,7 +43,7 @@ def produce(bootstrap_servers: str, topic: str, count: int) -> int:
 
 
 def consume(bootstrap_servers: str, topic: str, count: int) -> int:
-    """Read `count` records as a member of a group, commit, and return the number of different ones."""
+    """Read `count` records as a member of a group, commit, and return the number of distinct records."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

@@ -1,4 +1,4 @@
-"""`ClusterClients`: librdkafka's clients of a cluster, with errors and settings in our form.
+"""`ClusterClients`: makes librdkafka's clients of a cluster, and converts their errors to segstore's.
 
 Nothing on disk. Threads: one; librdkafka has its own threads.
 """
@@ -18,7 +18,7 @@ from segstore.errors import ConfigError, Needing, SegstoreError
 LONGEST = 15.0
 """Seconds that a command waits for a cluster to answer."""
 _STEP = 0.5
-"""Seconds of one call of librdkafka, during which Python handles no signal."""
+"""Seconds of one call of librdkafka. Python handles signals only between such calls."""
 _DEFAULTS = {
     "client.id": "segstore",
     "socket.connection.setup.timeout.ms": 10_000,
@@ -35,11 +35,11 @@ _SILENT.propagate = False
 
 
 class ClusterError(SegstoreError):
-    """A cluster can't be reached, or has refused a request; the message begins with its address."""
+    """A cluster can't be reached, or has refused a request. The message begins with the cluster's address."""
 
 
 class ClusterClients:
-    """The clients of one cluster. `trouble` is the latest error of a connection, "" after `calm`."""
+    """The clients of one cluster. `trouble` is the latest error of a connection; `calm` resets it to ""."""
 
     def __init__(self, bootstrap: str, settings: Mapping[str, str]) -> None:
         """Raises MissingPackageError, ConfigError."""
@@ -77,8 +77,8 @@ class ClusterClients:
     # --- answers --------------------------------------------------------------------------
 
     def metadata(self) -> Any:
-        """Return the cluster's metadata. Raises ClusterError with the reason if the cluster can't
-        be reached.
+        """Return the cluster's metadata. Raises ClusterError, whose message has the reason, if the cluster
+        can't be reached.
         """
         end = time.monotonic() + LONGEST
         while True:
@@ -90,8 +90,9 @@ class ClusterClients:
                     raise self.error("can't be reached", self.trouble or self._unsaid(error)) from None
 
     def _unsaid(self, error: Any) -> Any:
-        """Return an explanation for an error that librdkafka does not explain: a listener of TLS or SASL ends
-        the connection of a client without either.
+        """Return an explanation for an error that librdkafka does not explain: if a client uses neither TLS
+        nor SASL, a listener that requires one of them closes the connection. Return any other error
+        unchanged.
         """
         plain = str(self._settings.get("security.protocol", "plaintext")).lower() == "plaintext"
         return _NO_WORD if plain and error.args[0].code() == self.kafka.KafkaError._TRANSPORT else error
@@ -101,14 +102,16 @@ class ClusterClients:
         return error.args[0].code() in (kinds._TRANSPORT, kinds._TIMED_OUT, kinds._ALL_BROKERS_DOWN)
 
     def result(self, future: Future[Any], what: str = "") -> Any:
-        """Return the result of an administrative call. Raises ClusterError with `what`."""
+        """Return the result of an administrative call. Raises ClusterError, whose message includes `what`."""
         try:
             return future.result()
         except self.kafka.KafkaException as error:
             raise self.error(*filter(None, (what, error))) from None
 
     def error(self, *parts: Any) -> ClusterError:
-        """Return an error of this cluster from texts and librdkafka's errors."""
+        """Return a ClusterError whose message has the cluster's address, and then texts and librdkafka's
+        errors.
+        """
         return ClusterError(": ".join((self.bootstrap, *map(self.reason, parts))))
 
     def reason(self, error: Any) -> str:

@@ -1,7 +1,7 @@
 """`ClusterGroups`: the consumer groups of a cluster, in the form of `coordinator.group.admin`.
 
 The protocol does not send the generation of a group, nor offsets of open transactions. The metadata of
-commits is not shown: confluent-kafka reads it beyond its end (2.16).
+commits is not shown, because confluent-kafka 2.16 reads beyond the end of that text.
 
 Nothing on disk. Threads: one.
 """
@@ -66,7 +66,7 @@ class ClusterGroups:
             raise unknown_group(group, known)
 
     def describe(self, group: str) -> GroupDescription:
-        """Raises GroupNotFoundError with the existing groups."""
+        """Raises GroupNotFoundError, whose message lists the existing groups."""
         self._check_there(group)
         described = self._described(group)
         members = tuple(sorted((_member(each) for each in described.members), key=lambda m: m.member_id))
@@ -106,7 +106,7 @@ class ClusterGroups:
     def reset(
         self, group: str, to: Reset, partitions: Sequence[TopicPartition | str] | None, dry_run: bool = False
     ) -> tuple[Moved, ...]:
-        """Raises NonEmptyGroupError; GroupNotFoundError if no partitions are given."""
+        """Raises NonEmptyGroupError; if no partitions are given, also GroupNotFoundError."""
         if partitions is None:
             self._check_there(group)
         committed = self._committed(group)
@@ -150,7 +150,9 @@ def _state(state: Any) -> str:
 
 
 def _type(described: Any) -> str:
-    """Return the type of a group; clients before librdkafka 2.6 do not get it."""
+    """Return the type of a group. Before version 2.6 librdkafka does not report it; then the group counts as
+    classic.
+    """
     name = getattr(getattr(described, "type", None), "name", "")
     return CONSUMER if name == "CONSUMER" else CLASSIC
 
@@ -173,8 +175,8 @@ def _partition(
     end: int | str,
     owner: str | None,
 ) -> PartitionState:
-    """Return the progress of a group in a partition; a text in place of an offset is the error of its
-    look-up.
+    """Return the progress of a group in a partition. `start` or `end` is a text if the look-up of that offset
+    has failed.
     """
     if isinstance(start, str) or isinstance(end, str):
         why = start if isinstance(start, str) else str(end)

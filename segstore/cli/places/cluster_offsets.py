@@ -1,4 +1,4 @@
-"""`ClusterOffsets`: the offsets of a cluster's partitions, in one request for many. Threads: one."""
+"""`ClusterOffsets`: looks up the offsets of a cluster's partitions, many in one request. Threads: one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from segstore.coordinator.structs import TopicPartition
 
 
 class ClusterOffsets:
-    """Look-ups of offsets (Kafka: ListOffsets). An error is returned as a text in place of the offset."""
+    """Look-ups of offsets (Kafka: ListOffsets). If a look-up fails, the error's text is returned in place of
+    the offset.
+    """
 
     def __init__(self, client: ClusterClients) -> None:
         self._client = client
@@ -25,7 +27,9 @@ class ClusterOffsets:
         return self._asked(partitions, self._spec.latest())
 
     def at(self, partition: TopicPartition, timestamp: int) -> int | str:
-        """Return the offset of the first record at or after a time, ms since the epoch; -1 for none."""
+        """Return the offset of the first record at or after a time (ms since the epoch), or -1 if there is
+        none.
+        """
         return self._asked([partition], self._spec.for_timestamp(timestamp))[partition]
 
     def _asked(self, partitions: Collection[TopicPartition], spec: Any) -> dict[tuple[str, int], int | str]:

@@ -26,21 +26,23 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _STEP = 0.2
-"""Seconds of one call of librdkafka, during which Python handles no signal."""
+"""Seconds of one call of librdkafka. Python handles signals only between such calls."""
 _LAST_WORDS = 5.0
 """Seconds that the client waits for answers to sent records after an interrupt or an error."""
 _AT_ONCE = 10_000
 _MOST_BYTES = 1_000_000_000
-"""librdkafka's largest limit of a request: the broker checks the size of records."""
+"""The largest limit of a request that librdkafka allows, since the broker checks the size of records."""
 _LONGEST_MS = 120_000
-"""The time-out of a record's delivery (Kafka: delivery.timeout.ms), and of a cluster that does not answer."""
+"""The time-out for the delivery of a record (Kafka: delivery.timeout.ms), and for a read of a cluster that
+does not answer.
+"""
 _REMINDS = 10.0
 """Seconds between two equal lines about a lost connection."""
 
 
 class ClusterAppends:
-    """The appends to a cluster: implements `Appends`. The producer is idempotent with acks=all, unless the
-    user's settings differ.
+    """The appends to a cluster: implements `Appends`. The producer is idempotent and uses acks=all, unless
+    the user has set something else.
     """
 
     def __init__(self, client: ClusterClients, topic: str, compression: str | None, batch_bytes: int) -> None:
@@ -99,7 +101,7 @@ class ClusterAppends:
         click.echo(f"segstore: {self._client.bootstrap}: {line}: trying again", err=True)
 
     def _poll(self, seconds: float) -> None:
-        """Handle answers. Raises ClusterError for the first refused record."""
+        """Let librdkafka report answers. Raises ClusterError for the first record that failed."""
         self._producer.poll(seconds)
         if self._failed is not None:
             raise copy_of(self._failed)
@@ -122,7 +124,7 @@ class ClusterAppends:
 
 
 def _cells(column: Any) -> Iterable[bytes | None]:
-    """Return a column's values; text of an arrow column is encoded."""
+    """Return a column's values; text of an arrow column becomes UTF-8."""
     if column is None:
         return repeat(None)
     held = column if isinstance(column, list) else column.to_pylist()
@@ -130,7 +132,9 @@ def _cells(column: Any) -> Iterable[bytes | None]:
 
 
 def _stamps(timestamps: list[int] | None) -> Iterable[int]:
-    """Return timestamps for librdkafka's client, in which 0 is the present time."""
+    """Return timestamps for librdkafka's client, for which 0 means the current time. Raises
+    InvalidArgumentError for times before 1970.
+    """
     if timestamps is None:
         return repeat(0)
     if any(each <= 0 for each in timestamps):
@@ -140,7 +144,7 @@ def _stamps(timestamps: list[int] | None) -> Iterable[int]:
 
 
 def _headers(column: Any) -> Iterable[Sequence[tuple[str, bytes | None]] | None]:
-    """Return the headers of each record, also from an arrow column. Raises InvalidTypeError,
+    """Return the headers of each record, from a list or an arrow column. Raises InvalidTypeError,
     InvalidArgumentError.
     """
     if column is None or isinstance(column, list):
@@ -153,7 +157,7 @@ def _headers(column: Any) -> Iterable[Sequence[tuple[str, bytes | None]] | None]
 
 
 class Messages(Sequence[Record]):
-    """Some records of a consumer: implements `Batch`."""
+    """Some records that a consumer has read: implements `Batch`."""
 
     def __init__(self, records: list[Record]) -> None:
         self._records = records
@@ -174,36 +178,38 @@ class Messages(Sequence[Record]):
 
 
 class Outage:
-    """The time since a client lost its connection and got no answer, which may last `longest` seconds."""
+    """The time during which a client has had connection errors and no answer. An outage may last `longest`
+    seconds.
+    """
 
     def __init__(self, client: ClusterClients, longest: float) -> None:
         self.longest, self.trouble = longest, ""
         self._client = client
         self._since: float | None = None
-        self._told = (-math.inf, "")
+        self._printed = (-math.inf, "")
 
     def look(self) -> None:
-        """Print a connection error of the client at once, and again every _REMINDS seconds."""
+        """Print the client's latest connection error if it is new, or was printed _REMINDS seconds ago."""
         if not (trouble := self._client.calm()):
             return
-        now, (at, before) = time.monotonic(), self._told
+        now, (at, before) = time.monotonic(), self._printed
         self._since = now if self._since is None else self._since
         self.trouble = trouble
         if trouble != before or now - at >= _REMINDS:
-            self._told = (now, trouble)
+            self._printed = (now, trouble)
             click.echo(f"segstore: {self._client.bootstrap}: {trouble}; trying again", err=True)
 
     def end(self) -> None:
-        """End the outage: the cluster has answered."""
+        """Note that the cluster has answered, so that the outage is over."""
         self._client.calm()
-        self._since, self.trouble, self._told = None, "", (-math.inf, "")
+        self._since, self.trouble, self._printed = None, "", (-math.inf, "")
 
     def is_too_long(self) -> bool:
         return self._since is not None and time.monotonic() - self._since > self.longest
 
 
 class ClusterReading:
-    """The reads by a consumer that is in no group, and commits nothing: implements `PlaceReading`."""
+    """The reads by a consumer that joins no group, and commits nothing: implements `PlaceReading`."""
 
     def __init__(
         self, client: ClusterClients, topic: str, partitions: Sequence[int], isolation_level: str
@@ -256,11 +262,13 @@ class ClusterReading:
         self._consumer.assign([kind(self._topic, n, self._positions[n]) for n in partitions])
 
     def _fetched(self, outage: Outage) -> Iterator[tuple[int, Messages, bool]]:
-        """Yield (partition, records, whether they reach its end), until an outage has lasted too long."""
+        """Yield (partition, records, whether they reach the partition's end), until an outage has lasted too
+        long.
+        """
         kinds = self._client.kafka.KafkaError
         ended = kinds._PARTITION_EOF
-        # librdkafka looks for the group's coordinator, though nothing is committed; the user needs no right
-        # for it.
+        # librdkafka looks for the group's coordinator even though nothing is committed, so the user may lack
+        # the right for the group.
         ignored = (ended, kinds.GROUP_AUTHORIZATION_FAILED)
         while not outage.is_too_long():
             messages = self._consumer.consume(_AT_ONCE, _STEP)

@@ -9,8 +9,8 @@ from segstore.files import Files
 
 
 def partition_bytes(root: str, topic: str, partition: int) -> dict[str, int]:
-    """Return the bytes of a partition's files by suffix (".log", ".index", ...); files that are no segment
-    files count as "".
+    """Return the bytes of a partition's files by suffix (".log", ".index", ...). The suffix of files that are
+    not segment files is "".
     """
     files, found = Files(), dict.fromkeys((names.LOG, names.INDEX, names.TIME_INDEX, ""), 0)
     directory = os.path.join(root, names.partition_dir(topic, partition))
@@ -31,5 +31,5 @@ def log_bytes(root: str, topic: str, partition: int) -> int:
 def _size(files: Files, path: str) -> int:
     try:
         return files.size(path)
-    except FileNotFoundError:  # a live writer has removed it since the listing
+    except FileNotFoundError:  # a live writer has removed the file since the listing
         return 0

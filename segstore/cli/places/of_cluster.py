@@ -36,12 +36,12 @@ _REFUSED = {
     "groups delete --topic": NO_SINGLE_OFFSETS,
     "consume --mode record-limit": "librdkafka's share consumer acquires whole batches only",
 }
-"""Options that commands offer only with --store, with a reason and an alternative."""
+"""Options that work only with --store, each with the reason and an alternative."""
 
 
 class ClusterAt:
-    """A cluster by its `bootstrap` addresses, "HOST:PORT" or several with commas: implements `Where`. Raises
-    InvalidArgumentError.
+    """A cluster with the addresses `bootstrap`, which are "HOST:PORT", or several with commas between them:
+    implements `Where`. Raises InvalidArgumentError.
     """
 
     def __init__(self, bootstrap: str, settings: Mapping[str, str]) -> None:
@@ -52,8 +52,9 @@ class ClusterAt:
 
     @contextmanager
     def reading(self) -> Iterator[ClusterPlace]:
-        """Raises ClusterError if the cluster can't be reached, MissingPackageError, ConfigError. An
-        UnknownTopicOrPartitionError of the block gets a hint that the user may lack a right.
+        """Raises ClusterError if the cluster can't be reached, MissingPackageError, ConfigError. If the block
+        raises UnknownTopicOrPartitionError, a hint is added that the user may lack the right to see the
+        topic.
         """
         try:
             yield ClusterPlace(ClusterClients(self.name, self._settings))
@@ -75,7 +76,7 @@ class ClusterAt:
 
     @contextmanager
     def creating(self, topic: str, config: Mapping[str, str]) -> Iterator[ClusterPlace]:
-        """The settings are checked by the broker, which may have other settings than segstore."""
+        """The broker checks the settings, because it may support other settings than segstore does."""
         check_topic(topic)
         with self.reading() as place:
             yield place
@@ -93,7 +94,7 @@ def _check_address(text: str) -> None:
 
 
 _OWN = {"TOPIC": "DYNAMIC_TOPIC_CONFIG", "GROUP": "GROUP_CONFIG"}
-"""The source of settings that were set for one resource, by its type."""
+"""By the type of a resource: the source of settings that were set for that resource alone."""
 
 
 class ClusterPlace:
@@ -131,7 +132,7 @@ class ClusterPlace:
         ]
 
     def _ids(self, names: Collection[str]) -> dict[str, str]:
-        """Return the topics' ids; a broker before Kafka 2.8 has none."""
+        """Return the topics' ids, which are "" if the broker is older than Kafka 2.8."""
         if not names:
             return {}
         futures = self._client.admin.describe_topics(self._client.kafka.TopicCollection([*names]))
@@ -219,7 +220,7 @@ def _id(uuid: Any) -> str:
 
 
 def _partition(number: int, start: int | str, end: int | str) -> dict[str, Any]:
-    """Return the fields of a partition; a text in place of an offset is the error of its look-up."""
+    """Return the fields of a partition. `start` or `end` is a text if its look-up has failed."""
     found: dict[str, Any] = {"partition": number, "start_offset": 0, "end_offset": 0}
     if isinstance(start, int) and isinstance(end, int):
         found |= {"start_offset": start, "end_offset": end}
@@ -229,7 +230,9 @@ def _partition(number: int, start: int | str, end: int | str) -> dict[str, Any]:
 
 
 def _typed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in the form of a store; the numbers of our settings are int or float."""
+    """Return settings in the form that a store has them: numbers as int or float if segstore has a setting of
+    that name.
+    """
     found = {}
     for name, value in config.items():
         if value is not None:

@@ -1,4 +1,4 @@
-"""A store's directory as a place: it is opened to read beside a live writer, or as the writer.
+"""A store's directory as a place: it is opened for reading, which works beside a live writer, or for writing.
 
 On disk: through the engine. Threads: one.
 """
@@ -35,7 +35,7 @@ EMPTY = "no store is in this directory: is the path right? `segstore create` mak
 
 
 def check_there(path: str) -> None:
-    """Raise StorageError if a path is no directory, or contains no files of a store or a broker."""
+    """Raise StorageError if a path is not a directory, or has no files of a store or a broker in it."""
     if not os.path.isdir(path):
         raise StorageError(errno.ENOENT, NO_STORE, path)
     from segstore.files import Files
@@ -73,8 +73,8 @@ class StoreAt:
 
     @contextmanager
     def appending(self, topic: str) -> Iterator[Place]:
-        """Open the store to append; a shared store is opened as a guest beside its host. Raises StorageError
-        or UnknownTopicOrPartitionError.
+        """Open the store to append. If another process shares the store, open it as a guest of that process.
+        Raises StorageError or UnknownTopicOrPartitionError.
         """
         self._check_holds(topic)
         with self._opened(as_guest=True) as place:
@@ -89,7 +89,7 @@ class StoreAt:
 
     @contextmanager
     def creating(self, topic: str, config: Mapping[str, str]) -> Iterator[Place]:
-        """A missing store is created."""
+        """Creates the store if it is missing."""
         from segstore.config import TopicConfig
 
         check_topic(topic)
@@ -99,8 +99,9 @@ class StoreAt:
 
     @contextmanager
     def _opened(self, *, as_guest: bool = False) -> Iterator[Place]:
-        """Open the store for writing, or `as_guest` if it is shared. If another process serves the store,
-        yield its server's place; raise SegstoreError with an advice if that is impossible.
+        """Open the store for writing. If another process shares it and `as_guest` is set, open it as a guest.
+        If another process serves it, yield the place of that server. Raises SegstoreError with an advice if
+        none of these is possible.
         """
         try:
             store = segstore.open(self.name)
@@ -123,8 +124,8 @@ class StoreAt:
 
 
 def _served(locked: StoreLockedError) -> ClusterAt:
-    """Return the server of a locked store. Raises SegstoreError if it has none, or it needs a login
-    or TLS.
+    """Return the server of a locked store. Raises SegstoreError if the store is not served, or its server
+    requires a login or TLS.
     """
     from segstore.cli.places.of_cluster import ClusterAt
 
@@ -234,7 +235,9 @@ class BatchAppends:
         flush: Callable[[], object] | None = None,
         **how: Any,
     ) -> None:
-        """`calls` has each partition's `append_batch`, which gets `how` too; `flush` is called at the end."""
+        """`calls` has each partition's `append_batch`, to which `how` is passed, too. `flush` is called at
+        the end of the `with` block.
+        """
         self.records = self.bytes = self.unknown = 0
         self._calls, self._flush, self._how = calls, flush, how
 
@@ -304,4 +307,4 @@ class StoreReading:
         return self
 
     def __exit__(self, *of: object) -> None:
-        """Do nothing: the store closes its logs."""
+        """Do nothing, because the store closes its logs."""

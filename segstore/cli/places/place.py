@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Where(Protocol):
     """The place that the user has named: a store or a cluster, not open yet. `name` is used in messages.
 
-    Each method that opens the place raises the place's own errors if it does not exist.
+    Each method that opens the place raises StorageError or ClusterError if the place does not exist.
     """
 
     @property
@@ -33,14 +33,14 @@ class Where(Protocol):
         """Open the place for reading."""
 
     def changing(self, topic: str | None = None) -> AbstractContextManager[Place]:
-        """Open the place for changes; raise if `topic` does not exist."""
+        """Open the place for changes. Raises UnknownTopicOrPartitionError if `topic` does not exist."""
 
     def appending(self, topic: str) -> AbstractContextManager[Place]:
         """Open the place to append to an existing topic."""
 
     def creating(self, topic: str, config: Mapping[str, str]) -> AbstractContextManager[Place]:
-        """Open the place to create a topic; a store is created if necessary, but not if the topic's name or
-        settings are refused.
+        """Open the place to create a topic. A store is created if necessary, unless the topic's name or
+        settings are invalid.
         """
 
     def check_offers(self, option: str) -> None:
@@ -51,7 +51,7 @@ class Place(Protocol):
     """An open store or cluster."""
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """Return all topics by name; topics of a cluster without their settings."""
+        """Return all topics by name. Topics of a cluster do not have their settings."""
 
     def describe(self, topics: Sequence[TopicInfo]) -> list[dict[str, Any]]:
         """Return the topics' fields for `segstore topics --json`. "bytes" is None if unknown; a partition
@@ -64,7 +64,7 @@ class Place(Protocol):
     def alter_topic(
         self, topic: str, changes: Mapping[str, str | None], partitions: int | None
     ) -> tuple[int, Mapping[str, Any]]:
-        """Change settings, None for the default, and the number of partitions; return the number, and all
+        """Change settings (None restores a default) and the number of partitions; return that number, and all
         settings of the topic itself.
         """
 
@@ -86,14 +86,14 @@ class Place(Protocol):
         """Return the consumer groups."""
 
     def alter_group(self, group: str, changes: Mapping[str, str | None]) -> Mapping[str, Any]:
-        """Change settings of a group, which need not exist, None for the default; return all settings of the
-        group itself.
+        """Change settings of a group (None restores a default), which need not exist; return all settings of
+        the group itself.
         """
 
 
 class Appends(Protocol):
-    """The appends to partitions of a topic. `records` and `bytes` (of keys and values) count acknowledged
-    records, `unknown` counts records that were sent and neither acknowledged nor refused.
+    """The appends to partitions of a topic. `records` and `bytes` count acknowledged records and the bytes of
+    their keys and values. `unknown` counts records that were sent, but neither acknowledged nor refused.
 
     It is a context manager: at the end of the block all records are acknowledged, or an error is raised;
     after an interrupt or an error no more records are sent.
@@ -107,8 +107,8 @@ class Appends(Protocol):
     def unknown(self) -> int: ...
 
     def append(self, partition: int, values: Any, keys: Any, timestamps: Any, headers: Any) -> None:
-        """Append columns of records, with the types of `PartitionLog.append_batch`. Raises the errors of the
-        append, also for records of an earlier call.
+        """Append columns of records, which have the types that `PartitionLog.append_batch` accepts. Raises
+        the errors of the append; the error of an earlier call's record may be raised by a later call.
         """
 
     def __enter__(self) -> Self: ...
@@ -116,7 +116,7 @@ class Appends(Protocol):
 
 
 class Batch(Protocol):
-    """Some records of a partition: a part of the interface of `Records`."""
+    """Some records of a partition. The protocol has a part of the methods of `Records`."""
 
     @property
     def values(self) -> Sequence[bytes | None]: ...
@@ -129,33 +129,31 @@ class Batch(Protocol):
 
 
 class PlaceReading(Protocol):
-    """The reads of a topic's partitions, each from the offset of its `seek`. It is a context manager."""
+    """Reads a topic's partitions, each from the offset that `seek` has set. It is a context manager."""
 
     @property
     def logs(self) -> Mapping[int, OffsetsLog]:
         """Return the partitions by number."""
 
     def seek(self, partition: int, offset: int, end: int | None = None) -> None:
-        """Set the next offset of a partition; `drain` ends before the offset `end`."""
+        """Set the next offset of a partition. `drain` yields only records before the offset `end`."""
 
     def drain(self) -> Iterator[tuple[int, Batch]]:
         """Yield the records up to the current end of each partition, in order of partitions."""
 
     def follow(self) -> Iterator[tuple[int, Batch]]:
-        """Yield the records after those of `drain`, as they come, without end."""
+        """Yield the records after those of `drain` as they are appended; never stops."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: object, error: object, trace: object, /) -> None: ...
 
 
 class Queue(Protocol):
-    """The records of a share group. It is a context manager: at its end unacknowledged records are
-    released.
-    """
+    """The records of a share group. It is a context manager, and releases unacknowledged records on exit."""
 
     def poll(self, timeout_ms: int | None, most: int | None) -> Sequence[QueueRecord]:
-        """Return at most `most` records that are there, or come within `timeout_ms`; [] after that time. None
-        means no limit.
+        """Return at most `most` records; if there are none, wait for some up to `timeout_ms`, then return [].
+        None means no limit.
         """
 
     def acknowledge(self) -> None:
@@ -166,7 +164,7 @@ class Queue(Protocol):
 
 
 class PlaceGroups(Protocol):
-    """The consumer groups of a place: a part of the interface of
+    """The consumer groups of a place. The protocol has a part of the methods of
     `segstore.coordinator.group.admin.Groups`.
     """
 

@@ -1,8 +1,9 @@
 """Reads properties files: the entries of any file (Java: java.util.Properties), and the files of Kafka's
 tools (--command-config) as settings of librdkafka. Threads: any.
 
-The settings have the same names in both, except for Java's own: a login module, from which user and password
-are taken, and trust stores, which librdkafka reads as PEM files by another setting.
+The settings of Java's clients and of librdkafka have the same names, with two exceptions. User and password
+are taken from the options of Java's login module. A PEM trust store is given to librdkafka by another
+setting.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
 
 class PropertyEntry(NamedTuple):
-    """An entry of a file; a line without a value has `value` None and its whole text as `name`."""
+    """An entry of a file. For a line without a value, `value` is None, and `name` is the whole line."""
 
     line: int
     name: str
@@ -37,7 +38,9 @@ def entries(text: str) -> Iterator[PropertyEntry]:
 
 
 def _unescaped(text: str) -> str:
-    """Return a text without the escapes of java.util.Properties."""
+    """Return a text whose escapes (of java.util.Properties) are replaced by the characters that they stand
+    for.
+    """
     return _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _letter(found[2]), text)
 
 
@@ -58,7 +61,9 @@ def client_settings(text: str, name: str) -> dict[str, str]:
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
-    """Return the lines with their numbers, without comments; a backslash at the end joins the next line."""
+    """Return the lines with their numbers, without comments. A line that ends in a backslash is joined with
+    the next one.
+    """
     found: list[tuple[int, str]] = []
     joined, begun = "", 0
     for number, raw in enumerate(text.splitlines(), 1):
@@ -84,7 +89,9 @@ def _login(value: str, where: str) -> dict[str, str]:
 
 
 def _without_java_stores(settings: dict[str, str], name: str) -> dict[str, str]:
-    """Return settings with librdkafka's names for stores of keys (KIP-651 for PEM files)."""
+    """Return settings in which those of Java's trust store and key store are replaced by librdkafka's
+    (KIP-651 for PEM files). Raises ConfigError for a type of file that librdkafka can't read.
+    """
     found = dict(settings)
     kind = found.pop("ssl.truststore.type", "JKS").upper()
     found.pop("ssl.truststore.password", None)

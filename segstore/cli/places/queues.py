@@ -1,4 +1,5 @@
-"""The records of a share group, from a store by its own share consumer, or from a cluster by librdkafka's.
+"""Reads the records of a share group: from a store by segstore's ShareConsumer, from a cluster by
+librdkafka's.
 
 Nothing on disk. Threads: one; librdkafka has its own threads.
 """
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
     from segstore.coordinator.structs import TopicPartition
 
 _STEP = 0.2
-"""Seconds of one call of librdkafka, during which Python handles no signal."""
+"""Seconds of one call of librdkafka. Python handles signals only between such calls."""
 _FOREVER_MS = 10**9
 ACKS = {"accept": 1, "release": 2, "reject": 3}
 """Kafka's numbers of acknowledge types, by the value of --ack."""
 
 
 class QueueTerms(NamedTuple):
-    """The options of a share group's consumer. `ack`: a key of ACKS; `is_strict`: a poll acquires no more
-    records than it returns.
+    """The options of a share group's consumer. `ack` is a key of ACKS. If `is_strict`, a poll acquires no
+    more records than it returns.
     """
 
     topic: str

@@ -1,7 +1,8 @@
-"""`Refusals`: the errors after which librdkafka retries, reported if they last.
+"""`Refusals`: reports errors after which librdkafka retries, if they persist.
 
-librdkafka reports such an error only in its debug log; the application gets an error when the records time
-out, minutes later. Nothing on disk. Threads: one, that polls librdkafka: the log is read in polls.
+librdkafka reports such an error only in its debug log; the application gets an error only when the records
+time out, minutes later. Nothing on disk. Threads: one, which polls librdkafka, because librdkafka passes on
+its log in polls.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import time
 from collections.abc import Callable
 
 LASTS = 2.0
-"""Seconds without an acknowledgement after which an error is reported: a change of leaders takes less."""
+"""Seconds without an acknowledgement after which an error is reported; a leader change takes less."""
 _REFUSED = re.compile(
     r": (\S+) \[(\d+)\]: MessageSet .* encountered error: (?:Broker: )?(.*) \(actions (.*)\)$"
 )
 _NO_ID = re.compile(r"Failed to acquire idempotence PID from broker \S+: (?:Broker: )?(.*): retrying$")
 _DEMOTED = {"Not coordinator": "; a store that was demoted says so: the promoted one takes records"}
-"""Explanations of errors of a reachable cluster."""
+"""Explanations that are added to the messages of errors."""
 
 
 class Refusals(logging.Handler):
-    """The retried errors of one producer, which is made with `debug` and `logger`. `tell` gets a line for
-    each error that lasts; a repeated line is suppressed until a record is acknowledged.
+    """The errors after which one producer retries; the producer must be created with `debug` and `logger`.
+    `tell` is called with a line for each error that persists, but not with the same line again until a record
+    is acknowledged.
     """
 
     debug = "msg"
@@ -34,7 +36,7 @@ class Refusals(logging.Handler):
         self.logger.addHandler(self)
         self._tell = tell
         self._since: float | None = None
-        self._told: str | None = None
+        self._reported: str | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Handle a line of librdkafka's log."""
@@ -43,18 +45,18 @@ class Refusals(logging.Handler):
             return
         now = time.monotonic()
         self._since = now if self._since is None else self._since
-        if now - self._since >= LASTS and line != self._told:
-            self._told = line
+        if now - self._since >= LASTS and line != self._reported:
+            self._reported = line
             self._tell(line)
 
     def acknowledged(self) -> None:
-        """Note an acknowledged record: the cluster accepts records."""
-        self._since = self._told = None
+        """Note that a record was acknowledged, so that earlier errors are over."""
+        self._since = self._reported = None
 
 
 def _line(message: str) -> str:
-    """Return the text of an error after which librdkafka retries, from its line in the log; "" for other
-    lines.
+    """Return the text of an error after which librdkafka retries, from a line of its log; return "" for any
+    other line.
     """
     if refused := _REFUSED.search(message):
         return f"{refused[1]}-{refused[2]}: {refused[3]}" if "Retry" in refused[4] else ""

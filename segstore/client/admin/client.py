@@ -51,10 +51,10 @@ class AdminConfig(StoreClientSettings):
 class AdminClient(ShareGroupAdmin, Closing):
     """An admin client for the topics, settings, groups and records of a store that is open in this process.
 
-    Names and results are kafka-python's: dicts with the fields of Kafka's answers. If a call is for several
-    topics, each topic succeeds or fails alone; then the first error is raised, or with `raise_errors=False`
-    all errors are in the result, as `error_code` and `error_message`. `timeout_ms` has no effect: a change is
-    durable when a call returns.
+    Names and results are kafka-python's: dicts with the fields of Kafka's answers. In a call for several
+    topics each topic succeeds or fails alone. After the last topic the first error is raised; with
+    `raise_errors=False` no error is raised, and the result has all errors as `error_code` and
+    `error_message`. `timeout_ms` has no effect: a change is durable when a call returns.
     """
 
     def __init__(self, store: Store, **settings: Any) -> None:
@@ -126,8 +126,8 @@ class AdminClient(ShareGroupAdmin, Closing):
         raise_errors: bool = True,
         wait_for_metadata: bool = False,
     ) -> dict[str, Any]:
-        """Create topics: a list of names or of NewTopic, or a dict of options by name. The topics can be used
-        when this returns. Raises the errors of `Store.create_topic`.
+        """Create topics. `new_topics` is a list of names or of NewTopic, or a dict of options by name. The
+        topics can be used when this returns. Raises the errors of `Store.create_topic`.
         """
         asked = [(each.name, (each, validate_only)) for each in _topics_of(new_topics)]
         return {"topics": _each(asked, self._create, raise_errors)}
@@ -169,8 +169,8 @@ class AdminClient(ShareGroupAdmin, Closing):
         validate_only: bool = False,
         raise_errors: bool = True,
     ) -> dict[str, Any]:
-        """Add partitions to topics: the new total by topic, as a number or a NewPartitions. Raises the errors
-        of `Store.add_partitions`.
+        """Add partitions to topics. `topic_partitions` has each topic's new number of partitions, as an int
+        or a NewPartitions. Raises the errors of `Store.add_partitions`.
         """
         store = self._store
 
@@ -191,9 +191,9 @@ class AdminClient(ShareGroupAdmin, Closing):
         include_synonyms: bool = False,
         config_filter: str = "modified",
     ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
-        """Return {"topic" or "broker": {name: {setting: {"value", "is_default", ...}}}}. `config_filter`:
-        "modified" for changed settings, "dynamic" or "all" for all. A resource of type BROKER is the store,
-        whatever its name. Raises UnknownTopicOrPartitionError, InvalidArgumentError.
+        """Return {"topic" or "broker": {name: {setting: {"value", "is_default", ...}}}}. `config_filter` is
+        "modified" for changed settings only, "dynamic" or "all" for all settings. A resource of type BROKER
+        with any name is the store. Raises UnknownTopicOrPartitionError, InvalidArgumentError.
         """
         wanted = getattr(config_filter, "name", str(config_filter)).lower()
         if wanted not in FILTERS:
@@ -224,8 +224,8 @@ class AdminClient(ShareGroupAdmin, Closing):
         self, config_resources: Iterable[ConfigResource], validate_only: bool = False
     ) -> dict[str, dict[str, None]]:
         """Change some settings of topics and of groups (Kafka: incrementalAlterConfigs); None restores a
-        setting's default. Raises the errors of `Store.alter_topic`; InvalidArgumentError for the settings of
-        a store, which are set when it is opened.
+        setting's default. Raises the errors of `Store.alter_topic`; InvalidArgumentError for a resource of
+        type BROKER, because a store's settings are fixed when it is opened.
         """
         done: dict[str, dict[str, None]] = {}
         for resource in map(_resource, config_resources):
@@ -249,8 +249,8 @@ class AdminClient(ShareGroupAdmin, Closing):
     # --- groups -----------------------------------------------------------------------------
 
     def list_groups(self, types: Iterable[str] | None = None) -> list[dict[str, Any]]:
-        """Return id, protocol type, state and type of all groups, or of the groups of some types: "classic",
-        "consumer", "share".
+        """Return id, protocol type, state and type of all groups, or only of groups of these types
+        ("classic", "consumer", "share").
         """
         wanted = None if types is None else {each.lower() for each in listed("types", types)}
         return [
@@ -297,7 +297,7 @@ class AdminClient(ShareGroupAdmin, Closing):
     def list_consumer_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of a group, of all partitions or of these (kafka-python 2)."""
+        """Return the committed offsets of a group for `partitions`, by default for all (kafka-python 2)."""
         committed = self._groups.committed(group_id)
         if partitions is None:
             return committed
@@ -311,8 +311,8 @@ class AdminClient(ShareGroupAdmin, Closing):
     def delete_records(
         self, records_to_delete: Mapping[TopicPartition, int], timeout_ms: float | None = None
     ) -> dict[TopicPartition, dict[str, int]]:
-        """Delete the records of partitions below these offsets (-1: all); return the log start offset of
-        each. Raises the errors of `PartitionLog.delete_records`.
+        """Delete the records of partitions below these offsets (-1 deletes all records); return the new log
+        start offset of each partition. Raises the errors of `PartitionLog.delete_records`.
         """
         logs = {TopicPartition(*tp): self._store.partition(*tp) for tp in records_to_delete}
         return {
@@ -347,7 +347,7 @@ def _check_one_replica(more: Mapping[str, Any]) -> None:
 
 
 def _resource(given: Any) -> ConfigResource:
-    """Return a ConfigResource, ours or kafka-python's, as ours."""
+    """Return a ConfigResource, given as ours or as kafka-python's, as ours."""
     try:
         return ConfigResource(given.resource_type, given.name, given.configs)
     except AttributeError:
@@ -373,8 +373,8 @@ def _entry(entry: config_entries.ConfigEntry) -> dict[str, Any]:
 def _each(
     asked: Iterable[tuple[str, T]], change: Callable[[str, T], Mapping[str, Any] | None], raise_errors: bool
 ) -> list[dict[str, Any]]:
-    """Return the result of `change` for each topic, in order. With `raise_errors` the first error is raised
-    after the last topic.
+    """Call `change` for each topic, in order, and return the results. With `raise_errors` raise the first
+    error after the last topic.
     """
     results, failed = [], []
     for name, wanted in asked:

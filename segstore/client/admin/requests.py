@@ -15,7 +15,9 @@ from segstore.errors import InvalidArgumentError, InvalidTypeError
 
 @dataclass(frozen=True)
 class NewTopic:
-    """A topic to create; -1 means one partition, and the store's replication factor."""
+    """A topic to create. With num_partitions=-1 the topic has one partition; with replication_factor=-1 it
+    has the store's replication factor.
+    """
 
     name: str
     num_partitions: int = -1
@@ -44,8 +46,8 @@ class ConfigResourceType(IntEnum):
 
 @dataclass(frozen=True)
 class ConfigResource:
-    """A topic, the store, or a group: `resource_type` is a ConfigResourceType or its name. `configs` are
-    names of some settings, or their values by name; None means all settings.
+    """A topic, the store, or a group: `resource_type` is a ConfigResourceType or its name. `configs` has the
+    names of some settings (to describe them), or values by name (to change them); None means all settings.
     """
 
     resource_type: Any
@@ -53,11 +55,11 @@ class ConfigResource:
     configs: Mapping[str, Any] | Iterable[str] | None = field(default=None)
 
     def __post_init__(self) -> None:
-        """Convert the name of a type to the type. Raises InvalidArgumentError."""
+        """Convert `resource_type` to a ConfigResourceType if it is a name. Raises InvalidArgumentError."""
         given = self.resource_type
         if isinstance(given, ConfigResourceType):
             return
-        words = getattr(given, "name", str(given)).upper()  # kafka-python's own enumeration, too
+        words = getattr(given, "name", str(given)).upper()  # also of a member of kafka-python's enumeration
         if words not in ConfigResourceType.__members__:
             allowed = ", ".join(ConfigResourceType.__members__)
             raise InvalidArgumentError(f"resource_type={given!r:.80}: must be one of {allowed}")
@@ -65,8 +67,8 @@ class ConfigResource:
 
 
 def new_topics(given: object) -> list[NewTopic]:
-    """Return the topics of a list of names or NewTopics, or of a dict of options by name: num_partitions,
-    replication_factor, assignments, configs. Raises InvalidTypeError, InvalidArgumentError.
+    """Return NewTopics for a list of names or NewTopics, or for a dict of options by name (num_partitions,
+    replication_factor, assignments, configs). Raises InvalidTypeError, InvalidArgumentError.
     """
     if isinstance(given, Mapping):
         return [_of_options(name, options) for name, options in given.items()]
@@ -95,14 +97,14 @@ def _of_one(each: Any) -> NewTopic:
     if isinstance(each, str):
         return NewTopic(each)
     names = NewTopic.__dataclass_fields__
-    if not all(hasattr(each, name) for name in names):  # kafka-python's own NewTopic has them
+    if not all(hasattr(each, name) for name in names):  # kafka-python's own NewTopic has these fields, too
         raise InvalidTypeError(f"a topic must be a name or a NewTopic, not {type(each).__name__}")
     return NewTopic(**{name: getattr(each, name) for name in names})
 
 
 def total_of(topic: str, asked: Any) -> int:
     """Return the new number of partitions from a number, a NewPartitions, or a dict with `count`. Raises
-    InvalidArgumentError for assignments of replicas.
+    InvalidArgumentError if replicas are assigned.
     """
     if isinstance(asked, Mapping):
         asked = NewPartitions(asked.get("count", -1), asked.get("assignments"))

@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 class SharePartitionOffsetInfo(NamedTuple):
     """The progress of a share group in a partition: `start_offset` is its first offset that is not
-    acknowledged or archived, `lag` counts such offsets from there on (KIP-1226). Both are None if unknown, as
-    before the first fetch.
+    acknowledged or archived, `lag` is the number of such offsets from `start_offset` on (KIP-1226). Both are
+    None if they are not known, such as before the group's first fetch.
     """
 
     start_offset: int | None
@@ -53,8 +53,8 @@ class ShareGroupAdmin:
     def list_share_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, SharePartitionOffsetInfo]:
-        """Return the progress of a share group in these partitions, by default in all for which it has a
-        state. Raises GroupNotFoundError.
+        """Return the progress of a share group in these partitions, by default in all partitions for which
+        the group has a state. Raises GroupNotFoundError.
         """
         states = self.describe_share_groups([group_id])[group_id].partitions
         known = {state.partition: _offset_info(state) for state in states}

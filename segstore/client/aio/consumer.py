@@ -1,8 +1,8 @@
 """`AsyncConsumer`: the consumer for asyncio, with aiokafka's methods. Its coroutines run in a thread that
 belongs to the consumer, its plain methods in the thread that calls them.
 
-Threads: one event loop; the coroutines of several tasks take turns. A plain method ends a wait of the
-consumer's thread first, see `entry`.
+Threads: one event loop; the coroutines of several tasks take turns. A plain method first ends a wait of the
+consumer's thread (see `ConsumerEntry`).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class AsyncConsumer(InThread):
     """`Consumer` with aiokafka's methods: methods that may wait are coroutines, other methods are plain;
     `async for` yields single records, `async with` starts and stops the consumer.
 
-    A cancelled call ends when its thread has finished it, within SLICE_MS and a read, and loses nothing:
-    records that a `poll` would have returned are read again. Deserializers, interceptors and listeners are
-    called in the consumer's thread; `unsubscribe` calls the listener in the thread that calls it. A
-    listener's methods are plain, and may call plain methods of the consumer. A call in another event loop
-    than the first call raises IllegalStateError.
+    A cancelled call returns when the consumer's thread has finished it, which takes at most SLICE_MS and the
+    time of a read. No records are lost: the next call returns those that a cancelled `poll` has read.
+    Deserializers, interceptors and listeners are called in the consumer's thread; `unsubscribe` calls the
+    listener in the thread that calls `unsubscribe`. A listener's methods are plain, and may call plain
+    methods of the consumer. A call in another event loop than the first call raises IllegalStateError.
     """
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
@@ -62,8 +62,8 @@ class AsyncConsumer(InThread):
         self._polled_ms: int | None = None
 
     def _look(self, method: Callable[Concatenate[Consumer, P], T], *arguments: P.args, **by: P.kwargs) -> T:
-        """Call a method that reads objects which are replaced as a whole, without waiting for the consumer's
-        thread.
+        """Call a method without waiting for the consumer's thread. The method may only read objects that are
+        replaced as a whole.
         """
         self._home.visit()
         self._consumer._guard.check()
@@ -74,8 +74,8 @@ class AsyncConsumer(InThread):
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
     ) -> Polled:
-        """Return records by partition, as `Consumer.poll`. Raises IllegalStateError without a subscription or
-        assignment, too.
+        """Return records by partition, as `Consumer.poll` does. Also raises IllegalStateError without a
+        subscription or assignment.
         """
         polled: Polled = await self._sliced(
             lambda ms: self._consumer.poll(ms, max_records, update_offsets), len, timeout_ms
@@ -85,8 +85,8 @@ class AsyncConsumer(InThread):
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> Polled:
-        """Return records by partition, of these partitions only, or of all if none is named (aiokafka:
-        getmany). Raises the errors of `poll`; IllegalStateError for a partition that is not assigned.
+        """Return records by partition, only of `partitions` if any are given (aiokafka: getmany). Raises the
+        errors of `poll`; IllegalStateError for a partition that is not assigned.
         """
         if not partitions:
             return await self.poll(timeout_ms, max_records)
@@ -95,7 +95,7 @@ class AsyncConsumer(InThread):
         return polled
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord:
-        """Return the next record, of these partitions only, or of all if none is named; wait without a limit
+        """Return the next record, only of `partitions` if any are given; wait for it without a limit
         (aiokafka: getone). Raises ClientClosedError if the consumer is closed during the wait.
         """
         while True:
@@ -104,7 +104,7 @@ class AsyncConsumer(InThread):
                 return record
 
     async def poll_arrow(self, timeout_ms: float = 0) -> pyarrow.Table:
-        """Return a whole fetch as a pyarrow.Table, as `Consumer.poll_arrow`."""
+        """Return a whole fetch as a pyarrow.Table, as `Consumer.poll_arrow` does."""
         return await self._sliced(self._consumer.poll_arrow, lambda table: table.num_rows, timeout_ms)
 
     async def _sliced(
@@ -120,8 +120,8 @@ class AsyncConsumer(InThread):
                 return found
 
     def _check_subscribed(self) -> None:
-        """Raise IllegalStateError without a subscription or assignment, as Java's consumer does: a wait would
-        never end.
+        """Raise IllegalStateError without a subscription or assignment, as Java's consumer does, because a
+        wait would never end.
         """
         self._consumer._guard.check()
         if self._consumer._subscription.kind is SubscriptionType.NONE:
@@ -148,8 +148,9 @@ class AsyncConsumer(InThread):
                 raise StopAsyncIteration
 
     async def _next(self, end: float) -> tuple[ConsumerRecord | None, bool]:
-        """Return (next record, False) if it is there. Otherwise wait for records until `end`, but for
-        SLICE_MS at most, and return (None, whether the caller must call again).
+        """Return (next record, False) if there is one. Otherwise wait for records until `end`, but for
+        SLICE_MS at most, and return (None, True) if the caller must call again, or (None, False) if the
+        iteration is over.
         """
         if self._astray:
             await self._run(nothing)
@@ -171,8 +172,8 @@ class AsyncConsumer(InThread):
         pattern: str | SubscriptionPattern | None = None,
         listener: Any = None,
     ) -> None:
-        """Read the records of topics, as `Consumer.subscribe`. Raises InvalidTypeError for a listener with
-        coroutines, too.
+        """Read the records of topics, as `Consumer.subscribe` does. Also raises InvalidTypeError for a
+        listener with coroutines.
         """
         for method in ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"):
             if inspect.iscoroutinefunction(getattr(listener, method, None)):
@@ -183,11 +184,11 @@ class AsyncConsumer(InThread):
         self._now(self._consumer.subscribe, topics, pattern, listener)
 
     def subscription(self) -> set[str] | None:
-        """Return the subscribed topics; None without a subscription."""
+        """Return the subscribed topics; None if there is no subscription."""
         return self._look(Consumer.subscription)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions instead of the current assignment, as `Consumer.assign`."""
+        """Read these partitions instead of the current assignment, as `Consumer.assign` does."""
         self._now(self._consumer.assign, partitions)
 
     def unsubscribe(self) -> None:
@@ -199,13 +200,13 @@ class AsyncConsumer(InThread):
         return self._look(Consumer.assignment)
 
     def partitions_for_topic(self, topic: str) -> set[int]:
-        """Return the numbers of a topic's partitions; an empty set without such a topic. Raises
+        """Return the numbers of a topic's partitions; an empty set if there is no such topic. Raises
         InvalidTypeError.
         """
         return self._look(Consumer.partitions_for_topic, topic)
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Set the position of a partition, as `Consumer.seek`."""
+        """Set the position of a partition, as `Consumer.seek` does."""
         self._now(self._consumer.seek, partition, offset)
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -218,7 +219,7 @@ class AsyncConsumer(InThread):
 
     def paused(self) -> set[TopicPartition]:
         """Return the paused partitions."""
-        # Not by `_look`: during its call `getmany` pauses the partitions that are not named.
+        # Not by `_look`, because a running `getmany` has paused the partitions that it does not name.
         return self._now(self._consumer.paused)
 
     def highwater(self, partition: TopicPartition) -> int:
@@ -226,7 +227,7 @@ class AsyncConsumer(InThread):
         return self._look(Consumer.highwater, partition)
 
     def last_stable_offset(self, partition: TopicPartition) -> int:
-        """Return the last stable offset of an assigned partition: all transactions below it are decided.
+        """Return the last stable offset of an assigned partition: all transactions below it are complete.
         Raises IllegalStateError.
         """
         self._check_assigned(partition)
@@ -248,25 +249,27 @@ class AsyncConsumer(InThread):
     # --- offsets, groups, metrics ------------------------------------------------------------
 
     async def topics(self) -> set[str]:
-        """Return the names of all topics of the store, without internal ones."""
+        """Return the names of the store's topics, except for internal ones."""
         return await self._call(self._consumer.topics)
 
     async def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record to return, as `Consumer.position`."""
+        """Return the offset of the next record to return, as `Consumer.position` does."""
         return await self._call(self._consumer.position, partition)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Set the positions to the log start offset, by default of all assigned partitions."""
+        """Set the positions of these partitions, by default of all assigned ones, to the log start offset."""
         await self._call(self._consumer.seek_to_beginning, *partitions)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Set the positions to the end of the readable records, by default of all assigned partitions."""
+        """Set the positions of these partitions, by default of all assigned ones, to the end of the readable
+        records.
+        """
         await self._call(self._consumer.seek_to_end, *partitions)
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
-        """Set the positions to the committed offsets, by default of all assigned partitions, and return these
-        offsets. A partition without a committed offset gets None, and keeps its position. Raises
-        IllegalStateError without a group, or for a partition that is not assigned.
+        """Set the positions of these partitions, by default of all assigned ones, to their committed offsets,
+        and return these. The value of a partition without a committed offset is None, and its position is not
+        changed. Raises IllegalStateError without a group, or for a partition that is not assigned.
         """
         self._check_assigned(*partitions)
         offsets: dict[TopicPartition, int | None] = {}
@@ -282,31 +285,31 @@ class AsyncConsumer(InThread):
         return await self._call(self._consumer.beginning_offsets, partitions)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offsets after the last readable record, as `Consumer.end_offsets`."""
+        """Return the offset after the last readable record of each partition (see `Consumer.end_offsets`)."""
         return await self._call(self._consumer.end_offsets, partitions)
 
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record of each partition at or after its given time, as
-        `Consumer.offsets_for_times`.
+        """Return offset and timestamp of the first record of each partition at or after the partition's given
+        time, as `Consumer.offsets_for_times` does.
         """
         return await self._call(self._consumer.offsets_for_times, timestamps)
 
     async def commit(self, offsets: ToCommit | None = None) -> None:
-        """Commit offsets, as `Consumer.commit`; each may also be an int, or a tuple of an int and a metadata
-        str.
+        """Commit offsets, as `Consumer.commit` does. Each value may also be an int, or a tuple of an int and
+        a metadata str.
         """
         await self._call(self._consumer.commit, None if offsets is None else _with_metadata(offsets))
 
     async def committed(
         self, partition: TopicPartition, metadata: bool = False
     ) -> int | OffsetAndMetadata | None:
-        """Return the committed offset, or None, as `Consumer.committed`."""
+        """Return the committed offset, or None, as `Consumer.committed` does."""
         return await self._call(self._consumer.committed, partition, metadata)
 
     async def group_metadata(self) -> ConsumerGroupMetadata:
-        """Return the membership in a group, for a transaction's offsets."""
+        """Return the metadata of the consumer's membership, to be passed to `send_offsets_to_transaction`."""
         return await self._call(self._consumer.group_metadata)
 
     async def metrics(self) -> dict[str, dict[str, float]]:
@@ -316,18 +319,18 @@ class AsyncConsumer(InThread):
     # --- the beginning and the end ---------------------------------------------------------
 
     async def start(self) -> None:
-        """Bind the consumer to this event loop, and update the assignment: without a group to all partitions
-        of its topics; a group's member begins to join. Raises ClientClosedError.
+        """Bind the consumer to this event loop, and update the assignment: without a group, assign all
+        partitions of the topics; a member of a group begins to join. Raises ClientClosedError.
         """
         await self._call(self._consumer._update)
 
     async def stop(self) -> None:
-        """Close the consumer; with `enable_auto_commit` the positions are committed."""
+        """Close the consumer. With `enable_auto_commit` the positions are committed before that."""
         await self.close()
 
     async def close(self, autocommit: bool = True) -> None:
-        """Leave the group and give up all partitions, as `Consumer.close`. A call that is cancelled before
-        its turn does nothing.
+        """Leave the group and give up all partitions, as `Consumer.close` does. A call that is cancelled
+        before its turn does nothing.
         """
         guard = self._consumer._guard
         if self._line.ended:
@@ -359,7 +362,7 @@ class AsyncConsumer(InThread):
 def _poll_only(
     consumer: Consumer, partitions: frozenset[TopicPartition], max_records: int | None, timeout_ms: float
 ) -> Polled:
-    """Poll these partitions, while all other partitions are paused."""
+    """Poll only these partitions: pause all others during the poll."""
     if not partitions <= consumer.assignment():
         consumer._update()
     assigned = consumer.assignment()
@@ -372,14 +375,14 @@ def _poll_only(
         polled = consumer.poll(timeout_ms, max_records)
     finally:
         consumer.resume(*(others & consumer.assignment()))
-    for partition in polled.keys() - partitions:  # a rebalance during the poll has assigned it
+    for partition in polled.keys() - partitions:  # assigned during the poll, so it was not paused
         consumer.seek(partition, polled.pop(partition)[0].offset)
     return polled
 
 
 def _with_metadata(offsets: Any) -> Any:
-    """Return offsets as `Consumer.commit` accepts them; invalid values stay as they are, and are refused
-    there.
+    """Return offsets with values that `Consumer.commit` accepts. Invalid values are not changed; `commit`
+    refuses them.
     """
     if not isinstance(offsets, Mapping):
         return offsets

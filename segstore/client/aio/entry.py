@@ -1,7 +1,8 @@
-"""`ConsumerEntry`: admits one thread at a time to the consumer of an `AsyncConsumer`: the consumer's own
-thread, or the event loop's thread, for which the consumer's thread ends its wait.
+"""`ConsumerEntry`: admits one thread at a time to the consumer of an `AsyncConsumer`: either the consumer's
+own thread, or the event loop's thread, in which case a wait of the consumer's thread returns early.
 
-Threads: any. Interrupts: `with` is the only way to take the lock, see `segstore.threads`.
+Threads: any. The lock is taken by `with` only, because an interrupt could leave it locked otherwise (see
+`segstore.threads`).
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ T = TypeVar("T")
 
 PATIENCE = 2.0
 """Seconds that `plain` waits for the consumer's thread, which may be within an application's listener,
-deserializer or interceptor. Application code that waits for the event loop would never end."""
-_AGAIN = 0.01  # seconds after which a waiting thread is woken again: it may have begun to wait since
+deserializer or interceptor. If that code waits for the event loop, which waits in `plain`, neither could
+continue.
+"""
+_AGAIN = 0.01  # seconds between wake-ups of the consumer's thread, which may have begun another wait
 
 
 class Entered(Protocol):
@@ -31,8 +34,8 @@ class Entered(Protocol):
 
 
 class ConsumerEntry:
-    """The lock around each call of the consumer. A listener, which runs within a call, may make
-    another call.
+    """The lock around each call of the consumer. A listener that runs within a call may make another call,
+    since the lock is reentrant.
     """
 
     def __init__(self, consumer: Entered) -> None:
@@ -66,7 +69,7 @@ class ConsumerEntry:
             guard.asked = False
 
     def _is_free(self, seconds: float) -> bool:
-        """Return whether no other thread is within a call, or leaves its call within `seconds`."""
+        """Wait up to `seconds` until no other thread is within a call; return whether that happened."""
         if seconds:
             self._consumer._store.wake()
         try:
@@ -75,11 +78,11 @@ class ConsumerEntry:
             try:
                 self._lock.release()
             except RuntimeError:
-                """Another thread has it."""
+                """Another thread has the lock."""
 
 
 class Undoable:
-    """A call in the consumer's thread, with a function that undoes it if it has returned."""
+    """A call in the consumer's thread, and a function that undoes the call, for use after it has returned."""
 
     def __init__(
         self, entry: ConsumerEntry, call: Callable[[], Any], undo: Callable[[], None] | None

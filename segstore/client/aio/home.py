@@ -1,4 +1,4 @@
-"""`ClientHome`: the event loop that a client belongs to, and the turns that a task gives to other tasks.
+"""`ClientHome`: binds a client to one event loop, and decides when a task must yield to other tasks.
 
 Threads: any may call; threads without the client's loop are refused.
 """
@@ -22,8 +22,8 @@ class ClientHome:
         self._task, self._calls = 0, 0
 
     def here(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop. Raises IllegalStateError unless it is the loop of the client's first call,
-        even if that loop is closed.
+        """Return the running loop. Raises IllegalStateError unless it is the loop of the client's first call;
+        a client can't change its loop, even after that loop was closed.
         """
         loop = asyncio.get_running_loop()
         # `setdefault` is atomic: if several threads come at once, exactly one sets the loop.
@@ -32,8 +32,8 @@ class ClientHome:
         return loop
 
     def visit(self) -> None:
-        """Raise IllegalStateError in another loop than the client's. Without a running loop a plain method
-        may be called: before the loop runs, or by a listener in the consumer's thread.
+        """Raise IllegalStateError in another loop than the client's. Do nothing if no loop is running,
+        because plain methods may be called before the loop runs, or by a listener in the consumer's thread.
         """
         try:
             asyncio.get_running_loop()
@@ -45,7 +45,8 @@ class ClientHome:
         """Count a call that does not suspend its task; return whether the task must yield to other tasks
         before the call.
 
-        Only calls of one task in a row count: tasks that make one call each keep their order.
+        The count begins again when another task makes a call, so that tasks which make one call each are
+        called in their order.
         """
         task = id(asyncio.current_task())
         if task != self._task:

@@ -1,8 +1,8 @@
-"""`InThread`: the base of the asyncio consumers: coroutines that run in the consumer's own thread, and plain
-methods for which that thread leaves its call.
+"""`InThread`: the base of the asyncio consumers: runs coroutines in the consumer's own thread, and plain
+methods in the calling thread.
 
-Threads: one event loop; the coroutines of several tasks take turns. A plain method ends a wait of the
-consumer's thread first, see `entry`.
+Threads: one event loop; the coroutines of several tasks take turns. A plain method first ends a wait of the
+consumer's thread (see `ConsumerEntry`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 SLICE_MS = 50
-"""The longest wait of one call in the thread; after it other tasks get a turn, and a cancelled call ends."""
+"""The longest wait of one call in the consumer's thread. After each call other tasks get a turn, and a
+cancelled call returns.
+"""
 
 
 class InThread:
@@ -44,20 +46,20 @@ class InThread:
                 return await self._turn(lambda: self._done(call))
 
     def _now(self, method: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Call a method in this thread, after the consumer's thread has left its call."""
+        """Call a method in this thread, once the consumer's thread is not within a call."""
         self._home.visit()
         return self._entry.plain(functools.partial(method, *arguments, **named))
 
     async def _turn(self, run: Callable[[], Awaitable[T]]) -> T:
-        """Await `run` when it is this task's turn. Raises IllegalStateError in another event loop, whose
-        tasks never get a turn.
+        """Await `run` when it is this task's turn. Raises IllegalStateError in another event loop than the
+        client's.
         """
         self._home.here()
         return await self._turns.take(run)
 
     async def _done(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
-        """Return the result of `call` in the thread. If the task is cancelled, wait for the call
-        and undo it.
+        """Make `call` in the consumer's thread, and return its result. If the task is cancelled, wait until
+        the call has returned, and undo it.
         """
         self._inner._guard.check()
         return await self._run(call, undo)
@@ -66,10 +68,11 @@ class InThread:
         made = Undoable(self._entry, call, undo)
         try:
             return await asyncio.shield(self._line.run(made.make))
-        except Exception:  # the call has raised it
+        except Exception:  # raised by the call itself
             raise
         except BaseException as error:
-            # A closed coroutine may not wait, and its loop may be closed: the thread itself undoes the call.
+            # The consumer's thread undoes the call, because a coroutine that is being closed can't wait, and
+            # its loop may be closed.
             self._astray = True
             self._line.later(made.take_back)
             if isinstance(error, asyncio.CancelledError):
@@ -90,5 +93,5 @@ def nothing() -> None:
 
 
 def part_of(left: float) -> float:
-    """Return the length of the next slice, out of `left` ms."""
+    """Return the ms of the next slice of a wait that has `left` ms to go."""
     return min(max(left, 0), SLICE_MS)

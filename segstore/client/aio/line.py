@@ -1,8 +1,8 @@
 """`Line`: a thread of one asyncio client, which makes its calls one after another.
 
-Threads: `run` and `end` belong to the event loop, `later` to any thread; the calls are made in the line's
-thread. After an interrupt in the loop a call was made, or was not. A `ThreadPoolExecutor` is no replacement:
-after an interrupt it might start a second thread.
+Threads: the event loop calls `run` and `end`, any thread may call `later`; the client's calls are made in the
+line's own thread. After an interrupt in the event loop a call may or may not be made. This is not a
+`ThreadPoolExecutor`, which might start a second thread after an interrupt.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 class Line:
-    """The thread of one client. It ends when `end` is called, or the line is dropped. `ended`: new calls are
-    refused.
+    """The thread of one client. The thread stops after a call of `end`, or when the line is dropped. If
+    `ended`, new calls are refused.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,8 +29,8 @@ class Line:
         self.ended = False
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Return a future of the call; a call that is cancelled before its turn is not made. Raises
-        ClientClosedError.
+        """Return a future of the call's result. If the future is cancelled before the call's turn, the call
+        is not made. Raises ClientClosedError.
         """
         if self.ended:
             raise ClientClosedError(f"{self._name} is closed")
@@ -40,11 +40,11 @@ class Line:
         return future
 
     def later(self, call: Callable[[], None]) -> None:
-        """Make the call after all earlier calls, in any state of any loop; its result is dropped."""
+        """Make the call after all earlier calls, even if the event loop is closed; its result is dropped."""
         self._shelter.later(call)
 
     def end(self) -> None:
-        """Refuse new calls. The waiting calls are made."""
+        """Refuse new calls. Calls that are already waiting are still made."""
         self.ended = True
         self._shelter.end()
 
@@ -54,7 +54,7 @@ def _make(call: Callable[[], T], future: asyncio.Future[T], loop: asyncio.Abstra
         return
     try:
         result = call()
-    except BaseException as error:  # the waiting task raises it
+    except BaseException as error:  # raised again in the task that awaits the future
         _post(loop, partial(_complete, future, future.set_exception, error))
     else:
         _post(loop, partial(_complete, future, future.set_result, result))

@@ -1,7 +1,7 @@
 """`AsyncProducer`: the producer for asyncio, with aiokafka's names.
 
-Threads: one event loop, which never blocks: `send` awaits memory, and blocking calls run in a thread of the
-producer's own, one after another.
+Threads: one event loop, which is never blocked, because `send` awaits memory, and blocking calls run one
+after another in a thread of the producer.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 # --- bridge ------------------------------------------------------------------------------------
 
 # `Bridge`: passes outcomes of records from the sender's thread to the event loop. Threads: the loop's and the
-# sender's. One wake-up of the loop delivers all outcomes that are ready by then, at least those of a batch,
-# so that not every record wakes the loop.
+# sender's. One wake-up of the loop delivers all outcomes that are known by then, which are at least those of
+# one batch, so that not every record wakes the loop.
 
 Awaited = asyncio.Future[RecordMetadata]
 
 
 class Bridge:
-    """The bridge of one producer. The loop calls `freed` after it has delivered outcomes, because memory has
-    become free.
+    """The bridge of one producer. The loop calls `freed` after it has delivered outcomes, because the memory
+    of those records is free.
     """
 
     def __init__(self, freed: Callable[[], None]) -> None:
@@ -76,7 +76,7 @@ class Bridge:
             self._woken = False
 
     def _complete_known(self) -> None:
-        # First: later outcomes wake the loop again.
+        # Before the loop below, so that later outcomes wake the event loop again.
         self._woken = False
         for _ in range(len(self._known)):
             awaited, outcome = self._known.popleft()
@@ -92,8 +92,8 @@ class Bridge:
 # --- room --------------------------------------------------------------------------------------
 
 # `Room`: tasks that wait for memory in a producer's buffer pool, in order. Threads: only the event loop's,
-# which never waits in the pool itself. No other thread takes memory, so memory that is free stays free until
-# this thread takes it.
+# which never waits in `BufferPool.wait_until`. No other thread allocates memory, so free memory stays free
+# until this thread allocates it.
 
 
 class _Waiter:
@@ -104,7 +104,7 @@ class _Waiter:
 
 
 class Room:
-    """The memory of `producer` for tasks; sizes in bytes."""
+    """The tasks that wait for memory of `producer`; sizes in bytes."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer, self._pool = producer, producer._accumulator.pool
@@ -120,8 +120,8 @@ class Room:
         return pool.available >= min(max(need, pool.block_size), pool.total)
 
     async def wait(self, need: int) -> None:
-        """Wait for memory; the task must then send at once, and call `look` for the next task. Raises
-        BufferExhaustedError.
+        """Wait for memory. The task must then send its record at once, and call `look`, which resumes the
+        next task. Raises BufferExhaustedError.
         """
         loop = asyncio.get_running_loop()
         me = _Waiter(need, loop.create_future())
@@ -139,13 +139,15 @@ class Room:
         self._waiters.popleft()
 
     def look(self) -> None:
-        """Resume the first waiting task if there is memory for it; otherwise send the lingering batches."""
+        """Resume the first waiting task if there is memory for its record; otherwise let the sender send all
+        batches, which frees memory.
+        """
         if not self._waiters or self._waiters[0].turn.done():
             return
         if self._fits(self._waiters[0].need):
             self._waiters[0].turn.set_result(None)
         else:
-            with contextlib.suppress(KafkaTimeoutError):  # only begins the flush
+            with contextlib.suppress(KafkaTimeoutError):  # begins a flush without waiting for it
                 self._producer.flush(timeout=0)
 
     def _give_up(self, waiter: _Waiter) -> None:
@@ -170,7 +172,7 @@ log = Logger("segstore")
 
 class Transactional(ABC):
     """The transactions of `Producer` as coroutines. A cancelled commit or abort continues, and the next call
-    waits for it; a cancelled beginning is undone.
+    waits for it. If `begin_transaction` is cancelled, the transaction is aborted.
     """
 
     _producer: Producer
@@ -180,8 +182,8 @@ class Transactional(ABC):
         """Run a method in the producer's thread."""
 
     def transaction(self) -> Transaction:
-        """Return an async context manager that begins a transaction, and commits it, or aborts it after an
-        exception in the block.
+        """Return an async context manager that begins a transaction, and commits it on exit. If the block
+        raises an exception, the transaction is aborted.
         """
         return Transaction(self)
 
@@ -190,8 +192,8 @@ class Transactional(ABC):
         """Run a method in the producer's thread; return a future of its result."""
 
     async def begin_transaction(self) -> None:
-        """Begin a transaction, as `Producer.begin_transaction`. A cancelled call leaves no
-        transaction open.
+        """Begin a transaction, as `Producer.begin_transaction` does. If the call is cancelled, the
+        transaction is aborted.
         """
         begun: list[bool] = []
 
@@ -206,7 +208,7 @@ class Transactional(ABC):
         try:
             await self._call(begin)
         except asyncio.CancelledError:
-            # A closed producer has aborted the transaction.
+            # ClientClosedError: closing the producer has aborted the transaction.
             with contextlib.suppress(ClientClosedError):
                 self._begin(take_back).add_done_callback(_log_failure)
             raise
@@ -216,15 +218,15 @@ class Transactional(ABC):
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group_metadata: ConsumerGroupMetadata | str,
     ) -> None:
-        """Commit a group's offsets with the transaction, as `Producer.send_offsets_to_transaction`."""
+        """Commit a group's offsets with the transaction, as `Producer.send_offsets_to_transaction` does."""
         await self._call(self._producer.send_offsets_to_transaction, offsets, group_metadata)
 
     async def commit_transaction(self) -> None:
-        """Send all waiting records and commit, as `Producer.commit_transaction`."""
+        """Send all waiting records and commit, as `Producer.commit_transaction` does."""
         await self._call(self._producer.commit_transaction)
 
     async def abort_transaction(self) -> None:
-        """Abort the transaction, as `Producer.abort_transaction`."""
+        """Abort the transaction, as `Producer.abort_transaction` does."""
         await self._call(self._producer.abort_transaction)
 
 
@@ -250,7 +252,7 @@ class Transaction:
     ) -> None:
         if error is None:
             await self._producer.commit_transaction()
-        elif not isinstance(error, ProducerFencedError):  # a newer producer has aborted it when it fenced us
+        elif not isinstance(error, ProducerFencedError):  # the producer that fenced this one has aborted it
             await self._producer.abort_transaction()
 
 
@@ -285,8 +287,8 @@ class AsyncProducer(Transactional):
         return f"<AsyncProducer client_id={self.config.client_id}>"
 
     async def _call(self, method: Callable[..., T], *arguments: Any) -> T:
-        """Run a method in the thread, after earlier calls. A cancelled call continues there. Raises
-        ClientClosedError.
+        """Run a method in the producer's thread, after earlier calls. If the task is cancelled, the call
+        continues in the thread. Raises ClientClosedError.
         """
         return await asyncio.shield(self._begin(method, *arguments))
 
@@ -306,8 +308,8 @@ class AsyncProducer(Transactional):
         headers: Any = None,
     ) -> Awaited:
         """Send a record; return a future of its metadata. Waits up to `max_block_ms` while `buffer_memory` is
-        full, and now and then yields to other tasks; if cancelled during that wait, nothing was sent. Raises
-        the errors of `Producer.send`.
+        full, and sometimes yields to other tasks. If the call is cancelled, nothing was sent. Raises the
+        errors of `Producer.send`.
         """
         loop, need = self._home.here(), self._most(value, key, headers)
         if self._home.due():
@@ -321,7 +323,7 @@ class AsyncProducer(Transactional):
         return self._bridge.future(loop, sent)
 
     def _most(self, value: Any, key: Any, headers: Any) -> int:
-        """Return the most bytes of memory that the record may take."""
+        """Return an upper bound of the record's memory in bytes."""
         if not (self._opaque or headers) and type(value) is bytes and (key is None or type(key) is bytes):
             return len(value) + len(key or b"") + _OVERHEAD
         return self.config.max_request_size + _OVERHEAD
@@ -335,14 +337,14 @@ class AsyncProducer(Transactional):
         timestamp_ms: int | None = None,
         headers: Any = None,
     ) -> RecordMetadata:
-        """Send a record, and return its metadata once it is written. If cancelled during that wait, the
-        record may still be written.
+        """Send a record, and return its metadata once it is written. If the call is cancelled, the record may
+        still be written.
         """
         return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send all waiting records, as `Producer.flush`; the futures of all records are done when
-        it returns.
+        """Send all waiting records, as `Producer.flush` does. On return the futures of all these records are
+        done.
         """
         await self._call(self._producer.flush, timeout)
 
@@ -357,16 +359,16 @@ class AsyncProducer(Transactional):
     # --- the beginning and the end ---------------------------------------------------------
 
     async def start(self) -> None:
-        """Bind the producer to this event loop, as a first `send` does; with a transactional_id initialize
-        transactions, as `Producer.init_transactions`.
+        """Bind the producer to this event loop, as the first `send` would do. With a transactional_id, also
+        call `Producer.init_transactions`.
         """
         self._home.here()
         if self.config.transactional_id is not None:
             await self._call(self._producer.init_transactions)
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Close the producer, as `Producer.close`. A cancelled call continues, and another call waits for it.
-        Raises InvalidTypeError, InvalidArgumentError; then nothing was begun.
+        """Close the producer, as `Producer.close` does. A cancelled call continues, and another call waits
+        for it. Raises InvalidTypeError, InvalidArgumentError; after these the producer is still open.
         """
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)

@@ -1,8 +1,8 @@
 """`AsyncShareConsumer`: the share consumer for asyncio. Its coroutines run in a thread that belongs to the
 consumer, its plain methods in the thread that calls them.
 
-Threads: one event loop; the coroutines of several tasks take turns. A plain method ends a wait of the
-consumer's thread first, see `entry`.
+Threads: one event loop; the coroutines of several tasks take turns. A plain method first ends a wait of the
+consumer's thread (see `ConsumerEntry`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 
 class Noted:
-    """The result of a plain method, which is complete on return: it may be awaited, and need not be."""
+    """The result of a plain method. The method has done its work when it returns, so the result may be
+    awaited, but need not be.
+    """
 
     __slots__ = ()
 
@@ -46,13 +48,13 @@ _NOTED = Noted()
 
 class AsyncShareConsumer(InThread):
     """`ShareConsumer` for asyncio: methods that may wait are coroutines; methods that only note something are
-    plain, and may be awaited too. `async with` starts and stops it. `async for` yields single records, and in
-    implicit mode accepts a record when the next record is asked for.
+    plain, and may be awaited too. `async with` starts and stops it. `async for` yields single records. In
+    implicit mode a record is accepted when the iteration asks for the next one.
 
-    A cancelled call ends when its thread has finished it, within SLICE_MS and a read, and loses nothing:
-    records that a `poll` would have returned come with the next `poll`. Deserializers and the acknowledgement
-    commit callback are called in the consumer's thread. A call in another event loop than the first call
-    raises IllegalStateError.
+    A cancelled call returns when the consumer's thread has finished it, which takes at most SLICE_MS and the
+    time of a read. No records are lost: the next `poll` returns those that a cancelled `poll` has acquired.
+    Deserializers and the acknowledgement commit callback are called in the consumer's thread. A call in
+    another event loop than the first call raises IllegalStateError.
     """
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ShareConsumerSettings]) -> None:
@@ -68,12 +70,12 @@ class AsyncShareConsumer(InThread):
     # --- records ---------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Polled:
-        """Return acquired records by partition, as `ShareConsumer.poll`."""
+        """Return acquired records by partition, as `ShareConsumer.poll` does."""
         polled: Polled = await self._sliced(self._consumer.poll, timeout_ms, max_records)
         return polled
 
     async def poll_flat(self, timeout_ms: float = 0, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Return acquired records as one list, as `ShareConsumer.poll_flat`."""
+        """Return acquired records as one list, as `ShareConsumer.poll_flat` does."""
         records: list[ConsumerRecord] = await self._sliced(self._consumer.poll_flat, timeout_ms, max_records)
         return records
 
@@ -106,7 +108,9 @@ class AsyncShareConsumer(InThread):
             raise copy_of(refusal)
 
     async def _next(self) -> ConsumerRecord | None:
-        """Return the next record if it is there; otherwise wait for records, for SLICE_MS at most."""
+        """Return the next record if there is one; otherwise wait for records for SLICE_MS at most, and return
+        None.
+        """
         if self._astray:
             await self._run(nothing)
             self._astray = False
@@ -122,19 +126,19 @@ class AsyncShareConsumer(InThread):
     def acknowledge(
         self, record: ConsumerRecord, type: AcknowledgeType = AcknowledgeType.ACCEPT, *others: object
     ) -> Noted:
-        """Note the outcome of a record, as `ShareConsumer.acknowledge`."""
+        """Note the outcome of a record, as `ShareConsumer.acknowledge` does."""
         self._now(self._consumer.acknowledge, record, type, *others)
         return _NOTED
 
     def acknowledge_offset(
         self, topic: str, partition: int, offset: int, type: AcknowledgeType = AcknowledgeType.ACCEPT
     ) -> Noted:
-        """Note the outcome of a record by its offset, as `ShareConsumer.acknowledge_offset`."""
+        """Note the outcome of a record by its offset, as `ShareConsumer.acknowledge_offset` does."""
         self._now(self._consumer.acknowledge_offset, topic, partition, offset, type)
         return _NOTED
 
     def subscribe(self, topics: Collection[str]) -> Noted:
-        """Subscribe to topics in place of the earlier ones, as `ShareConsumer.subscribe`."""
+        """Subscribe to topics in place of the earlier ones, as `ShareConsumer.subscribe` does."""
         self._now(self._consumer.subscribe, topics)
         return _NOTED
 
@@ -148,16 +152,16 @@ class AsyncShareConsumer(InThread):
         return self._now(self._consumer.subscription)
 
     def set_acknowledgement_commit_callback(self, callback: OnAcknowledged | None) -> Noted:
-        """Set the callback for sent acknowledgements, as
-        `ShareConsumer.set_acknowledgement_commit_callback`.
+        """Set the callback for sent acknowledgements, as `ShareConsumer.set_acknowledgement_commit_callback`
+        does.
         """
         self._now(self._consumer.set_acknowledgement_commit_callback, callback)
         return _NOTED
 
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:
-        """Return the ms that the last delivered records stay with this member; None before the first
-        delivery.
+        """Return the ms for which the last delivered records stay acquired by this member; None before the
+        first delivery.
         """
         return self._consumer.acquisition_lock_timeout_ms
 
@@ -170,13 +174,13 @@ class AsyncShareConsumer(InThread):
     async def commit_sync(
         self, timeout_ms: float | None = None
     ) -> dict[TopicPartition, SegstoreError | None]:
-        """Send the noted acknowledgements, as `ShareConsumer.commit_sync`. A cancelled call may have sent
-        them.
+        """Send the noted acknowledgements, as `ShareConsumer.commit_sync` does. If the call is cancelled,
+        they may have been sent.
         """
         return await self._call(self._consumer.commit_sync, timeout_ms)
 
     async def commit_async(self) -> None:
-        """Send the noted acknowledgements; errors go to the acknowledgement commit callback."""
+        """Send the noted acknowledgements. Errors are passed to the acknowledgement commit callback."""
         await self._call(self._consumer.commit_async)
 
     async def metrics(self) -> dict[str, dict[str, float]]:
@@ -196,7 +200,7 @@ class AsyncShareConsumer(InThread):
         await self.close()
 
     async def close(self, timeout_ms: float = 30_000) -> None:
-        """Send the noted acknowledgements and leave the group, as `ShareConsumer.close`. A call that is
+        """Send the noted acknowledgements and leave the group, as `ShareConsumer.close` does. A call that is
         cancelled before its turn does nothing.
         """
         span(timeout_ms)

@@ -1,7 +1,7 @@
-"""`Turns`: admits one task at a time to a client, in the order of their requests.
+"""`Turns`: admits one task at a time to a client, in the order in which the tasks asked for it.
 
-Threads: one event loop. After an interrupt at the end of a turn the next turn can still be taken; an
-`asyncio.Lock`, whose release is written in Python, would stay locked.
+Threads: one event loop. If an interrupt comes at the end of a turn, the next task still gets its turn. An
+`asyncio.Lock` could stay locked then, because its release is Python code.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Turns:
     """The turns of the tasks that use one client."""
 
     def __init__(self) -> None:
-        self._taken = threading.Lock()  # no thread waits for it; `with` releases it in one step of C
+        self._taken = threading.Lock()  # never waited for; `with` releases it in one step, in C
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._woken = False  # a woken task has not been resumed yet: a new task lets it go first
+        self._woken = False  # a woken task is not resumed yet; a new task lets it go first
 
     async def take(self, run: Callable[[], Awaitable[T]]) -> T:
         """Await `run` when it is this task's turn, and return its result."""
@@ -40,19 +40,19 @@ class Turns:
         free, queue = asyncio.get_running_loop().create_future(), self._waiting.append
         while True:
             queue(free)
-            self._wake()  # again, since an interrupt may have prevented it at the end of the last turn
+            self._wake()  # repeated, since an interrupt may have prevented the `_wake` in `take`
             try:
                 await free
             except BaseException:
                 if free.done() and not free.cancelled():
-                    self._wake()  # it was this task's turn
+                    self._wake()  # it was this task's turn: wake the next task
                 raise
             finally:
                 if free in self._waiting:
                     self._waiting.remove(free)
             if not self._taken.locked():
                 return
-            # Another task came before this one was resumed.
+            # Another task took the turn before this one was resumed.
             free, queue = asyncio.get_running_loop().create_future(), self._waiting.appendleft
 
     def _wake(self) -> None:
@@ -63,4 +63,4 @@ class Turns:
                 free.set_result(None)
                 self._woken = True
                 return
-            self._waiting.popleft()  # its task is resumed, or is about to be
+            self._waiting.popleft()  # its task was resumed, or will be soon

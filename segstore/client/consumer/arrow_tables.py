@@ -1,4 +1,4 @@
-"""A fetch as one Arrow table, for `poll_arrow`. Threads: any; functions without state.
+"""Converts a fetch to one Arrow table, for `poll_arrow`. Threads: any; functions without state.
 
 pyarrow is imported at the first table.
 """
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
     """Return one table of all parts in order. Its columns are "topic" (dictionary of int32 to string),
-    "partition" (int32) and the columns of `Records.to_arrow`. Without parts it has no rows. Raises
-    MissingPackageError.
+    "partition" (int32) and the columns of `Records.to_arrow`. If there are no parts, the table has no rows.
+    Raises MissingPackageError.
     """
     with Needing("pyarrow", "poll_arrow"):
         import pyarrow as pa
@@ -29,7 +29,7 @@ def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
     from segstore.records.arrow import arrays, beginning
 
     whole = schema()
-    # All chunks share one dictionary: chunks with different dictionaries would have to be unified.
+    # All chunks share one dictionary, because different dictionaries would have to be unified.
     topics = tuple(dict.fromkeys(tp.topic for tp, _ in parts))
     batches = []
     for tp, records in parts:

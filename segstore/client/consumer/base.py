@@ -1,9 +1,9 @@
 """`Parts`: the base of `Consumer`, which makes and connects its parts; and `Guard`, which keeps a second
 thread out.
 
-Threads: a consumer is used by one thread at a time; a second thread gets ConcurrentModificationError. The
-thread that closes the store may end a consumer while another thread is in one of its methods: that method
-returns early, and the consumer refuses all later calls.
+Threads: a consumer is used by one thread at a time; a second thread gets ConcurrentModificationError. A store
+may be closed while another thread is in a method of a consumer: then that method returns early, and all later
+calls raise StoreClosedError.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ _AGAIN = 0.01  # seconds after which a waiting thread is woken again
 
 
 class Guard(OwnedLock):  # type: ignore[misc]
-    """The lock that each method of a consumer holds, by `with guard` with a local variable named `guard`. The
-    thread that holds the lock may enter again if the method has called the application (a listener that
-    seeks); a signal handler that interrupts a method at any other place may not.
+    """The lock that each method of a consumer holds during its call. A method must take the lock by `with
+    guard`, and `guard` must be a local variable: `is_within` finds the method by this name. The thread that
+    holds the lock may call a second method if the first one has called the application (such as a listener
+    that calls `seek`). A signal handler that interrupts a method at any other place may not.
 
-    `given_up`: a thread has left its method without a result because the store began to close. `calls`: the
-    number of method calls so far, without polls.
+    `given_up` is True if a method returned without a result because the store began to close. `calls` is the
+    number of method calls so far, not counting polls.
     """
 
     def __new__(cls, _store: str) -> Self:
@@ -68,29 +69,32 @@ class Guard(OwnedLock):  # type: ignore[misc]
         self._store = store
         self._user = self._last = 0
         self.ender: int | None = None
-        """The thread that closes the store."""
+        """The id of the thread that closes the store, or None."""
         self.asked = False
-        """Whether another thread waits for the guard; a wait within a method then ends without a result."""
-        self._is_left = False  # whether `end` has waited until the thread in a method left it
+        """Whether another thread waits for the guard. If so, a method that waits for records returns without
+        a result.
+        """
+        self._is_left = False  # whether `end` was called, and has found no thread in a method
 
     def __enter__(self) -> bool:
         """Take the guard. Raises ConcurrentModificationError if another thread is within a method,
         StoreClosedError if another thread closes the store, ReentrantCallError if a signal handler
-        interrupted a method of this thread. No interrupt leaves the guard taken, see `Mutex`.
+        interrupted a method of this thread. An interrupt never leaves the guard locked (see `Mutex`).
         """
         if self._is_owned() and not self._is_left:  # a method may call code that closes the store
             self._check_nested(sys._getframe(1))
         thread = threading.get_ident()
         try:
-            # After `end`, a thread that enters another method is refused, and leaves at once.
+            # After `end`, any other thread holds the guard for a moment only, until it is refused: so wait
+            # for the guard.
             if not self.acquire(self._is_left and thread == self.ender):
                 raise self._in_use()
             self._user, self._is_left = thread, False
         except BaseException:
             try:
-                self.release()  # the first call here: a second interrupt comes after it
+                self.release()  # no call precedes this one, at which a second interrupt could come
             except RuntimeError:
-                """The interrupt came before this lock was taken."""
+                """The interrupt came before the lock was acquired."""
             raise
         return True
 
@@ -105,7 +109,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
         outer = under_way()
         if outer is not None and any(frame.f_locals.get("guard") is self for frame in outer.frames()):
             raise refused(outer, "a consumer's method")
-        if not self.is_within(method):  # CPython left it taken after a `with`: see `mutex.LEAVES_OPEN`
+        if not self.is_within(method):  # CPython left the guard locked (`mutex.LEAVES_OPEN`)
             while self._is_owned():
                 self.release()
 
@@ -117,15 +121,15 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return frame is not None
 
     def check(self) -> None:
-        """Raise ClientClosedError or StoreClosedError if the consumer may not be used; for the thread within
-        a method.
+        """Raise ClientClosedError or StoreClosedError if the consumer may not be used. The calling thread
+        must hold the guard.
         """
         if self.closed or self.ending:
             raise self.refusal()
 
     def check_wait(self) -> None:
-        """Raise the errors of `check`, and GiveWay if another thread waits for the guard. Only a method that
-        has not changed anything yet may call this.
+        """Raise the errors of `check`, and GiveWay if another thread waits for the guard. A method may call
+        this only before it has changed any state.
         """
         self.check()
         if self.asked:
@@ -137,12 +141,12 @@ class Guard(OwnedLock):  # type: ignore[misc]
             return StoreClosedError(f"{self._store} is closed")
         return ClientClosedError("the consumer is closed")
 
-    # --- the end, with the store ----------------------------------------------------------------
+    # --- closing with the store ----------------------------------------------------------------
 
     @property
     def ending(self) -> bool:
-        """Return whether another thread ends the consumer with its store, so that this thread must leave
-        soon.
+        """Return whether another thread is closing the store, so that this thread must leave its method at
+        once.
         """
         return self.ender is not None and self.ender != threading.get_ident()
 
@@ -152,9 +156,9 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return bool(self._is_owned())
 
     def end(self, deadline: float, wake: Callable[[], None]) -> bool:
-        """Begin the end of the consumer with its store: wait until no other thread is within a method. `wake`
-        makes a thread within a method look at `ending`. Returns False if that thread did not leave before
-        `deadline` (monotonic seconds).
+        """Refuse new calls because the store is being closed, and wait until no other thread is within a
+        method. `wake` wakes a thread that waits within a method, so that it checks `ending`. Returns True if
+        no other thread is within a method, False if one still is at `deadline` (monotonic seconds).
         """
         self.ender = threading.get_ident()
         seconds = 0.0
@@ -179,8 +183,9 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return is_free
 
     def at_rest(self) -> bool:
-        """Return whether the application has processed all records that polls returned; called after `end`. A
-        live thread that used the consumer last, and is not in a poll again, may still be processing them.
+        """Return whether the application has processed all records that polls returned; called after `end`.
+        Return False if the consumer was last used by another thread that is still alive, and that was not
+        within a poll: this thread may still be processing records.
         """
         return (
             self.given_up
@@ -190,8 +195,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
 
 class GiveWay(Exception):
-    """A method ended its wait because another thread waits for the guard. The method has done nothing, and
-    its caller calls it again.
+    """Raised in a method that waits, because another thread waits for the guard. The method has changed
+    nothing, so its caller calls the method again.
     """
 
 
@@ -205,8 +210,9 @@ G = TypeVar("G", bound=Guarded)
 
 
 def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
-    """Return the method under the guard: one thread at a time may call it, until `close`. The next poll makes
-    a full look. Raises ConcurrentModificationError, ClientClosedError, StoreClosedError.
+    """Return the method wrapped so that it holds the consumer's guard: only one thread at a time may call it,
+    and after `close` no thread. The next poll then looks at all partitions again. Raises
+    ConcurrentModificationError, ClientClosedError, StoreClosedError.
     """
 
     @functools.wraps(method)
@@ -218,15 +224,15 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
             guard.calls += 1
             return method(self, *args, **kwargs)
 
-    # Errors that describe the stack, such as ReentrantCallError, then show the method's name.
+    # With this name, errors that describe the stack, such as ReentrantCallError, show the method's name.
     names = {name: getattr(method.__code__, name) for name in _NAMES if hasattr(method.__code__, name)}
     guarded.__code__ = guarded.__code__.replace(**names)  # type: ignore[attr-defined]
     return guarded
 
 
 def unguarded(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
-    """Return an `alone` method without its guard. While another thread is within a method, such a call is
-    safe only for a method that reads objects which are replaced as a whole.
+    """Return the method that `alone` has wrapped. Without the guard it may be called while another thread is
+    within a method, but only if it reads nothing except objects that are replaced as a whole.
     """
     wrapped: Callable[Concatenate[G, P], R] = method.__wrapped__  # type: ignore[attr-defined]
     return wrapped
@@ -245,7 +251,7 @@ def _grouped(protocol: str) -> Callable[..., Coordination]:
 
 
 class Parts:
-    """The base of `Consumer`: its parts. The consumer's methods are in several classes, each for
+    """The base of `Consumer`, which has its parts. The consumer's methods are in several classes, each for
     one subject.
     """
 

@@ -20,7 +20,7 @@ from segstore.storage.store.store import Store
 
 
 class ClassicSubscription(GroupSubscription):
-    """The subscription of a classic group's member: in each rebalance it joins, then syncs."""
+    """The subscription of a classic group's member: in each rebalance the member joins, then syncs."""
 
     _membership: ClassicMembership
 
@@ -107,7 +107,7 @@ class ClassicSubscription(GroupSubscription):
         return True
 
     def _lead(self, joined: JoinGroupResult) -> dict[str, bytes]:
-        """Return the assignments of all members if this member is the leader, else {}."""
+        """Return the assignments of all members if this member is the leader and must assign, else {}."""
         if not joined.members:
             return {}
         topics = self._store.topics()

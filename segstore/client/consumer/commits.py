@@ -44,7 +44,7 @@ log = Logger("segstore")
 
 _LEAST_SLEEP_MS = 10
 _PATIENCE_MS = 10_000.0
-"""How long a member waits for its last commit before it gives partitions up."""
+"""How long a member that gives up partitions retries to commit their positions."""
 _NOT_COMMITTED = (
     CommitFailedError,
     RebalanceInProgressError,
@@ -97,8 +97,8 @@ class CommitFuture:
 
 
 class Commits:
-    """The commits of one consumer. After `assign` it commits without a member id, which a group without
-    members allows.
+    """The commits of one consumer. If the consumer uses `assign`, it commits without a member id, which the
+    coordinator allows while the group has no members.
     """
 
     def __init__(
@@ -161,23 +161,23 @@ class Commits:
         return CommitFailedError(f"{error}{'; ' if late else ''}{late}")
 
     def commit_async(self, offsets: Offsets, callback: OnCommit | None) -> CommitFuture:
-        """Commit offsets at once. The future gets a failure, and so does `callback` in the next poll, commit
-        or close. Raises InvalidTypeError.
+        """Commit offsets at once. An error is stored in the returned future. `callback` is called in the next
+        poll, commit or close, with the offsets, and the error or None. Raises InvalidTypeError.
         """
         wanted = checked(offsets)
         failed: SegstoreError | None = None
         try:
             self.commit(wanted)
         except SegstoreError as error:
-            failed = copy_of(error)  # the future keeps it
+            failed = copy_of(error)  # without the traceback, because the future keeps the error
         if callback is not None:
             self._callbacks.append((callback, wanted, failed))
         return CommitFuture(failed)
 
     @calls_out
     def callbacks(self) -> None:
-        """Call the waiting callbacks. An exception of a callback goes to the application; the callbacks after
-        it are called later.
+        """Call the waiting callbacks. If a callback raises an exception, so does this method; the next call
+        continues with the next callback.
         """
         while self._callbacks:
             callback, offsets, error = self._callbacks.popleft()
@@ -199,13 +199,13 @@ class Commits:
         """Return the ms until `auto` is due."""
         if not self._config.enable_auto_commit:
             return math.inf
-        # A consumer that waits has little to commit, and must sleep.
+        # A waiting consumer has little to commit, so it sleeps even if a commit is due.
         return max(self._next - monotonic_ms(), _LEAST_SLEEP_MS)
 
     def positions(self, only: Collection[TopicPartition] | None = None, closing: bool = False) -> None:
-        """Commit the positions of all partitions, or of `only` these, before they are given up; retry while
-        the coordinator loads. A failure is logged, as in Kafka: the records will be read again. Raises
-        FencedInstanceIdError unless `closing`.
+        """Commit the positions of all partitions, or of the partitions `only`, before they are given up;
+        retry while the coordinator loads. A failure is logged, as in Kafka, and the records will be read
+        again. Raises FencedInstanceIdError unless `closing`.
         """
         consumed = self._subscription.consumed()
         if only is not None:
@@ -231,8 +231,8 @@ class Commits:
 
 
 def checked(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return offsets as our OffsetAndMetadata; kafka-python's tuples are accepted. Raises InvalidTypeError,
-    InvalidArgumentError.
+    """Return offsets with values of our class OffsetAndMetadata; kafka-python's OffsetAndMetadata is
+    accepted. Raises InvalidTypeError, InvalidArgumentError.
     """
     if not isinstance(offsets, Mapping):
         raise InvalidTypeError(f"offsets must be a dict, not {type(offsets).__name__}")

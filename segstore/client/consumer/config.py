@@ -32,7 +32,7 @@ programs pass all settings of DEFAULT_CONFIG.
 """
 
 Deserialize = Callable[[str, "list[tuple[str, bytes | None]]", "bytes | None"], Any]
-"""(topic, headers, bytes) to an object of the application."""
+"""A function that makes an object of the application from (topic, headers, bytes)."""
 
 
 def _deserializer(value: Any) -> Any:
@@ -191,8 +191,9 @@ class ConsumerConfig(StoreClientSettings):
 
 
 def deserialize_with(deserializer: Any) -> Deserialize | None:
-    """Return a function of (topic, headers, data) for an application's deserializer: a callable of bytes, or
-    an object with deserialize(topic, headers, data) or the older deserialize(topic, data). None for None.
+    """Return a function of (topic, headers, data) that calls an application's deserializer: a callable of
+    bytes, or an object with deserialize(topic, headers, data) or the older deserialize(topic, data). Return
+    None if there is no deserializer.
     """
     if deserializer is None:
         return None

@@ -51,10 +51,10 @@ class Consumer(Assigning, Seeking, Committing):
     """A consumer of records from assigned partitions, or from all partitions of the topics it subscribed to.
 
     `settings` are kafka-python's, with its defaults; network settings are refused by name. With a group_id
-    the consumer shares the partitions of its topics with the group's other members, which other threads may
-    poll, or one thread in turn. Without a group_id a subscription assigns all partitions of its topics, new
-    partitions too, from the first `poll` on. Iterating yields single records. A consumer is a context
-    manager.
+    the consumer shares the partitions of its topics with the group's other members; each member may be polled
+    by a thread of its own, or one thread may poll several members in turn. Without a group_id a subscription
+    assigns all partitions of its topics, including partitions that are created later, from the first `poll`
+    on. Iterating yields single records. A consumer is a context manager.
     """
 
     DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ConsumerConfig.defaults()
@@ -84,8 +84,8 @@ class Consumer(Assigning, Seeking, Committing):
     def poll(
         self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
     ) -> Polled:
-        """Return up to `max_records` (by default max_poll_records) records by partition: records that are
-        there, or that come within `timeout_ms`. Partitions take turns.
+        """Return up to `max_records` (by default max_poll_records) records by partition. If there are none,
+        wait up to `timeout_ms` for new records. Partitions take turns.
 
         The positions move to the next offset after the returned records. With `update_offsets=False` they
         stay, and the next poll returns the same records again unless the caller seeks. Raises
@@ -113,13 +113,14 @@ class Consumer(Assigning, Seeking, Committing):
             polled, state, at, leader_epoch = came
             if polled and self._interceptors.all:
                 polled = self._interceptors.on_consume(polled)
-            # Last: if an interrupt keeps the records from the application, they count as not read.
+            # The positions are set last: if an interrupt keeps the records from the application, they then
+            # count as not read.
             if update_offsets and state is not None:
                 state.position, state.leader_epoch, state.reset = at, leader_epoch, None
             return polled
 
     def _poll(self, most: int, deadline: float, update_offsets: bool) -> Polled:
-        """Return records that are there, or the next ones until `deadline`."""
+        """Return new records; if there are none, wait for some until `deadline`."""
         given = self._wait(partial(self._fetcher.records, most), deadline, self._following.wait)
         polled = self._consumed(given)
         if update_offsets:
@@ -129,9 +130,9 @@ class Consumer(Assigning, Seeking, Committing):
 
     @alone
     def poll_arrow(self, timeout_ms: float = 0) -> pyarrow.Table:
-        """Return a whole fetch as a pyarrow.Table: records that are there, or that come within `timeout_ms`,
-        up to max_partition_fetch_bytes of each partition and fetch_max_bytes in all. The table has no rows if
-        no record came.
+        """Return a whole fetch as a pyarrow.Table: up to max_partition_fetch_bytes of each partition, and
+        fetch_max_bytes in all. If there are no records, wait up to `timeout_ms` for new ones. The table has
+        no rows if no record came.
 
         Columns: topic (dictionary of int32 to string), partition (int32), offset and timestamp (int64, ms),
         key and value (binary, as stored: deserializers and interceptors are applied by `poll` only), headers
@@ -165,9 +166,10 @@ class Consumer(Assigning, Seeking, Committing):
         deadline: float,
         sleep: Callable[[float, float], list[T] | None],
     ) -> list[T]:
-        """Return the first records of `look` or `sleep`. The list is empty after `deadline`, or if a listener
-        or signal handler closes the consumer, or another thread closes the store or asks for the guard.
-        Between two looks `sleep` waits for a publication; it returns records, or None if a look is needed.
+        """Call `look` and `sleep` in turn until one of them returns records, and return these. `sleep` waits
+        for a publication; it returns the new records, or None if `look` must be called again. Return an empty
+        list after `deadline`, or if a listener or signal handler closes the consumer, or another thread
+        closes the store or waits for the guard.
         """
         subscription, coordination, guard = self._subscription, self._coordination, self._guard
         while True:
@@ -181,7 +183,7 @@ class Consumer(Assigning, Seeking, Committing):
                 coordination.poll()
                 if subscription.unresolved:
                     self._positions.resolve()
-            except LOADING:  # the next look asks again
+            except LOADING:  # the coordinator still loads: ask again after a pause
                 if not back_off(self._store, deadline):
                     return []
                 continue
@@ -199,7 +201,9 @@ class Consumer(Assigning, Seeking, Committing):
                 return came
 
     def _may_resolve(self) -> bool:
-        """Return whether a missing position can be found at once, because a log was cut under the reader."""
+        """Return whether a missing position can be looked up at once: the log is open, but records at the old
+        position were deleted or truncated.
+        """
         states = self._subscription.states.values()
         return any(state.position is None and state.log is not None for state in states)
 
@@ -224,7 +228,7 @@ class Consumer(Assigning, Seeking, Committing):
         return record
 
     def _fill(self, deadline: float) -> bool:
-        """Fetch records for the iteration, until `deadline`; return whether there are any."""
+        """Fetch records for the iteration, waiting until `deadline`; return whether any came."""
         now = time.monotonic()
         self._metrics.polled(now)
         came = self._following.again(now, deadline)
@@ -239,13 +243,13 @@ class Consumer(Assigning, Seeking, Committing):
         return bool(given)
 
     def _consumed(self, given: list[FetchedRecords]) -> Polled:
-        """Return the records of these partitions after the interceptors."""
+        """Pass the records of these partitions through the interceptors, and return the result."""
         polled = {part.tp: part.records for part in given}
         return self._interceptors.on_consume(polled) if polled and self._interceptors.all else polled
 
     def _check_store(self) -> None:
-        """Raise StoreClosedError if the consumer was closed with its store; the iteration over a consumer
-        that was closed by `close` just ends.
+        """Raise StoreClosedError if the consumer was closed with its store. If it was closed by `close`, do
+        nothing: the iteration just stops.
         """
         refusal = self._guard.refusal()
         if isinstance(refusal, StoreClosedError):
@@ -255,7 +259,9 @@ class Consumer(Assigning, Seeking, Committing):
 
     @alone
     def _update(self) -> None:
-        """Update the assignment: without a group to all partitions; a group's member begins to join."""
+        """Update the assignment: without a group, assign all partitions of the topics; a member of a group
+        begins to join.
+        """
         with suppress(*LOADING):
             self._coordination.poll()
 
@@ -294,10 +300,10 @@ class Consumer(Assigning, Seeking, Committing):
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
         """Leave the group and give up all partitions. The store stays open.
 
-        A second call does nothing; nor does a call after the store was closed, which has ended the consumer,
-        or in a child of a fork, which has no consumer. If an interrupt kept the consumer from leaving its
-        group, the consumer is not closed: call `close` again. That call also closes the deserializers and
-        interceptors whose own `close` was interrupted.
+        A second call does nothing. A call after the store was closed does nothing either, because closing a
+        store closes its consumers; nor does a call in a forked child. If an interrupt kept the consumer from
+        leaving its group, the consumer is not closed: call `close` again. That call also closes the
+        deserializers and interceptors whose own `close` was interrupted.
         """
         guard = self._guard
         if self._store.context.forked:
@@ -331,7 +337,9 @@ class Consumer(Assigning, Seeking, Committing):
                 self._close_parts()
 
     def _close_parts(self) -> None:
-        """Close the parts in order; after an interrupt the next call goes on with the interrupted part."""
+        """Close the parts in order. After an interrupt, the next call continues with the part whose close was
+        interrupted.
+        """
         left = self._left_open
         while left:
             try:

@@ -1,9 +1,9 @@
 """`ConsumerSubscription`: a member of a consumer group (KIP-848). It sends heartbeats, and the coordinator
 assigns the partitions (Kafka: ConsumerMembershipManager, ConsumerHeartbeatRequestManager).
 
-A heartbeat is sent only after a change of the group (which wakes its members in this process at once), of the
-topics, or of this member's subscription or partitions. The member's `Pulse` shows the coordinator that the
-member is alive.
+The member sends a heartbeat only after a change of the group (which at once wakes the group's members in this
+process), of the topics, or of the member's own subscription or partitions. The member's `Pulse` shows the
+coordinator that the member is alive.
 
 On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
 """
@@ -44,23 +44,23 @@ _GONE = (*_FENCED, FencedInstanceIdError, RetriableError, StorageError, StoreClo
 
 
 class SubscribedTopics(NamedTuple):
-    """The topics of a subscription: names, and a regular expression, which is empty without one."""
+    """The topics of a subscription: names, and a regular expression, or "" if there is none."""
 
     topics: Set[str]
     regex: str
 
 
 class ConsumerGroupMembership(GroupMembership):
-    """A membership by KIP-848: the member keeps one id for its whole life. An interrupt may come anywhere,
-    since each heartbeat contains the whole state of the member: a heartbeat with a lost answer may be
-    repeated.
+    """A membership by KIP-848, in which the member keeps one id for its whole life. An interrupt may come
+    anywhere: each heartbeat contains the whole state of the member, so a heartbeat whose answer was lost may
+    be repeated.
     """
 
     def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
         super().__init__(coordinator, config)
         self.member_id = str(uuid.uuid4())
         self.is_settled = False
-        self._asked = False  # whether the group may know the member
+        self._asked = False  # whether a heartbeat was sent: the group may know the member
 
     @property
     def _state(self) -> str:
@@ -105,19 +105,19 @@ class ConsumerGroupMembership(GroupMembership):
             ),
         )
         self.generation = beaten.epoch
-        assert beaten.assignment is not None  # the answer to a full heartbeat has it
+        assert beaten.assignment is not None  # each answer to a full heartbeat has an assignment
         return beaten.assignment
 
     def out(self, error: Exception) -> None:
-        """Leave the generation, except after StaleMemberEpochError of a commit: then the next heartbeat's
-        answer has the member's epoch.
+        """Leave the generation, unless a commit failed with StaleMemberEpochError: then the member is still
+        in the group, and the answer to its next heartbeat has the current epoch.
         """
         if not isinstance(error, StaleMemberEpochError):
             self.generation, self.is_settled = -1, False
 
     def leave(self) -> None:
-        """Leave the group. If the coordinator can't write that, it removes the member later, because the
-        member's pulse has ended.
+        """Leave the group. If the coordinator can't write that, the coordinator removes the member later,
+        because the member no longer has a pulse.
         """
         if self._asked:
             epoch = LEAVE_EPOCH if self._instance is None else STATIC_LEAVE_EPOCH
@@ -125,14 +125,16 @@ class ConsumerGroupMembership(GroupMembership):
             try:
                 self._coordinator.consumer_heartbeat(self._group, leaving)
             except _GONE:
-                """The group has removed the member, or will do so, or has ended all memberships."""
+                """The group has removed the member, or will do so because of the pulse, or the store is
+                closed.
+                """
         self.pulse, self._asked, self.generation, self.is_settled = None, False, -1, False
 
 
 class ConsumerSubscription(GroupSubscription):
-    """The subscription of a consumer group's member. In a rebalance it revokes some partitions, reports that
-    by a heartbeat, and takes new partitions; the partitions in both assignments stay with the member all the
-    time.
+    """The subscription of a consumer group's member. In a rebalance the member revokes some partitions,
+    reports that by a heartbeat, and gets new partitions. Partitions that are in the old and in the new
+    assignment stay with the member all the time.
     """
 
     _membership: ConsumerGroupMembership
@@ -183,7 +185,9 @@ class ConsumerSubscription(GroupSubscription):
         return sent is None or sent.regex != (subscription.regex or "") or not self._knows_topics(sent)
 
     def _knows_topics(self, sent: SubscribedTopics) -> bool:
-        """Return whether the group knows this member's topics; the group itself matches an expression."""
+        """Return whether the last heartbeat had this member's topics; with a regular expression always True,
+        because the coordinator finds the topics.
+        """
         return bool(sent.regex) or sent.topics == self._subscription.topics
 
     def _wanted(self) -> SubscribedTopics:
@@ -193,7 +197,7 @@ class ConsumerSubscription(GroupSubscription):
         return SubscribedTopics(frozenset(subscription.topics or ()), "")
 
     def _join(self) -> bool:
-        """Join the group, after partitions of an earlier membership were given up as lost."""
+        """Give up the partitions of an earlier membership as lost, then join the group."""
         self._untaken = None
         self._give_up(list(self._subscription.states), "lost")
         if self._subscription.automatic:  # the listener may have unsubscribed
@@ -202,7 +206,7 @@ class ConsumerSubscription(GroupSubscription):
         return True
 
     def _beat(self) -> None:
-        """Send a heartbeat, and keep the assignment of its answer for the next step."""
+        """Send a heartbeat, and store the assignment in its answer for the next step."""
         wanted, seen = self._wanted(), self._coordinator.changes(self._group)
         try:
             given = self._membership.heartbeat(wanted, self._owned())
@@ -222,7 +226,7 @@ class ConsumerSubscription(GroupSubscription):
         return owned
 
     def _compare_assignment(self, given: Assignment) -> None:
-        """Keep an assignment for the next step if it differs from the member's partitions."""
+        """Store an assignment for the next step if it differs from the member's partitions."""
         topics = self._store.topics()
         self._lose_old(topics)
         partitions = list(TopicIds(topics).partitions(given))

@@ -1,6 +1,6 @@
-"""`ConsumerEnding`: the end of a consumer when its store closes.
+"""`ConsumerEnding`: closes a consumer when its store is closed.
 
-Threads: any; the thread that closes the store ends the consumer, which another thread may be using.
+Threads: any. The thread that closes the store also closes the consumer, which another thread may be using.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = Logger("segstore")
 
 
 class ConsumerParts(Protocol):
-    """The parts of a consumer that its end needs."""
+    """The parts of a consumer that `ConsumerEnding` uses."""
 
     _guard: Guard
     _store: Store
@@ -28,12 +28,12 @@ class ConsumerParts(Protocol):
         """Return whether `close` has finished."""
 
     def _end(self, autocommit: bool) -> None:
-        """Give up all partitions; the guard is held."""
+        """Give up all partitions. The caller holds the guard."""
 
 
 class ConsumerEnding:
-    """The consumer as a `storage.store.clients.Client` of its store. It lives as long as the consumer, to
-    which it has a weak reference.
+    """The consumer as a `storage.store.clients.Client` of its store. Only the consumer keeps this object
+    alive; it has a weak reference to the consumer, so that a dropped consumer is freed.
     """
 
     turn = Turn.READER
@@ -50,8 +50,9 @@ class ConsumerEnding:
         """Do nothing: a consumer has no unwritten records."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """Close the consumer. A method that another thread is in returns soon, without a result. Positions
-        are committed if the close is orderly and the application has processed all returned records.
+        """Close the consumer. If another thread is in a method, wait until that method has returned, without
+        a result. Positions are committed if the close is orderly and the application has processed all
+        returned records.
         """
         consumer = self._consumer()
         if consumer is None or consumer._is_ended():

@@ -1,5 +1,5 @@
-"""`Fetcher`: reads records of the assigned partitions, which take turns. `Buffer`: records that were read and
-not returned yet. `Iteration`: yields single records.
+"""`Fetcher`: reads records of the assigned partitions, which take turns. `Buffer`: records that were read but
+not returned to the application yet. `Iteration`: yields single records.
 
 On disk: nothing of its own. Threads: one, the consumer's.
 """
@@ -34,15 +34,16 @@ from segstore.storage.store.partition_log import PartitionLog
 
 # --- buffer ------------------------------------------------------------------------------------
 
-# The records of one read of a partition that were not returned yet.
+# The records of one read of a partition that the application has not got yet.
 
 
 class Buffer:
     """The records of one read of a partition. `left` counts the records that were not returned yet, and `at`
-    is the first of their offsets: a consumer at another position can't use the buffer. `memory`: bytes in
-    memory; `stored`: bytes read from the log; `start` and `end`: the log's offsets at the time of the read.
-    `leader_epoch` is the epoch of the last batch, which may be a marker. `charged`: the client's byte rate
-    was charged for the read. `leader`: the epoch of the leader that was read, None in a log without replicas.
+    is the position before the first of these: if the consumer's position differs from `at`, the buffer can't
+    be used. `memory`: bytes in memory; `stored`: bytes read from the log; `start` and `end`: the log start
+    offset, and the end of the readable records, at the time of the read. `leader_epoch` is the epoch of the
+    last batch, which may be a marker. `charged`: the client's byte rate was charged for the read. `leader`:
+    the leader epoch at the time of the read, or None for a log without replicas.
     """
 
     __slots__ = (
@@ -78,8 +79,8 @@ class Buffer:
 
 
 class FetchedRecords(NamedTuple):
-    """A partition's records for the application. Afterwards the position is `at`; `leader_epoch` is the epoch
-    of the last batch before it.
+    """A partition's records for the application. `at` is the partition's position after these records, and
+    `leader_epoch` the epoch of the last batch before `at`.
     """
 
     tp: TopicPartition
@@ -89,11 +90,11 @@ class FetchedRecords(NamedTuple):
     leader_epoch: int
 
 
-_given: Callable[[tuple[Any, ...]], FetchedRecords] = partial(tuple.__new__, FetchedRecords)  # a call of C
+_given: Callable[[tuple[Any, ...]], FetchedRecords] = partial(tuple.__new__, FetchedRecords)  # in C
 
 
 class FetchedColumns(NamedTuple):
-    """A partition's records for the application, as columns. Afterwards the position is
+    """A partition's records for the application, as columns. The partition's position after them is
     `records.next_offset`.
     """
 
@@ -103,8 +104,8 @@ class FetchedColumns(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """An error that came after some records. The next look raises it, if the consumer's position is still
-    `position`.
+    """An error that came after some records. The next look raises the error if the partition's position is
+    still `position`.
     """
 
     state: TopicPartitionState
@@ -113,8 +114,8 @@ class _Kept(NamedTuple):
 
 
 class Fetcher:
-    """The reader of a consumer's partitions. It keeps records beyond those that a poll returns, up to about
-    fetch_max_bytes over all partitions.
+    """The reader of a consumer's partitions. It reads more records than one poll returns, and buffers them
+    for later polls: about fetch_max_bytes for all partitions together.
     """
 
     def __init__(
@@ -138,15 +139,18 @@ class Fetcher:
         self._kept: _Kept | None = None
         self._some_since = math.nan
         self.began: list[tuple[TopicPartitionState, int, int]] = []
-        """Each partition's position and leader epoch before the last look or wait returned its records."""
+        """The partitions whose records the last look or wait returned, each with its position and leader
+        epoch before that.
+        """
 
     # --- records for the application ---------------------------------------------------------
 
     def records(self, most: int) -> list[FetchedRecords]:
-        """Return up to `most` records, beginning with the partition whose turn it is. The caller moves the
-        positions.
+        """Return up to `most` records, beginning with the partition whose turn it is. The caller must then
+        set the positions.
 
-        The error of a partition is raised at once if no record precedes it, else by the next call.
+        If a partition has an error and no records were found before, the error is raised at once; otherwise
+        the next call raises it.
         """
         if self._kept is not None:
             self._raise_kept()
@@ -195,14 +199,14 @@ class Fetcher:
 
     @property
     def has_nothing(self) -> bool:
-        """Return whether the next record may be returned at once, without a look: no buffers, no kept error,
-        no byte rate, no deserializers, no fetch_min_bytes.
+        """Return whether a new record may be returned without a look at all partitions: there are no buffers,
+        no kept error, no byte rate, no deserializers and no fetch_min_bytes.
         """
         return self._as_is and self.throttle.bound is None and self._kept is None and not self._buffers
 
     def columns(self) -> list[FetchedColumns]:
         """Return a whole fetch as columns: up to max_partition_fetch_bytes of each partition, up to
-        fetch_max_bytes in all. The caller moves the positions.
+        fetch_max_bytes in all. The caller must then set the positions.
         """
         if self._kept is not None:
             self._raise_kept()
@@ -233,7 +237,7 @@ class Fetcher:
         return found
 
     def _charge(self, buffer: Buffer) -> None:
-        """Charge the client's byte rate for a buffer, once."""
+        """Charge the client's byte rate for a buffer, unless it was charged before."""
         if not buffer.charged:
             buffer.charged = True
             self._metrics.throttled(self.throttle.charge(buffer.stored))
@@ -245,13 +249,15 @@ class Fetcher:
         self.began.clear()
 
     def moved(self, states: Iterable[TopicPartitionState]) -> None:
-        """Exclude partitions from `give_back`: a seek has moved them since the last look."""
+        """Exclude partitions from `give_back`, because a seek has changed their positions since the last
+        look.
+        """
         left_out = set(states)
         self.began[:] = [each for each in self.began if each[0] not in left_out]
 
     def wait_ms(self) -> float:
-        """Return the ms that the consumer may wait for more records: inf, unless fetch_min_bytes or a byte
-        rate holds records back.
+        """Return the ms that the consumer may wait for a publication. This is inf, unless there are records
+        that fetch_min_bytes or a byte rate keeps from being returned.
         """
         if self._throttled:
             self._throttled = False
@@ -264,7 +270,7 @@ class Fetcher:
     # --- turns and errors --------------------------------------------------------------------
 
     def _turns(self) -> Iterator[tuple[TopicPartition, TopicPartitionState]]:
-        """Yield all fetchable partitions, beginning after the last one that was looked at."""
+        """Yield all fetchable partitions, beginning after the partition that was yielded last."""
         subscription = self._subscription
         turns = subscription.turns
         for at in [*range(subscription.cursor, len(turns)), *range(subscription.cursor)]:
@@ -286,7 +292,7 @@ class Fetcher:
     # --- reading -----------------------------------------------------------------------------
 
     def _buffer(self, tp: TopicPartition, state: TopicPartitionState, max_bytes: int) -> Buffer | None:
-        """Return a buffer of the partition from its position on; None without records."""
+        """Return a buffer with the partition's records from its position on; None if there are none."""
         buffer = self._buffers.get(state)
         if buffer is not None:
             if buffer.left and buffer.at == state.position:
@@ -304,11 +310,13 @@ class Fetcher:
 
     def _drop(self, state: TopicPartitionState) -> None:
         memory = self._buffers[state].memory
-        del self._buffers[state]  # no call before the next line: an interrupt would keep the memory counted
+        del self._buffers[state]  # no call up to the next line, so no interrupt comes between
         self._memory -= memory
 
     def _make_room(self) -> bool:
-        """Drop buffers that no turn would use; return whether memory is now below fetch_max_bytes."""
+        """Drop buffers that no later look can use; return whether the buffers' memory is now below
+        fetch_max_bytes.
+        """
         useless = [
             state
             for state, buffer in self._buffers.items()
@@ -347,15 +355,15 @@ class Fetcher:
             self._positions.gone(state)
             return None
         if leader is not None and log.leader_epoch != leader:
-            return None  # the records may be of another leader's log than the position was compared with
+            return None  # `validate` compared the position with the earlier leader's log
         n = len(records)
         if not n:
-            # All are markers and aborted records: skip them.
+            # The batches contain only markers and aborted records: skip these.
             state.seek(records.next_offset, log.epoch_of(records.next_offset - 1))
             return None
         if records.next_offset == view.end_offset:
             state.end = end_of(view)
-        # The read may have used a later view.
+        # The read may have used a view that is newer than `view`.
         end = max(view.end_offset, records.next_offset)
         buffer = Buffer(records, n, position, view.start_offset, end, leader)
         self._metrics.fetched(buffer.stored, n, (time.perf_counter() - began) * 1000)
@@ -368,12 +376,12 @@ class Fetcher:
         if leader is not None and self._config.client_rack:
             near = log.nearest(self._config.client_rack, position)
             if near is not log:
-                with suppress(SegstoreError, OSError):  # its directory may fail; the leader has all records
+                with suppress(SegstoreError, OSError):  # the replica's directory may fail: read the leader
                     return near.read_view(None, position, *how)
         return log.read_view(view, position, *how)
 
     def _enough(self) -> bool:
-        """Return whether fetch_min_bytes are there, or the first bytes have waited for fetch_max_wait_ms."""
+        """Return whether the records have fetch_min_bytes, or have waited for fetch_max_wait_ms."""
         least = self._config.fetch_min_bytes
         stored = self._stored(least)
         now = time.monotonic()
@@ -390,8 +398,8 @@ class Fetcher:
         return True
 
     def _stored(self, least: int) -> int:
-        """Return the number of bytes that can be returned now, counted up to `least`. An error counts as
-        `least`, because it is raised at once.
+        """Return the number of bytes that can be returned now; counting stops at `least`. If a partition has
+        an error, return `least`, because the error is raised at once.
         """
         stored = 0
         for tp, state in self._subscription.turns:
@@ -417,8 +425,8 @@ class _Part(NamedTuple):
 
 
 class Iteration:
-    """The fetched records of an iterator. A partition's position moves with each taken record, so that
-    records which were not taken are read again: after a seek, a pause, or by the next consumer of a group.
+    """The fetched records of an iterator. Each taken record moves its partition's position. Records that were
+    not taken before a seek, a pause or a rebalance are read again, by this consumer or by another one.
     """
 
     def __init__(self) -> None:

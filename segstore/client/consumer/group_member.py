@@ -1,8 +1,9 @@
 """`GroupSubscription`: a consumer that is a member of a group by either protocol, and shares the partitions
 of its topics with the other members (Kafka: ConsumerCoordinator, ConsumerMembershipManager).
 
-On disk: nothing of its own. Threads: one, the consumer's. No method waits: a member that needs other members
-first is woken in `store.wait`, so that one thread may poll several consumers of a group in turn.
+On disk: nothing of its own. Threads: one, the consumer's. No method waits for other members, so that one
+thread may poll several consumers of a group in turn: a step that needs another member is taken in a later
+poll, and the member is woken in `store.wait`.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ from segstore.storage.store.store import Store
 
 Topics = Mapping[str, TopicInfo]
 _A_POLL = 3
-"""How often in each max_poll_interval_ms a waiting consumer notes a poll in its pulse."""
+"""How many times in max_poll_interval_ms a waiting consumer notes a poll in its pulse."""
 
 
 class GroupSubscription(ABC):
-    """The coordination of a consumer with a group: implements `no_group.Coordination`. The subclass of each
-    protocol takes the steps of a rebalance.
+    """The coordination of a consumer with a group: implements `no_group.Coordination`. Each of the two
+    protocols has a subclass with the steps of its rebalances.
 
-    An exception of a listener goes to the application after the step of the rebalance was completed.
+    If a listener raises an exception, the step of the rebalance is completed, and then `poll` raises the
+    exception.
     """
 
     takes_regex = False
     is_incremental: bool
-    """Whether partitions that are in the old and in the new assignment stay with the member all the time."""
+    """Whether a member keeps partitions that are in its old and in its new assignment during a rebalance."""
 
     def __init__(
         self,
@@ -52,8 +54,8 @@ class GroupSubscription(ABC):
         interceptors: ConsumerInterceptors,
         member: Callable[[GroupCoordinator, ConsumerConfig], GroupMembership],
     ) -> None:
-        """Raises ReadOnlyError, because a group belongs to the process that writes the store, and
-        IllegalStateError in a guest of a shared store; InvalidGroupIdError.
+        """Raises ReadOnlyError for a store that was opened "r", because a group belongs to the process that
+        writes the store; IllegalStateError in a guest of a shared store; InvalidGroupIdError.
         """
         if store.mode == "r":
             raise ReadOnlyError(
@@ -79,11 +81,11 @@ class GroupSubscription(ABC):
             self._measured,
         )
         self._watch = TopicWatch(store, config.metadata_max_age_ms)
-        self._must_ask = False  # whether to ask the group even if the coordinator counts no change
+        self._must_ask = False  # whether to ask the coordinator even if `changes` is unchanged
         self._in_listener = False
         self._ids: dict[str, str] = {}
-        # Work that an interrupt may prevent, and that the next poll repeats: to take the new assignment, and
-        # to report these of its partitions to the listener.
+        # Work that the next poll does if an interrupt has prevented it: the new assignment that is not
+        # applied yet, and its partitions that were not reported to the listener yet.
         self._untaken: list[TopicPartition] | None = None
         self._untold: list[TopicPartition] = []
 
@@ -111,8 +113,8 @@ class GroupSubscription(ABC):
 
     @abstractmethod
     def _step(self) -> bool:
-        """Take the next step of a rebalance, if it needs no waiting; return whether there may be a further
-        step. Raises FencedInstanceIdError.
+        """Take the next step of a rebalance, if no other member has to act first; return whether there may be
+        a further step. Raises FencedInstanceIdError.
         """
 
     def wait_ms(self) -> float:
@@ -135,7 +137,7 @@ class GroupSubscription(ABC):
 
     @abstractmethod
     def _compare(self, topics: Topics) -> None:
-        """Note whether the changed topics require a question to the group."""
+        """Set `_must_ask` if the changed topics may change the assignment."""
 
     def _lose_old(self, topics: Topics) -> None:
         """Give up partitions of topics that were deleted and created again."""
@@ -150,9 +152,9 @@ class GroupSubscription(ABC):
     # --- an assignment ---------------------------------------------------------------------------
 
     def _take(self) -> None:
-        """Take the new assignment: give up partitions that are not in it, and ask the group to reassign
-        these. After an interrupt the step is repeated; an exception of the listener or of a commit goes to
-        the application.
+        """Apply the new assignment: give up the partitions that are not in it, and let the next step report
+        that to the group, which then assigns them to other members. After an interrupt the step is repeated;
+        an exception of the listener or of a commit goes to the application.
         """
         topics = self._store.topics()
         try:
@@ -193,7 +195,7 @@ class GroupSubscription(ABC):
     @calls_out
     def _tell(self, how: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._subscription.listener
-        if listener is None or self._in_listener:  # a listener's own calls are not reported to it
+        if listener is None or self._in_listener:  # a change by the listener itself is not reported
             return
         # Listeners for older versions of kafka-python, and objects that only look like a listener, have no
         # on_partitions_lost.
@@ -239,7 +241,9 @@ class GroupSubscription(ABC):
             self._commits.callbacks()
 
     def _leave(self, autocommit: bool) -> None:
-        """Leave the group; a static member only stops, and keeps its partitions until its session timeout."""
+        """Leave the group. A static member only stops its heartbeats, so that it keeps its partitions until
+        its session timeout.
+        """
         lost = self._subscription.automatic and self._membership.generation < 0
         try:
             if autocommit and not lost:
@@ -247,12 +251,12 @@ class GroupSubscription(ABC):
             if self._subscription.automatic:
                 self._give_up(list(self._subscription.states), "lost" if lost else "revoked")
         finally:
-            self._membership.leave()  # first: other members wait for this member's partitions
+            self._membership.leave()  # before any other cleanup, since other members wait for the partitions
             self._forget()
             self.stale()
 
     def _forget(self) -> None:
-        """Reset the state to that before the first join."""
+        """Reset the member's state, as if it had never joined."""
         self._must_ask, self._ids, self._untaken = False, {}, None
 
     @property

@@ -1,5 +1,6 @@
-"""`ClassicMembership`: one consumer's membership in a group by the classic protocol: it joins, asks for its
-assignment, and notices rebalances. `GroupLeader`: the leader's assignment of partitions.
+"""`ClassicMembership`: one consumer's membership in a group by the classic protocol, which joins, asks for
+its assignment, and notices rebalances. `GroupLeader`: computes the assignments if this member is the group's
+leader.
 
 Threads: one, the consumer's; the coordinator reads the membership's `Pulse`.
 """
@@ -35,11 +36,11 @@ _NOT_IN = (
     UnknownMemberIdError,
     IllegalGenerationError,
     RebalanceInProgressError,
-    # A member of KIP-848 joined between this member's join and its sync: the group may have chosen another
-    # protocol.
+    # Raised if a member by KIP-848 joined between this member's join and its sync, so that the group may have
+    # chosen another protocol.
     InconsistentGroupProtocolError,
 )
-"""The errors of a sync after which the member must join again."""
+"""If `sync` raises one of these errors, the member must join again."""
 
 
 class MemberPhase(Enum):
@@ -52,14 +53,14 @@ class MemberPhase(Enum):
 
 
 class ClassicMembership(GroupMembership):
-    """A membership by the classic protocol. An interrupt may come anywhere: the group still handles the
-    request, and each call may be repeated.
+    """A membership by the classic protocol. An interrupt may come anywhere: the coordinator still handles a
+    request that was sent, and each request may be repeated.
     """
 
     def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
         super().__init__(coordinator, config)
         self.phase = MemberPhase.OUT
-        self._new_id = ""  # the id for which it asks in its first join
+        self._new_id = ""  # the member id that the member chooses for its first join
         self.protocol = ""
         self._joining: Ticket[JoinGroupResult] | None = None
         self._syncing: Ticket[bytes] | None = None
@@ -87,8 +88,8 @@ class ClassicMembership(GroupMembership):
     # --- joining ---------------------------------------------------------------------------------
 
     def join(self, protocols: Protocols) -> None:
-        """Ask to be in the next generation. Raises the errors of GroupCoordinator.join, which recur until the
-        application changes its settings.
+        """Send a join request. Raises the errors of GroupCoordinator.join; a retry raises them again, until
+        the application changes its settings.
         """
         config = self._config
         pulse = self._begin_pulse(config.heartbeat_interval_ms)
@@ -111,8 +112,8 @@ class ClassicMembership(GroupMembership):
         self.phase, self.member_id = MemberPhase.JOINING, self._joining.member_id
 
     def joined(self) -> JoinGroupResult | None:
-        """Return the result of the join, once all members have joined, else None. If the group went on
-        without this member, the phase becomes OUT.
+        """Return the result of the join once all members have joined, else None. If the rebalance was
+        completed without this member, the phase becomes OUT.
         """
         assert self._joining is not None
         try:
@@ -125,8 +126,8 @@ class ClassicMembership(GroupMembership):
         return joined
 
     def sync(self, assignments: Mapping[str, bytes]) -> None:
-        """Ask for the assignment; the leader sends all assignments. If the group went on without this member,
-        the phase becomes OUT.
+        """Send a sync request for the assignment; the leader's request contains all assignments. If the group
+        has rebalanced without this member, the phase becomes OUT.
         """
         try:
             self._syncing = self._coordinator.sync(
@@ -138,8 +139,8 @@ class ClassicMembership(GroupMembership):
         self.phase = MemberPhase.SYNCING
 
     def synced(self) -> bytes | None:
-        """Return the assignment, once the leader has sent it, else None. If the group went on without this
-        member, the phase becomes OUT.
+        """Return the assignment once the leader has sent it, else None. If the group has rebalanced without
+        this member, the phase becomes OUT.
         """
         assert self._syncing is not None
         try:
@@ -150,7 +151,7 @@ class ClassicMembership(GroupMembership):
         return assignment
 
     def take(self) -> None:
-        """Note that the member takes its assignment."""
+        """Note that the member has its assignment and is stable."""
         self.phase = MemberPhase.IN
 
     # --- heartbeats and leaving --------------------------------------------------------------------
@@ -172,8 +173,8 @@ class ClassicMembership(GroupMembership):
         return False
 
     def out(self, error: Exception) -> None:
-        """Leave the generation. After RebalanceInProgressError the member keeps its id and its partitions;
-        after another error the partitions may be another member's.
+        """Leave the generation. After RebalanceInProgressError the member keeps its generation and its
+        partitions until it joins again; after any other error the partitions may belong to another member.
         """
         if isinstance(error, RebalanceInProgressError):
             self.phase = MemberPhase.OUT
@@ -186,14 +187,16 @@ class ClassicMembership(GroupMembership):
         self._joining = self._syncing = None
 
     def leave(self) -> None:
-        """Leave the group; a static member only stops, and keeps its partitions until its session timeout."""
+        """Leave the group. A static member only stops its pulse, so that it keeps its partitions until its
+        session timeout.
+        """
         asked_by = self.member_id or self._new_id
         if asked_by and self._instance is None:
             try:
                 self._coordinator.leave(self._group, asked_by)
             except (UnknownMemberIdError, StoreClosedError, RetriableError, StorageError):
-                # The group has removed the member, or has ended all memberships; or it will remove the
-                # member, because the member's pulse ends here.
+                # The group has removed the member, or the store is closed; or the group will remove the
+                # member, because its pulse is dropped here.
                 self.lose("")
         self.pulse = None
         self.lose("")
@@ -207,7 +210,9 @@ _Seen = dict[str, "tuple[str, tuple[int, ...]] | None"]
 
 
 class GroupLeader:
-    """The leader's part in one generation: the subscriptions of all members, and their topics' partitions."""
+    """The group leader's view of one generation: the subscriptions of all members, and the partitions of
+    their topics.
+    """
 
     def __init__(self, joined: JoinGroupResult, topics: Mapping[str, TopicInfo]) -> None:
         self._subscriptions = {
@@ -224,14 +229,14 @@ class GroupLeader:
         return {member: encode_assignment(by_member.get(member, ())) for member in self._subscriptions}
 
     def complete(self, members: Iterable[MemberInfo]) -> bool:
-        """Return whether the members have all partitions that exist; there may be more since a static leader
-        was away.
+        """Return whether all existing partitions are assigned to `members`: partitions may have been added
+        while a static leader was away.
         """
         have = {tp for member in members for tp in decode_assignment(member.assignment)}
         return have == {TopicPartition(t, p) for t, numbers in self._partitions.items() for p in numbers}
 
     def outdated(self, topics: Mapping[str, TopicInfo]) -> bool:
-        """Return whether the partitions of the group's topics have changed."""
+        """Return whether the partitions of the group's topics have changed since the join."""
         return self._snapshot(topics) != self._seen
 
     def _snapshot(self, topics: Mapping[str, TopicInfo]) -> _Seen:

@@ -15,7 +15,8 @@ from segstore.coordinator.structs import ConsumerGroupMetadata
 
 class GroupMembership(ABC):
     """A consumer's membership. `generation` is the generation of a classic group, or the member's epoch in a
-    consumer group; -1 if the member is in neither: its partitions may then be another member's.
+    consumer group; it is -1 while the member is not in its group, so that its partitions may belong to
+    another member.
     """
 
     def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
@@ -39,17 +40,17 @@ class GroupMembership(ABC):
     @property
     @abstractmethod
     def may_commit(self) -> bool:
-        """Return whether the member's partitions are still its own."""
+        """Return whether the partitions still belong to the member, so that it may commit."""
 
     @property
     @abstractmethod
     def is_rebalancing(self) -> bool:
-        """Return whether the member waits for its assignment, for which it must poll."""
+        """Return whether the member waits for its assignment, which it gets in a poll."""
 
     @property
     @abstractmethod
     def left(self) -> bool:
-        """Return whether the member has left its group, as far as the member can do that."""
+        """Return whether the member has left its group, or never joined one."""
 
     def polled(self) -> None:
         """Note a poll of the application."""
@@ -65,10 +66,12 @@ class GroupMembership(ABC):
         """Leave the group; a static member may return to its partitions within its session timeout."""
 
     def _begin_pulse(self, interval_ms: float) -> Pulse:
-        """Return the pulse of a member that joins its group, with a poll noted now."""
+        """Return the pulse of a member that joins its group. The current time counts as that of its last
+        poll.
+        """
         if self.pulse is None:
             self.pulse = Pulse(self._coordinator.now(), interval_ms, self._config.max_poll_interval_ms)
-        # However long this poll took so far: a member that polled too late before, and joins again, would
-        # otherwise count as late at once.
+        # A member that polled too late and joins again must not count as late at once, even if this poll has
+        # already taken long.
         self.polled()
         return self.pulse

@@ -26,8 +26,8 @@ _MOST_NOTED = 3000  # numbers
 
 class ConsumerMetrics:
     """The metrics of one consumer: sums over all partitions, and each partition's lag and lead by Kafka's
-    older names ("flights-0.records-lag"). A poll only notes values and times; the sensors get them at the
-    next snapshot, or after about 3,000 values.
+    older names ("flights-0.records-lag"). A poll only appends values and times to a list; the next snapshot
+    adds them to the sensors, or a poll after about 3,000 values.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
@@ -38,10 +38,11 @@ class ConsumerMetrics:
         self._lags: dict[TopicPartition, tuple[int, int]] = {}
         self._polled = math.nan
         # A flat list: a tuple for each value would make the garbage collector scan the whole process often.
-        self._noted: list[Any] = []  # sensor, value, time; and so on
+        self._noted: list[Any] = []  # sensor, value, time, sensor, value, ...
         self.singles: list[Any] | None = []
-        """Five items for each record that C has read within a wait: partition, log start offset, the record's
-        offset, bytes of its batch, and its time in monotonic seconds. None if metrics are off.
+        """Five items for each record that the C code has read within a wait: partition, log start offset, the
+        record's offset, the bytes of its batch, and the time of the read in monotonic seconds. None if
+        metrics are off.
         """
 
     def _sensor(self) -> Sensor:
@@ -59,7 +60,7 @@ class ConsumerMetrics:
         `end`.
         """
         if self.singles:
-            self._take_in()  # the single records are older
+            self._take_in()  # the noted single records are older than these records
         self._lags[tp] = end - at, at - start
         self._noted += self._lag, end - at, time.monotonic() * 1000
 
@@ -184,25 +185,27 @@ class GroupMetrics:
         self._commit.record(took_ms)
 
     def joining(self) -> None:
-        """Record a join request of the member; a rebalance that had not ended counts as failed."""
+        """Record a join request of the member. If the previous rebalance was not completed, count it as
+        failed.
+        """
         now = monotonic_ms()
         if not math.isnan(self._began):
             self._failed.record(1)
         self._began = self._joined = now
 
     def joined(self) -> None:
-        """Record the end of the join: all members have joined."""
+        """Record that all members have joined."""
         now = monotonic_ms()
         self._join.record(now - self._joined)
         self._joined = now
 
     def synced(self) -> None:
-        """Record that the member has its assignment, which ends the rebalance."""
+        """Record that the member has its assignment, so that the rebalance is complete."""
         self._sync.record(monotonic_ms() - self._joined)
         self.rebalanced()
 
     def rebalanced(self) -> None:
-        """Record the end of a rebalance."""
+        """Record that the rebalance is complete."""
         self._ended = monotonic_ms()
         self._rebalance.record(self._ended - self._began)
         self._began = math.nan
@@ -271,8 +274,8 @@ log = Logger(__name__)
 
 
 class ConsumerInterceptors:
-    """The interceptors of a consumer. An interceptor's exception is logged, and the next interceptor is
-    called, as in Kafka.
+    """The interceptors of a consumer. If an interceptor raises an exception, it is logged, and the next
+    interceptor is called, as in Kafka.
     """
 
     def __init__(self, interceptors: Sequence[Any]) -> None:

@@ -26,14 +26,15 @@ from segstore.storage.store.store import Store
 _SHARE = 100
 """Looks at the topics take at most 1/_SHARE of a consumer's time."""
 _LEAST_AGE_MS = 10
-"""The least sleep of a waiting consumer; a publication wakes it earlier."""
+"""The least ms between two looks without a change; a publication wakes the consumer earlier."""
 
 
 class TopicWatch:
-    """The watch of a store's topics. New topics and partitions are found within moments, and at the latest
-    `max_age` after the last look: the process that creates or deletes one changes the store's `news` counter,
-    which also wakes a waiting consumer; records do not change the counter. In a directory without
-    publications (a broker's) the watch looks as often as `_SHARE` allows.
+    """A look at a store's topics whenever these may have changed. A process that creates or deletes a topic
+    or partition changes the store's `news` counter, which also wakes a waiting consumer, so that a change is
+    found at once; appends do not change the counter. The topics are looked at again `max_age` after the last
+    look in any case. In a directory without publications (a broker's) the watch looks as often as `_SHARE`
+    allows.
     """
 
     def __init__(self, store: Store, max_age_ms: float) -> None:
@@ -43,8 +44,8 @@ class TopicWatch:
         self._looked = -1, -math.inf, -math.inf
 
     def look(self) -> dict[str, TopicInfo] | None:
-        """Return the topics; None without news since the last look, or if it is too early for another look. A
-        look counts once `done` is called: after an interrupt before `done` the look is repeated.
+        """Return the topics; None if they have not changed since the last look, or if it is too early for
+        another look. If `done` is not called after a look, because of an interrupt, the look is repeated.
         """
         now, seen = time.monotonic(), self._store.news
         if now < self._may_look or (self._has_no_news(seen) and now < self._must_look):
@@ -63,8 +64,8 @@ class TopicWatch:
         self._may_look = self._must_look = -math.inf
 
     def wait_ms(self) -> float:
-        """Return the ms until the next look, if there are no news before."""
-        # News that came too early for a look cause a look as soon as it is allowed.
+        """Return the ms until the next look, unless the topics change before."""
+        # After a change that came too early for a look, the next look is as soon as `_may_look` allows.
         at = self._must_look if self._has_no_news(self._store.news) else self._may_look
         return max(at - time.monotonic(), 0) * 1000
 
@@ -74,16 +75,17 @@ class TopicWatch:
 
 # --- coordination ------------------------------------------------------------------------------
 
-# `Coordination`: assigns a consumer's partitions, and has committed offsets. `group_member.GroupSubscription`
-# implements it for a member of a group, `ManualSubscription` for a consumer without a group.
+# `Coordination`: assigns a consumer's partitions, and commits and reads its offsets.
+# `group_member.GroupSubscription` implements it for a member of a group, `ManualSubscription` for a consumer
+# without a group.
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 OnCommit = Callable[[Offsets, "BaseException | None"], Any]
 
 
 class Coordination(Protocol):
-    """The coordination of one consumer. It changes the consumer's `Subscription` (by `have`) and calls its
-    listener, both only in `poll`, `unsubscribe` and `close`.
+    """The coordination of one consumer. In `poll`, `unsubscribe` and `close`, and only there, it changes the
+    assignment of the consumer's `Subscription` (by `have`) and calls the listener.
     """
 
     @property
@@ -94,23 +96,24 @@ class Coordination(Protocol):
         """Update the assignment; called before each look for records."""
 
     def polled(self) -> None:
-        """Note a poll of the application; called in place of `poll` before `wait_ms` has passed, if there was
-        no publication.
+        """Note a poll of the application. Called in place of `poll` if there was no publication and `wait_ms`
+        has not passed.
         """
 
     def wait_ms(self) -> float:
-        """Return the ms until the consumer must call `poll` again, if there is no publication before."""
+        """Return the ms until the consumer must call `poll` again, unless something is published before."""
 
     def stale(self) -> None:
         """Make the next `poll` look at the topics, because a partition was found deleted."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of the partitions that have one: reading begins there."""
+        """Return the committed offsets, at which reading begins, of those partitions that have one."""
 
     def undecided(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return the partitions for which an open transaction may commit an offset. Whatever the isolation
-        level, their reading waits for its end: a consumer that began at an older offset would repeat work of
-        the transaction (KIP-447; Java's consumer too always asks for stable offsets).
+        """Return the partitions for which an open transaction may commit an offset. With every isolation
+        level, a consumer must wait until the transaction is complete before it reads these partitions: from
+        the older offset it would repeat the work of the transaction (KIP-447; Java's consumer always requires
+        stable offsets, too).
         """
 
     def commit(self, offsets: Offsets) -> None:
@@ -120,17 +123,21 @@ class Coordination(Protocol):
         """Commit offsets without waiting; return a future. `callback` gets (offsets, None or the error)."""
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Return the consumer's current membership."""
+        """Return the metadata of the consumer's current membership."""
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return the metrics of the membership: {group of metrics: {name: value}}."""
 
     def unsubscribe(self) -> None:
-        """Give up all partitions and the membership; with auto commit, the positions are committed."""
+        """Give up all partitions and the membership. If auto commit is enabled, commit the positions before
+        that.
+        """
 
     @property
     def left(self) -> bool:
-        """Return whether no group waits for this consumer; False after an interrupted `close`."""
+        """Return True if the consumer is in no group; False if an interrupt kept `close` from leaving the
+        group.
+        """
 
     def close(self, autocommit: bool, timeout_ms: float | None) -> None:
         """Give up all partitions and the membership for good."""
@@ -140,9 +147,9 @@ class Coordination(Protocol):
 
 
 class ManualSubscription:
-    """The coordination of a consumer without a group: implements `Coordination`. New topics and partitions
-    are found within moments, at the latest metadata_max_age_ms after the last look; their creation wakes a
-    waiting consumer.
+    """The coordination of a consumer without a group: implements `Coordination`. The creation of a topic or
+    partition wakes a waiting consumer, which then finds it; in any case it is found metadata_max_age_ms after
+    the last look.
 
     A topic that was deleted and created again has new partitions: the old ones are revoked first.
     """
@@ -200,7 +207,7 @@ class ManualSubscription:
     @calls_out
     def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._subscription.listener
-        if listener is None or self._in_listener:  # a listener's own calls are not reported to it
+        if listener is None or self._in_listener:  # a change by the listener itself is not reported
             return
         self._in_listener = True
         try:

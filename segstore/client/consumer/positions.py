@@ -1,5 +1,5 @@
-"""`Positions`: the position at which reading begins: the committed offset, the offset of a seek, or by
-auto_offset_reset. `Lookups`: first and last offsets, and offsets by time.
+"""`Positions`: the position at which reading begins: the committed offset, the offset of a seek, or the
+offset that auto_offset_reset says. `Lookups`: first and last offsets, and offsets by time.
 
 On disk: nothing of its own. Threads: one, the consumer's; `Lookups` from any.
 """
@@ -80,8 +80,9 @@ class Positions:
         self._lookups, self._policy = lookups, policy
 
     def resolve(self) -> None:
-        """Give every assigned partition a position. Raises NoOffsetForPartitionError with the partitions that
-        have none.
+        """Find a position for every assigned partition, except those with an offset that an open transaction
+        may change. Raises NoOffsetForPartitionError with the partitions that have no committed offset, if
+        auto_offset_reset is "none".
         """
         subscription = self._subscription
         if not subscription.unresolved:
@@ -100,7 +101,9 @@ class Positions:
         subscription.unresolved = any(s.position is None for s in subscription.states.values())
 
     def _from_committed(self) -> set[TopicPartition]:
-        """Seek to committed offsets; return the partitions whose offset an open transaction may change."""
+        """Seek to the committed offsets, except in partitions for which an open transaction may commit an
+        offset; return these partitions.
+        """
         states = self._subscription.states
         missing = [tp for tp, s in states.items() if s.position is None and s.reset is None]
         if not missing:
@@ -113,9 +116,11 @@ class Positions:
         return undecided
 
     def _compare_committed(self, tp: TopicPartition, state: TopicPartitionState) -> None:
-        """Compare a committed position with the log, which may have been restored from an older copy."""
+        """Compare a position from a committed offset with the log, which may have been restored from an older
+        copy.
+        """
         log = self.log(tp, state) if state.leader_epoch >= 0 else None
-        if log is None or log.leader_epoch < 0:  # another process writes the log, and has its epochs
+        if log is None or log.leader_epoch < 0:  # another process is the writer, which knows the epochs
             return
         try:
             self.validate(log, state)
@@ -131,7 +136,7 @@ class Positions:
                 self.gone(state)
 
     def log(self, tp: TopicPartition, state: TopicPartitionState) -> PartitionLog | None:
-        """Return the partition's log; None if a subscribed topic was just deleted. Raises
+        """Return the partition's log; None if its topic is subscribed and was just deleted. Raises
         UnknownTopicOrPartitionError if the partition was assigned by `assign`.
         """
         if state.log is None:
@@ -143,25 +148,25 @@ class Positions:
         return state.log
 
     def gone(self, state: TopicPartitionState) -> None:
-        """Handle the current exception, by which the partition's log can't be read any more: raise it again,
-        unless the next poll will update the assignment.
+        """Handle the current exception, which means that the partition's log can't be read any more: raise it
+        again, unless the next poll will update the assignment.
         """
         state.log, state.lost = None, True
-        closed = self._store.publications < 0  # StoreClosedError or ForkedError of the whole store
+        closed = self._store.publications < 0  # the whole store is closed, or belongs to the parent of a fork
         if closed or not self._subscription.automatic:
             raise
         self._coordination.stale()
 
     def validate(self, log: PartitionLog, state: TopicPartitionState) -> int:
-        """Compare a position with the leader's log, and return the leader's epoch. If a replica without some
-        consumed records was elected, the position moves back to the end of the common records. Raises
-        LogTruncationError if auto_offset_reset is "none" (R37; Kafka:
+        """Compare a position with the leader's log, and return the leader epoch. If the elected replica lacks
+        records that the consumer has read, set the position to the offset at which the leader's log diverges
+        from these. Raises LogTruncationError if auto_offset_reset is "none" (R37; Kafka:
         SubscriptionState.maybeCompleteValidation, KIP-320).
         """
         while True:
             leader, position, epoch = log.leader_epoch, state.position, state.leader_epoch
             end = log.epoch_end(epoch).end_offset if epoch >= 0 else INT64_MAX
-            if log.leader_epoch == leader:  # else the leader has changed: compare again
+            if log.leader_epoch == leader:  # otherwise the leader has changed, so compare again
                 break
         if position is not None and end < position:
             if self._policy == NONE:
@@ -174,8 +179,8 @@ class Positions:
         return leader
 
     def out_of_range(self, state: TopicPartitionState) -> None:
-        """Reset a position that retention or a truncation has removed, or with auto_offset_reset "none" raise
-        the current exception again.
+        """Reset a position that is out of the log's range after retention or a truncation. With
+        auto_offset_reset "none", raise the current exception again.
         """
         if self._policy == NONE:
             raise

@@ -23,8 +23,8 @@ Headers = list[tuple[str, "bytes | None"]]
 
 class ConsumerRecord(NamedTuple):
     """A record with kafka-python's fields. `timestamp` is in ms since the epoch; `timestamp_type` is 0 for
-    CreateTime, 1 for LogAppendTime; `checksum` is None, as for every batch of magic 2; sizes are in bytes, -1
-    for a missing part.
+    CreateTime, 1 for LogAppendTime; `checksum` is None, as for every batch of magic 2; sizes are in bytes, or
+    -1 if the key or value is null.
     """
 
     topic: str
@@ -48,8 +48,8 @@ class ConsumerRecord(NamedTuple):
 
 
 class DeliveredRecord(ConsumerRecord):
-    """A record of a share consumer, with one field more: `delivery_count` is the number of its deliveries in
-    the group, this one included (Kafka: ConsumerRecord.deliveryCount). Deliveries before a crash are not
+    """A record of a share consumer. Its additional field `delivery_count` is the number of deliveries in the
+    group, including this one (Kafka: ConsumerRecord.deliveryCount). Deliveries before a crash are not
     counted.
     """
 
@@ -90,7 +90,7 @@ Counts = int | list[int]
 
 
 class Deserializers(NamedTuple):
-    """The deserializers of keys and values; with None, bytes stay bytes."""
+    """The deserializers of keys and of values. If one is None, these stay bytes."""
 
     key: Deserialize | None
     value: Deserialize | None
@@ -102,8 +102,8 @@ NO_DESERIALIZERS = Deserializers(None, None)
 def consumer_records(
     tp: TopicPartition, records: Records, deserializers: Deserializers, delivered: Counts | None = None
 ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
-    """Return the records up to the first one that can't be deserialized, and its error. With delivery counts
-    the records are DeliveredRecords.
+    """Return (records, None), or if a record can't be deserialized, (the records before it, its error). If
+    `delivered` has delivery counts, the records are DeliveredRecords.
     """
     if deserializers == NO_DESERIALIZERS and not records.headers.present:
         return _plain(tp, records, delivered), None
@@ -131,11 +131,11 @@ def consumer_records(
         counted = ((*each, count) for each, count in zip(columns, _each(delivered)))  # noqa: B905
         return list(map(_make_delivered, counted)), error
     finally:
-        del error  # the traceback of its cause has this frame
+        del error  # the traceback of the error's cause refers to this frame
 
 
 def _plain(tp: TopicPartition, records: Records, delivered: Counts | None) -> list[ConsumerRecord]:
-    """Return records without headers by one call of C; keys and values stay bytes."""
+    """Make ConsumerRecords for records without headers, by one call of C code; keys and values stay bytes."""
     keys, values = records.keys, records.values
     kind = ConsumerRecord if delivered is None else DeliveredRecord
     return make_consumer_records(
@@ -167,7 +167,7 @@ def _deserialized(
         try:
             return made, error
         finally:
-            del error  # the traceback of its cause has this frame
+            del error  # the traceback of the error's cause refers to this frame
     return made, None
 
 
@@ -180,7 +180,7 @@ def _timestamp_types(records: Records) -> int | list[int]:
 
 
 def _per_record(of_batch: NDArray[Any], records: Records) -> int | list[int]:
-    """Return the batches' common value, or else a list with the value of each record."""
+    """Return the batches' value if all have the same, else a list with the value for each record."""
     first: int = of_batch.item(0)
     if len(of_batch) == 1 or (of_batch == first).all():
         return first

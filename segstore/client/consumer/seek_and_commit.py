@@ -41,14 +41,14 @@ class Assigning(Parts):
         pattern: str | SubscriptionPattern | None = None,
         listener: Any = None,
     ) -> None:
-        """Read the named topics, or all topics, later ones too, whose name matches the regular expression
-        `pattern` at its start; with group_protocol="consumer" also a SubscriptionPattern, which the group's
-        coordinator matches. Replaces an earlier subscription.
+        """Read the named topics, or all present and future topics whose name begins with a match of the
+        regular expression `pattern`. With group_protocol="consumer", `pattern` may also be a
+        SubscriptionPattern, which the group's coordinator matches. Replaces an earlier subscription.
 
         `listener` (ConsumerRebalanceListener) is called in `poll`, `unsubscribe` and `close`; without a group
-        only for partitions that appear and disappear. Raises UnknownTopicOrPartitionError for a topic that
-        does not exist (a pattern waits for it), IllegalStateError after `assign`, InvalidArgumentError,
-        InvalidRegularExpressionError, InvalidTypeError.
+        only if partitions are created or deleted. Raises UnknownTopicOrPartitionError for a named topic that
+        does not exist, IllegalStateError after `assign`, InvalidArgumentError, InvalidRegularExpressionError,
+        InvalidTypeError.
         """
         if isinstance(pattern, SubscriptionPattern) and not self._coordination.takes_regex:
             raise InvalidArgumentError(
@@ -65,8 +65,8 @@ class Assigning(Parts):
 
     @alone
     def subscription(self) -> set[str] | None:
-        """Return the subscribed topics; with a pattern, the topics that matched so far. None without a
-        subscription.
+        """Return the subscribed topics; with a pattern, the topics that have matched so far. Return None if
+        there is no subscription.
         """
         topics = self._subscription.topics
         return None if topics is None else set(topics)
@@ -75,7 +75,8 @@ class Assigning(Parts):
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions instead of the current assignment; partitions in both keep their position.
 
-        Raises UnknownTopicOrPartitionError, IllegalStateError after `subscribe`; then nothing is changed.
+        Raises UnknownTopicOrPartitionError, IllegalStateError after `subscribe`; after an error nothing is
+        changed.
         """
         wanted = topic_partitions(partitions)
         if not wanted:
@@ -104,13 +105,13 @@ class Assigning(Parts):
 
     @alone
     def topics(self) -> set[str]:
-        """Return the names of all topics of the store, without internal ones."""
+        """Return the names of the store's topics, except for internal ones."""
         hide = self.config.exclude_internal_topics
         return {name for name, info in self._store.topics().items() if not (hide and info.internal)}
 
     @alone
     def partitions_for_topic(self, topic: str) -> set[int]:
-        """Return the numbers of a topic's partitions; an empty set without such a topic. Raises
+        """Return the numbers of a topic's partitions; an empty set if there is no such topic. Raises
         InvalidTypeError.
         """
         if not isinstance(topic, str):
@@ -153,15 +154,15 @@ class Seeking(Parts):
 
     @alone
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Set the positions to the log start offset, by default of all assigned partitions; the next poll or
-        `position` looks it up. Raises IllegalStateError.
+        """Set the positions of these partitions, by default of all assigned ones, to the log start offset;
+        the next poll or `position` looks this offset up. Raises IllegalStateError.
         """
         self._seek_to("earliest", partitions)
 
     @alone
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Set the positions to the end of the readable records, by default of all assigned partitions; the
-        next poll or `position` looks it up. Raises IllegalStateError.
+        """Set the positions of these partitions, by default of all assigned ones, to the end of the readable
+        records; the next poll or `position` looks this offset up. Raises IllegalStateError.
         """
         self._seek_to("latest", partitions)
 
@@ -205,8 +206,8 @@ class Seeking(Parts):
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the offsets after the last readable record: the high watermark, with read_committed the last
-        stable offset. Raises UnknownTopicOrPartitionError.
+        """Return the offset after the last readable record of each partition: the high watermark, or with
+        read_committed the last stable offset. Raises UnknownTopicOrPartitionError.
         """
         lookups = self._lookups
         return {tp: lookups.end(lookups.log(tp)) for tp in topic_partitions(partitions)}
@@ -215,9 +216,9 @@ class Seeking(Parts):
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record of each partition with a timestamp at or after its given time (ms since the
-        epoch); None without such a record. Raises UnknownTopicOrPartitionError, InvalidArgumentError for a
-        negative time.
+        """Return offset and timestamp of the first record of each partition at or after the partition's given
+        time (ms since the epoch); None if there is no such record. Raises UnknownTopicOrPartitionError,
+        InvalidArgumentError for a negative time.
         """
         if not isinstance(timestamps, Mapping):
             raise InvalidTypeError(f"timestamps must be a dict, not {type(timestamps).__name__}")
@@ -235,14 +236,15 @@ class Committing(Parts):
 
     @alone
     def commit(self, offsets: Offsets | None = None, timeout_ms: float | None = None) -> None:
-        """Commit `offsets`, by default the positions of all partitions: all, or none.
+        """Commit `offsets`, by default the positions of all partitions. Either all of them are committed, or
+        none.
 
         Raises CommitFailedError if the member was removed as failed, or the group has rebalanced: records
         since the last commit may be read again, by another member too. Raises RebalanceInProgressError, after
         which the application polls, then commits. Raises FencedInstanceIdError, UnknownTopicOrPartitionError,
         OffsetMetadataTooLargeError, StorageError, InvalidTypeError; IllegalStateError without a group;
-        KafkaTimeoutError if the group's offsets can't be read for `timeout_ms`, by default 60 s: then nothing
-        was committed.
+        KafkaTimeoutError if the group's offsets can't be read for `timeout_ms`, by default 60 s. After an
+        error nothing was committed.
         """
         wanted = self._subscription.consumed() if offsets is None else offsets
         check = self._guard.check_wait
@@ -250,9 +252,9 @@ class Committing(Parts):
 
     @alone
     def commit_async(self, offsets: Offsets | None = None, callback: OnCommit | None = None) -> Any:
-        """Commit `offsets`, by default the positions of all partitions. The returned future gets a failure;
-        `callback` (by default default_offset_commit_callback) is called with (offsets, None or the error) in
-        the next poll, commit or close. Raises IllegalStateError without a group, InvalidTypeError.
+        """Commit `offsets`, by default the positions of all partitions. An error is stored in the returned
+        future; `callback` (by default default_offset_commit_callback) is called with (offsets, None or the
+        error) in the next poll, commit or close. Raises IllegalStateError without a group, InvalidTypeError.
         """
         committed = self._subscription.consumed() if offsets is None else offsets
         if callback is None:
@@ -266,9 +268,10 @@ class Committing(Parts):
     def committed(
         self, partition: TopicPartition, metadata: bool = False, timeout_ms: float | None = None
     ) -> int | OffsetAndMetadata | None:
-        """Return the committed offset, or None. With read_committed wait, up to `timeout_ms`
-        (KafkaTimeoutError), for the end of a transaction that may commit another offset; and until the
-        group's offsets are loaded, by default up to 60 s. Raises IllegalStateError without a group.
+        """Return the committed offset, or None. Waits until the group's offsets are loaded, by default up to
+        60 s; with read_committed also until a transaction that may commit another offset is complete, by
+        default without a limit. Raises KafkaTimeoutError after `timeout_ms`. Raises IllegalStateError without
+        a group.
         """
         tp = topic_partition(partition)
         if self.config.group_id is None:
@@ -296,5 +299,7 @@ class Committing(Parts):
 
     @alone
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Return the membership in a group, for a transaction's offsets."""
+        """Return the metadata of the consumer's membership, to be passed to
+        `Producer.send_offsets_to_transaction`.
+        """
         return self._coordination.group_metadata()

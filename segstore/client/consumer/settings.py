@@ -14,7 +14,9 @@ class Deserializer(Protocol):
 
     @property
     def deserialize(self) -> Callable[..., Any]:
-        """Return the method, called with (topic, headers, data), or with (topic, data)."""
+        """Return the method that deserializes. It is called with (topic, headers, data), or with (topic,
+        data).
+        """
 
 
 class ConsumerSettings(TypedDict, total=False):

@@ -37,10 +37,10 @@ class SubscriptionType(Enum):
 
 
 class TopicPartitionState:
-    """The state of an assigned partition. `position` is the offset of the next record to return. None: look
-    it up by `reset`, which is "earliest", "latest", or None for the committed offset, and without one
-    auto_offset_reset. `lost`: its log could not be read any more, and was not opened again. `end`: the base
-    offset of the next batch, once the whole log was read.
+    """The state of an assigned partition. `position` is the offset of the next record to return. If it is
+    None, the position must be looked up: `reset` says "earliest", "latest", or None for the committed offset
+    (if there is none, auto_offset_reset applies). `lost`: the log could not be read any more, and was not
+    opened again. `end`: the end of the log, if the whole log was read.
     """
 
     __slots__ = ("assigned", "end", "leader_epoch", "log", "lost", "paused", "position", "reset")
@@ -61,7 +61,9 @@ class TopicPartitionState:
 
     @property
     def gone(self) -> bool:
-        """Return whether the topic was deleted: a later topic of its name has other offsets."""
+        """Return whether the topic was deleted, so that the position is invalid even if a topic of the same
+        name was created since.
+        """
         try:
             return self.lost if self.log is None else self.log.end_offset < 0
         except StoreClosedError:
@@ -72,14 +74,14 @@ class TopicPartitionState:
         self.position, self.leader_epoch, self.reset = offset, leader_epoch, None
 
     def look(self, reset: str | None) -> None:
-        """Drop the position until the next look-up."""
+        """Drop the position; the next look-up finds a new one by `reset`."""
         self.position, self.leader_epoch, self.reset = None, UNKNOWN_EPOCH, reset
 
 
 @dataclass(frozen=True)
 class SubscriptionPattern:
-    """A regular expression in RE2's syntax, which a consumer group's coordinator matches with the whole names
-    of topics (Kafka: SubscriptionPattern, KIP-848); for `Consumer.subscribe(pattern=...)` with
+    """A regular expression in RE2's syntax, which a consumer group's coordinator matches against the whole
+    names of topics (Kafka: SubscriptionPattern, KIP-848); for `Consumer.subscribe(pattern=...)` with
     group_protocol="consumer". Flags, counted repeats and named classes need the package google-re2.
     """
 
@@ -88,8 +90,8 @@ class SubscriptionPattern:
 
 class Subscription:
     """The topics and partitions of one consumer. The consumer matches `pattern`, the coordinator of its group
-    matches `regex`. `unresolved`: an assigned partition may be without a position. Partitions take turns in
-    the order of `turns`, from `cursor` on.
+    matches `regex`. `unresolved`: some assigned partition may have no position. `turns` are the partitions in
+    the order in which they take turns, and `cursor` is the index of the next one.
     """
 
     def __init__(self) -> None:
@@ -106,9 +108,9 @@ class Subscription:
     # --- topics --------------------------------------------------------------------------
 
     def subscribe(self, topics: Sequence[str], pattern: Any, listener: Any) -> None:
-        """Subscribe to topics by name, or to all topics whose name `pattern` matches at its start (a
-        SubscriptionPattern: as a whole). Raises IllegalStateError, InvalidArgumentError,
-        InvalidRegularExpressionError, InvalidTypeError, InvalidTopicError; then nothing is changed.
+        """Subscribe to topics by name, or to all topics whose name begins with a match of `pattern`; a
+        SubscriptionPattern must match the whole name. Raises IllegalStateError, InvalidArgumentError,
+        InvalidRegularExpressionError, InvalidTypeError, InvalidTopicError; after an error nothing is changed.
         """
         _check_listener(listener)
         regex = _regex(pattern) if isinstance(pattern, SubscriptionPattern) else None
@@ -132,7 +134,9 @@ class Subscription:
 
     @property
     def automatic(self) -> bool:
-        """Return whether the consumer subscribed to topics, so that its partitions follow from them."""
+        """Return whether the consumer subscribed to topics, so that its partitions are assigned
+        automatically.
+        """
         return self.topics is not None
 
     def wants(self, topic: str) -> bool:
@@ -169,7 +173,7 @@ class Subscription:
         turns, unresolved = list(states.items()), self.unresolved or bool(new)
         for tp, state in self.states.items():
             state.assigned = tp in wanted
-        # In one statement: after an interrupt no unassigned partition may be read.
+        # In one statement, because after an interrupt no unassigned partition may be read.
         self.states, self.turns, self.cursor, self.unresolved = states, turns, 0, unresolved
 
     def unsubscribe(self) -> None:
@@ -229,7 +233,7 @@ def topic_partitions(values: Any) -> list[TopicPartition]:
 
 
 def _is_none(given: Any) -> bool:
-    """Return whether an argument is None or empty; an array's truth value would raise."""
+    """Return whether an argument is None or empty. Arrays are allowed, whose truth value can't be used."""
     return given is None or (isinstance(given, Sized) and len(given) == 0)
 
 
@@ -291,7 +295,7 @@ class ConsumerRebalanceListener(ABC):
 
     @calls_out
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        """Act, in place of `on_partitions_revoked`, if the partitions already belong to another member, or
-        were deleted.
+        """Act after partitions were lost: they already belong to another member, or were deleted. Called in
+        place of `on_partitions_revoked`.
         """
         self.on_partitions_revoked(lost)

@@ -1,13 +1,14 @@
 """`Tailing`: the wait of a consumer that has read all its partitions, and the fast path for the next record.
 
-A wait is one call of C, which ends when the end of one of the consumer's partitions has moved. If the end has
-moved by one record, C reads that record and makes the result of `poll` (`storage/log/log_end.py`): after a
-wait no CPU cache holds Python's objects, so no Python function is called. After any other change the consumer
-looks at all its partitions. After a single record no look is needed: the next poll waits at once (`again`),
-unless another method was called in between, or `_until` has passed.
+A wait is one call of the C code, which returns when the end offset of one of the consumer's partitions has
+changed. If it has grown by one record, the C code reads that record and makes the result of `poll`
+(`storage/log/log_end.py`) without calling a Python function, because after a wait Python's objects are no
+longer in the CPU caches. After any other change the consumer looks at all its partitions. After a single
+record no look is needed, so the next poll waits at once (`again`), unless another method was called in
+between, or `_until` has passed.
 
-On disk: nothing of its own. Threads: one, the consumer's. After an interrupt anywhere in a wait the record
-counts as not read, since no position has moved, and the next poll looks at all partitions.
+On disk: nothing of its own. Threads: one, the consumer's. After an interrupt in a wait no position has
+changed, so the record counts as not read, and the next poll looks at all partitions.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from segstore.storage.store.store import Store
 
 
 class Called(Protocol):
-    """The guard of a consumer (`base.Guard`): the number of its method calls without polls, and whether
-    another thread has closed it.
+    """The guard of a consumer (`base.Guard`): the number of its method calls, not counting polls, and whether
+    the consumer is closed, or a thread closes its store.
     """
 
     calls: int
@@ -41,12 +42,12 @@ class Called(Protocol):
 
 Came = tuple[Polled, TopicPartitionState | None, int, int]
 """The result of a wait: (the new record by partition, the partition's state, the position after the record,
-the record's leader epoch); without a record ({}, None, 0, 0).
+the record's leader epoch); if no record came, it is ({}, None, 0, 0).
 """
 
 
 def given_of(came: Came | None) -> list[FetchedRecords]:
-    """Return the result of a wait in the type that a look returns."""
+    """Return the result of a wait in the type that `Fetcher.records` returns."""
     if came is None:
         return []
     polled, state, at, leader_epoch = came
@@ -72,7 +73,7 @@ class Tailing:
     ) -> None:
         self._store, self._guard, self._subscription = store, guard, subscription
         self._coordination, self._fetcher = coordination, fetcher
-        # `_wait` adds to these lists itself, which saves a call.
+        # `_wait` changes these lists directly, which saves a call.
         self._began, self._singles = fetcher.began, metrics.singles
         self._throttle = fetcher.throttle
         self._how = config.isolation_level == "read_committed", config.check_crcs
@@ -84,12 +85,12 @@ class Tailing:
         # passed.
         self._quiet, self._until = -1, -math.inf
         self._goes_on: tuple[TopicPartitionState, int | None] = TopicPartitionState(), None
-        self._looked = -1  # the guard's count of calls at the last look; -1 after a wait
+        self._looked = -1  # the guard's count of calls at the last look; -1 if a wait came after it
         self._number = 0  # of looks and waits
 
     def begin(self) -> None:
-        """Begin a look for records: publications from here on end the next wait. Raises StoreClosedError,
-        ForkedError.
+        """Begin a look for records. The next wait returns at once if anything was published after this call.
+        Raises StoreClosedError, ForkedError.
         """
         self._number += 1
         self._publications, self._looked = self._store.publications, self._guard.calls
@@ -108,10 +109,10 @@ class Tailing:
             self._nudges = followed.nudges()
             self._turns = turns
 
-    @calls_out  # no state is half changed here: a signal handler may close the consumer
+    @calls_out  # a signal handler may close the consumer here, because no state is half changed
     def wait(self, deadline: float, others_ms: float) -> list[FetchedRecords]:
-        """Wait until `deadline`, but at most `others_ms`. Return the record that came, or nothing if the
-        consumer must look at all partitions.
+        """Wait for a record until `deadline`, but at most `others_ms`. Return the record that came, or [] if
+        the consumer must look at all partitions.
         """
         now, last, turns = time.monotonic(), self._last, self._turns
         if last is None or turns is None or not self._follows_all():
@@ -133,7 +134,7 @@ class Tailing:
             self._store.wait(self._publications, max(seconds, 0) * 1000)
 
     def _follows_all(self) -> bool:
-        """Return whether all partitions are tailed since `begin`, and have a position."""
+        """Return whether all partitions have been tailed since `begin`, and have positions."""
         return self._turns is self._subscription.turns and not self._subscription.unresolved
 
     def _is_all_read(self, turns: list[tuple[TopicPartition, TopicPartitionState]]) -> bool:
@@ -145,9 +146,9 @@ class Tailing:
 
     @calls_out
     def again(self, now: float, deadline: float) -> Came | None:
-        """Wait without a look, if the last look and the waits since it have read all partitions to their
-        ends. Return the record that came until `deadline`, or None if the consumer must look at all
-        partitions.
+        """If the last look and the waits since then have read all partitions to their ends, wait until
+        `deadline` without another look. Return the record that came, an empty result after `deadline`, or
+        None if the consumer must look at all partitions.
         """
         state, at = self._goes_on
         quiet = self._quiet
@@ -161,8 +162,8 @@ class Tailing:
         return self._wait(now, deadline, quiet)
 
     def _reads_at_ends(self, now: float) -> bool:
-        """Return whether the last look has read all partitions to their ends, so that a wait sees all later
-        records.
+        """Return whether the last look has read all partitions to their ends, so that a wait finds every
+        later record.
         """
         last, turns = self._last, self._turns
         if last is None or turns is None or self._looked != self._guard.calls:
@@ -174,8 +175,8 @@ class Tailing:
 
     @calls_out
     def _wait(self, now: float, deadline: float, quiet: int) -> Came | None:
-        """Wait for a record until `deadline` or `_until`; None if a look is needed. `quiet` is the next
-        `_quiet`.
+        """Wait until `deadline` or `_until`. Return the record that came, an empty result after `deadline`,
+        or None if a look is needed. `_quiet` becomes `quiet` if a record came.
         """
         last, turns, until, guard = self._last, self._turns, self._until, self._guard
         store, throttle = self._store.context, self._throttle
@@ -188,7 +189,8 @@ class Tailing:
         followed = last.followed
         at = self._store.wait_for(followed, self._nudges, late - now)
         came, followed.came = followed.came, None
-        # A signal handler may have called the consumer, and another thread may close it.
+        # A signal handler may have called a method of the consumer, and another thread may be closing the
+        # consumer.
         if guard.calls != calls or self._number != number or guard.closed or guard.ender is not None:
             return None
         if came is None or store.closed or throttle.bound is not None:
@@ -201,7 +203,7 @@ class Tailing:
         if self._singles is not None:
             self._singles += tp, start, offset, size, ended
         self._subscription.cursor = at + 1 if at + 1 < len(turns) else 0
-        self._goes_on = state, offset + 1  # the position after the application got the record
+        self._goes_on = state, offset + 1  # the position once the application has the record
         self._quiet = quiet
         return polled, state, offset + 1, epoch
 

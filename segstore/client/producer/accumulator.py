@@ -1,8 +1,9 @@
-"""`Accumulator`: the records that wait to be written, in a queue of batches per partition, and which batches
-are due.
+"""`Accumulator`: keeps the records that wait to be written, in a queue of batches for each partition, and
+decides which batches are due.
 
 Threads: the producer's one lock, which its parts share. Every method takes the lock, unless its docstring
-says otherwise. Nothing slow is done under the lock, and no thread waits for memory with it.
+says otherwise. Nothing slow is done while the lock is held, and a thread that waits for memory does not hold
+it.
 """
 
 from __future__ import annotations
@@ -34,19 +35,21 @@ if TYPE_CHECKING:
 # --- schedule ----------------------------------------------------------------------------------
 
 # `Schedule`: the partitions with an open batch, with sealed batches, or with batches that wait for a retry,
-# and which of these batches are due. Threads: with the producer's lock held.
+# and which of these batches are due. Threads: every caller holds the producer's lock.
 
 MOST_TAKEN = 8 << 20
 """Most bytes of one partition's batches that the sender takes at once."""
 MOST_SEALED = 32
-"""Most open batches that one look seals; until the next look the other open batches take more records."""
+"""Most open batches that the sender seals at once. While the sender writes these, the other open batches take
+more records.
+"""
 Ready = list[tuple[PartitionQueue, list[ProducerBatch]]]
 
 
 class Schedule:
     """The schedule of a producer's batches. `linger` is in seconds. `open` is in the order of opening, so
-    that its first batch is due first; `sealed` is in the order of sealing. C adds queues to `open` without
-    the lock, so each look at `open` is one step.
+    that its first batch is due first; `sealed` is in the order of sealing. The C code adds queues to `open`
+    without the lock, so each read of `open` must be a single step.
     """
 
     def __init__(self, linger: float) -> None:
@@ -56,8 +59,8 @@ class Schedule:
         self.backing_off: dict[PartitionQueue, None] = {}
 
     def overdue(self, now: float, at_once: bool) -> list[PartitionQueue]:
-        """Return the partitions whose open batches must be sealed now: those that lingered long enough, or
-        with `at_once` the first MOST_SEALED open batches.
+        """Return the queues whose open batches must be sealed now, at most MOST_SEALED: the batches that have
+        lingered long enough, or with `at_once` the oldest ones.
         """
         due: list[PartitionQueue] = []
         for queue in list(islice(self.open, MOST_SEALED)):
@@ -89,7 +92,9 @@ class Schedule:
         return ready
 
     def next_look(self) -> float:
-        """Return the time, in monotonic seconds, when the next batch is due; at least one batch must wait."""
+        """Return the time, in monotonic seconds, when the next batch is due. The caller ensures that at least
+        one batch waits.
+        """
         if self.sealed:
             return 0.0
         looks = [queue.retry_at for queue in self.backing_off]
@@ -99,7 +104,9 @@ class Schedule:
         return min(looks)
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
-        """Put drained batches back at the head of their queue, until `retry_at`."""
+        """Put drained batches back at the head of their queue; the queue is not drained again before
+        `retry_at`.
+        """
         queue.batches.extendleft(reversed(batches))
         queue.retry_at = retry_at
         self.sealed.pop(queue, None)
@@ -113,7 +120,7 @@ class Schedule:
 
 # --- gate --------------------------------------------------------------------------------------
 
-# `Gate`: the sleep of the sender until it has work. Threads: the sender sleeps; any thread wakes it.
+# `Gate`: lets the sender sleep until it has work. Threads: the sender sleeps; any thread may wake it.
 
 LONGEST_WAIT = threading.TIMEOUT_MAX
 
@@ -128,7 +135,9 @@ class Gate(Sleep):
         self.gate.acquire()
 
     def sleep(self, until: float | None) -> None:
-        """Sleep until the gate is opened, or until the time `until` (monotonic seconds). Takes the lock."""
+        """Sleep until another thread calls `wake`, or until the time `until` (monotonic seconds). Takes the
+        lock.
+        """
         seconds = -1 if until is None else min(max(until - time.monotonic(), 0), LONGEST_WAIT)
         if self.gate.acquire(timeout=seconds):
             return
@@ -136,7 +145,7 @@ class Gate(Sleep):
             if self.asleep:
                 self.asleep = False
                 return
-        # The gate was opened after the time-out: close it again.
+        # A `wake` came just after the time-out and has released `gate`: acquire it again.
         self.gate.acquire()
 
 
@@ -144,7 +153,7 @@ class Gate(Sleep):
 
 
 class Accumulator:
-    """The waiting records of one producer. `gate` is opened when the sleeping sender has work. `incomplete`
+    """The waiting records of one producer. `gate` wakes the sleeping sender when there is work. `incomplete`
     has the sealed batches without a known outcome.
     """
 
@@ -157,12 +166,12 @@ class Accumulator:
         self.pool = BufferPool(config.buffer_memory, batch_size)
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self._schedule = Schedule(self._linger)
-        self._full: list[PartitionQueue] = []  # queues in which C has begun batches
+        self._full: list[PartitionQueue] = []  # queues in which the C code has filled a batch
         self.incomplete = Incomplete(self.lock, self.pool)
         self._refused: list[BaseException] = []
-        self._aborted: list[ProducerBatch] = []  # until their futures have the error
+        self._aborted: list[ProducerBatch] = []  # kept here until their futures have the error
         self._abortion: BaseException | None = None
-        self._after: list[Callable[[], None]] = []  # run by the sender when `incomplete` is empty
+        self._after: list[Callable[[], None]] = []  # the sender calls them when `incomplete` is empty
         self._ended = False
 
     @property
@@ -183,13 +192,13 @@ class Accumulator:
             return queue
 
     def lend(self, sending: Sending) -> None:
-        """Give C the objects with which it appends records and begins batches."""
+        """Give the C code of `send` the objects that it needs to append records and begin batches."""
         sending.pool, sending.full, sending.room = self.pool, self._full, self._room
         sending.gate, sending.open, sending.refused = self.gate, self._schedule.open, self._refused
         sending.at_once, sending.time = not self._linger, time
 
     def lend_sender(self, post: Post) -> None:
-        """Give C the objects with which it appends single records, and sleeps, in the sender's thread."""
+        """Give the C code of the sender the objects that it needs to append single records and to sleep."""
         schedule = self._schedule
         post.lock, post.pool, post.gate, post.time = self.lock, self.pool, self.gate, time
         post.full, post.open, post.refused = self._full, schedule.open, self._refused
@@ -198,8 +207,8 @@ class Accumulator:
     # --- appending ----------------------------------------------------------------------
 
     def append(self, queue: PartitionQueue, record: FutureRecordMetadata, size: int) -> None:
-        """Put a record of `size` bytes into the open batch, or into a new batch; wait for memory. Raises
-        BufferExhaustedError, and `refusal`.
+        """Put a record of `size` bytes into the open batch, or into a new batch, for which it waits for
+        memory. Raises BufferExhaustedError, and the error `refusal`.
         """
         if not self.put(queue, record, size):
             check_apart("send()")
@@ -210,7 +219,7 @@ class Accumulator:
         self, queue: PartitionQueue, record: FutureRecordMetadata, size: int, waiter: Waiter | None = None
     ) -> bool:
         """Put a record into the open batch, or into a new batch; return False if there is no memory for a new
-        batch. Raises `refusal`.
+        batch. Raises the error `refusal`.
         """
         with self.lock:
             if self._refused:
@@ -226,7 +235,7 @@ class Accumulator:
                 queue.records.append(record)
                 return True
             finally:
-                # Last: as soon as the sender wakes, it waits for the interpreter.
+                # The last step, because the woken sender at once waits for the GIL.
                 if left < 0 and (not self._linger or len(self._schedule.open) == 1):
                     self.gate.wake()
 
@@ -236,14 +245,15 @@ class Accumulator:
         while queue.block:
             self._seal(queue)
             self.gate.wake()
-            queue.held = True  # C may have opened a batch since
+            queue.held = True  # the C code may have opened a batch since
         room, queue.created = size if size > self._room else self._room, time.monotonic()
-        # First: if an interrupt comes after `allocate`, the sender finds the block, and gives it back.
+        # Before `allocate`, so that after an interrupt the sender finds the allocated block, and gives it
+        # back.
         self._schedule.open[queue] = None
         if not self.pool.allocate(room + HEADER_SIZE, waiter, queue):
             self._schedule.open.pop(queue, None)
             queue.held = False
-            self.gate.wake()  # lingering batches are sent now
+            self.gate.wake()  # let the sender send lingering batches, which frees memory
             return False
         queue.room, queue.left, queue.held = room, room - size, False
         return True
@@ -258,7 +268,7 @@ class Accumulator:
     def _seal(self, queue: PartitionQueue) -> None:
         queue.held = True
         queue.seal(True, self.incomplete.batches, self._schedule.sealed)
-        if queue.block:  # without a record
+        if queue.block:  # the open batch had no record
             self.pool.give_back(queue)
         self._schedule.open.pop(queue, None)
         queue.held = False
@@ -272,8 +282,8 @@ class Accumulator:
 
     def drain(self, now: float) -> tuple[Ready, float | None]:
         """Return (due batches by partition, each partition's in order; the time of the next look). The time
-        is in monotonic seconds, None if nothing waits. If no batch is due, the sender must sleep at the gate
-        until that time.
+        is in monotonic seconds, or None if no batch waits. If no batch is due, the sender must call
+        `gate.sleep` with that time.
         """
         with self.lock:
             schedule = self._schedule
@@ -283,7 +293,7 @@ class Accumulator:
                 for queue in full:
                     if queue.seal(False, self.incomplete.batches, schedule.sealed):
                         self._full.append(queue)
-                    if queue in schedule.open:  # its open batch is younger now: move it to the end
+                    if queue in schedule.open:  # its open batch is new: move the queue to the end
                         del schedule.open[queue]
                         schedule.open[queue] = None
             if schedule.open:
@@ -292,16 +302,16 @@ class Accumulator:
                     self._seal(queue)
             ready = schedule.take(now) if schedule.sealed or schedule.backing_off else []
             self.gate.asleep = not ready
-            # C may just have filled a batch and not woken the sender, because it was awake; or work was
-            # added.
+            # Meanwhile the C code may have filled a batch, or a thread may have added work, without waking
+            # the sender, because `asleep` was not set yet.
             if self._full or self._has_work():
                 return ready, 0.0
             look = schedule.next_look() if schedule.sealed or schedule.backing_off or schedule.open else None
             return ready, look
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
-        """Put drained batches back at the head of their partition's queue; they are not drained before
-        `retry_at`.
+        """Put drained batches back at the head of their partition's queue. They are not drained again before
+        `retry_at` (monotonic seconds).
         """
         with self.lock:
             self._schedule.put_back(queue, batches, retry_at)
@@ -331,7 +341,7 @@ class Accumulator:
 
     def after_all(self, work: Callable[[], None]) -> None:
         """Make all appended records due now, and let the sender call `work` when all outcomes are known
-        (Kafka: the requests of TransactionManager). After the sender's end this thread calls `work`.
+        (Kafka: the requests of TransactionManager). If the sender has stopped, this thread calls `work`.
         """
         if self._aborted:
             self._fail_aborted()
@@ -360,11 +370,11 @@ class Accumulator:
         waiting = self.incomplete.batches or self._schedule.open
         return not (waiting or any(queue.records for queue in self.queues.values()))
 
-    # --- the end ------------------------------------------------------------------------
+    # --- closing ------------------------------------------------------------------------
 
     def refuse(self, error: BaseException) -> list[ProducerBatch]:
-        """Refuse new records with `error`, also those that wait for memory. Make all appended records due,
-        and return the batches without a known outcome.
+        """Refuse new records with `error`, including records that wait for memory. Make all appended records
+        due, and return the batches without a known outcome.
         """
         with self.lock:
             self.refusal = error
@@ -374,15 +384,15 @@ class Accumulator:
             return list(self.incomplete.batches)
 
     def leave(self, error: BaseException) -> None:
-        """Refuse new records because the producer is gone. Takes no lock: the garbage collector may call this
-        in a thread that holds the lock.
+        """Refuse new records because the producer was dropped without `close`. Takes no lock, because the
+        garbage collector may call this in a thread that holds the lock.
         """
         if self.refusal is None:
             self.refusal = error
             self.gate.wake()
 
     def end(self) -> bool:
-        """Return whether the sender may end: records are refused, and none waits."""
+        """Return whether the sender may stop: new records are refused, and no record or function waits."""
         with self.lock:
             if self.refusal is None:
                 return False
@@ -390,20 +400,20 @@ class Accumulator:
             return self._ended
 
     def abort(self, error: BaseException) -> None:
-        """Fail with `error` all batches that are neither written nor drained by the sender."""
+        """Fail with `error` all records that the sender has not drained yet."""
         self._abortion = error
         try:
             self._take_all()
             self._fail_aborted()
         except BaseException:
-            self._fail_aborted()  # after a second interrupt, `hand_over` does it
+            self._fail_aborted()  # if a second interrupt prevents this, `hand_over` does it
             raise
 
     def _take_all(self) -> None:
         with self.lock:
             self._seal_all()
             for queue in self.queues.values():
-                # No function call here: so no interrupt leaves a batch in both lists, or in neither.
+                # Without a function call, so no interrupt leaves a batch in both lists, or in neither.
                 self._aborted += queue.batches
                 queue.batches *= 0
             self._schedule.clear()
@@ -415,11 +425,11 @@ class Accumulator:
         self.incomplete.complete(failed)
         with self.lock:
             self._aborted = [batch for batch in self._aborted if batch in self.incomplete.batches]
-            self.gate.wake()  # there may be work
+            self.gate.wake()  # a function in `_after` may be due now
 
     def abandon(self, error: BaseException) -> None:
-        """Fail all records, in a forked child. Takes no lock, since another thread may have held it at the
-        fork.
+        """Fail all records, in a forked child. Takes no lock, because another thread may have held the lock
+        at the fork.
         """
         self.refusal = error
         for queue in self.queues.values():

@@ -1,9 +1,9 @@
 """`ProducerBatch`: records of one partition that become one record batch. `PartitionQueue`: a partition's
 waiting batches.
 
-Threads: the thread that seals a batch fills it; from then on only the sender changes it. `done` is set once,
-with the producer's lock held, after the outcome is in place: a thread that sees `done` may read the outcome
-without the lock.
+Threads: the thread that seals a batch creates and fills it; after that only the sender changes the batch.
+`done` is set once, with the producer's lock held, after the outcome was stored, so that a thread that sees
+`done` may read the outcome without the lock.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from segstore.records import Columns
 from segstore.records.columns import valid_stamps
 from segstore.threads import Latch
 
-_times_of, _keys_of, _values_of = map(attrgetter, ("times", "keys", "values"))  # each is a call of C
-_metadata: Callable[[tuple[Any, ...]], RecordMetadata] = partial(tuple.__new__, RecordMetadata)  # a call of C
+_times_of, _keys_of, _values_of = map(attrgetter, ("times", "keys", "values"))  # functions in C
+_metadata: Callable[[tuple[Any, ...]], RecordMetadata] = partial(tuple.__new__, RecordMetadata)  # in C
 
 
 class Stamp(NamedTuple):
@@ -48,11 +48,11 @@ _NONE: list[Headers] = [()]
 
 
 class ProducerBatch(Owner):
-    """A sealed batch. `values`: each is bytes, None, or a Headed; `keys`: each is bytes or None, None for the
-    list if no record has a key or headers; `times`: int64 ms, as bytes; `created` and `attempts` as in
-    Kafka's ProducerBatch; `block`: the number of pool bytes that the batch holds. `stamp`: its producer id,
-    epoch and sequence, from the first attempt on; `doubt`: an attempt failed, and the log may have the batch
-    all the same.
+    """A sealed batch. `values`: for each record bytes, None, or a Headed; `keys`: for each record bytes or
+    None, or no list at all (None) if no record has a key or headers; `times`: int64 ms, as bytes; `created`
+    and `attempts` as in Kafka's ProducerBatch; `block`: the number of pool bytes that the batch holds.
+    `stamp`: its producer id, epoch and sequence, set by the first attempt; `doubt`: an attempt failed, but it
+    may have written the batch.
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ class ProducerBatch(Owner):
         self.stamp: Stamp | None = None
         self.error: BaseException | None = None
         self.base_offset = self.append_time = -1
-        # The outcome of each record (an offset or an error) of a batch that was split.
+        # In a batch that was split, the outcome of each record: an offset or an error.
         self.results: list[int | BaseException] | None = None
         # The sizes of values (`sizes`), and of keys and headers (`other_sizes`): int32, as bytes. Only a
         # batch of values without keys has `sizes` from the beginning.
@@ -109,7 +109,7 @@ class ProducerBatch(Owner):
     # --- the outcome ----------------------------------------------------------------------
 
     def error_of(self, at: int) -> BaseException | None:
-        """Return the error of record `at`."""
+        """Return the error of record `at`, or None if it is written."""
         if self.results is None:
             return self.error
         if at >= len(self.results):
@@ -118,8 +118,8 @@ class ProducerBatch(Owner):
         return result if isinstance(result, BaseException) else None
 
     def unwritten(self) -> tuple[int, BaseException | None]:
-        """Return the number of records that are known not to be in the log, and an error of one of them.
-        Records that the application aborted are not counted.
+        """Return (the number of records that are known not to be in the log, the error of one of them or
+        None). Records that the application aborted are not counted.
         """
         written = sum(isinstance(result, int) for result in self.results or ())
         errors = [each for each in self.results or () if isinstance(each, BaseException)]
@@ -158,8 +158,8 @@ class ProducerBatch(Owner):
         return value, key, headers, stamp
 
     def forget_records(self) -> None:
-        """Drop keys, values and headers, and keep sizes and times: futures may live long after
-        their records.
+        """Drop keys, values and headers to free their memory, but keep sizes and times, which futures may
+        still ask for.
         """
         if self.keys is not None:
             values, keys, headers = self.split()
@@ -185,8 +185,8 @@ class ProducerBatch(Owner):
 
 @untracked(_producer.Written)
 class NativeRecord:
-    """A written record that C has appended alone (`_native/post.c`), to which its future refers in place of a
-    batch. It has no headers, and sizes are -1 for None.
+    """A record without headers that the C code has appended alone (`_native/post.c`). Its future refers to
+    this object in place of a batch. The sizes are -1 if key or value is null.
     """
 
     __slots__ = ("key_size", "lock", "offset", "timestamp", "topic_partition", "value_size")
@@ -218,7 +218,7 @@ def _lengths(items: Sequence[bytes | None]) -> bytes:
 
 
 def within(batches: list[ProducerBatch], most: int) -> Iterator[list[ProducerBatch]]:
-    """Return the batches in runs of up to `most` bytes; a larger batch is a run of its own."""
+    """Yield the batches in groups of up to `most` bytes; a larger batch is alone in its group."""
     first = size = 0
     for at, batch in enumerate(batches):
         if at > first and size + batch.size > most:
@@ -245,16 +245,16 @@ def _joined(lists: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
 # --- queue -------------------------------------------------------------------------------------
 
 # `PartitionQueue`: one partition's waiting records, in full batches and in the open batch, and a deque of
-# sealed batches. Threads: C appends records and begins batches without the lock, each in one step
-# (`_native/queue.c`); every other access holds the producer's lock.
+# sealed batches. Threads: the C code appends records and begins batches without the lock, each in one step
+# (`_native/queue.c`); all other code holds the producer's lock.
 
 
 class PartitionQueue(Records):
-    """A partition's waiting records. `left`: bytes that the open batch can still take, -1 without an open
-    batch; `room`: the bytes it can take in all; `block`: the pool bytes that it holds; `created`: the time of
-    its opening, monotonic seconds; `produced`: bytes of all batches ever sealed. `rich`: whether any record
-    ever had a key or headers. It is set before the append and never cleared, so it is set for every batch
-    with such a record.
+    """A partition's waiting records. `left`: the bytes that the open batch can still take, or -1 if there is
+    no open batch; `room`: the bytes that the open batch can take in all; `block`: the pool bytes that it
+    holds; `created`: the time when it was opened, in monotonic seconds; `produced`: bytes of all batches ever
+    sealed. `rich`: whether any record ever had a key or headers. `rich` is set before the append and never
+    cleared, so that it is True whenever a batch with such a record is sealed.
     """
 
     __slots__ = ("done", "error", "lock", "retry_at", "topic_partition")
@@ -270,17 +270,18 @@ class PartitionQueue(Records):
         self.error: BaseException | None = None
 
     def error_of(self, at: Any) -> BaseException | None:
-        """Return the error of every open record."""
+        """Return the error of the open records, which all have the same one."""
         return self.error
 
     def seal(
         self, whole: bool, incomplete: dict[ProducerBatch, None], sealed: dict[PartitionQueue, None]
     ) -> bool:
-        """Make batches from the records in full batches, with `whole` from all records, append them to the
-        deque, and point the futures to them. Return whether C has filled more batches since, without waking
-        the sender; not possible with `whole`.
+        """Make a ProducerBatch from the records of each full batch, and with `whole` also from those of the
+        open batch; append the new batches to the deque, and point the futures to them. Return whether the C
+        code has meanwhile filled another batch without waking the sender (always False with `whole`).
 
-        After an interrupt either nothing was sealed, or everything: C does it in one step.
+        After an interrupt either all these batches are sealed, or none, because the C code seals them in one
+        step.
         """
         made: list[ProducerBatch] = []
         for part in self.parts(whole):

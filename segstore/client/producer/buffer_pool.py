@@ -1,4 +1,5 @@
-"""`BufferPool`: the bound on waiting records, `buffer_memory` bytes, mostly in blocks of `batch_size`.
+"""`BufferPool`: limits the bytes of waiting records to `buffer_memory`, which is mostly used in blocks of
+`batch_size`.
 
 A block stands for the bytes of a batch's records, which stay the application's own objects until they are
 encoded; the overhead of Python objects is not counted.
@@ -21,10 +22,10 @@ from segstore.errors import BufferExhaustedError
 from segstore.threads import take
 
 _AGAIN = 1.0
-"""Seconds after which a waiting thread tries again in any case: an interrupt can swallow a `wake`."""
+"""Seconds after which a waiting thread tries again without a `wake`, since an interrupt can lose one."""
 
 Waiter = SimpleQueue[None]
-"""A thread that waits for memory: it gets an item when there may be free memory."""
+"""The queue of a thread that waits for memory. An item is put into it when there may be free memory."""
 
 
 class Owner:
@@ -38,8 +39,8 @@ class Owner:
 
 class BufferPool(Memory):
     """Kafka's BufferPool. `made` counts new blocks of `block_size` bytes, `reused` counts blocks that had
-    been used before; memory of other sizes comes from the unpooled bytes, and returns there. `send` takes a
-    free block by itself (`_native/queue.c`) if no thread waits.
+    been used before; memory of other sizes is taken from the unpooled bytes, and is given back to them. If no
+    thread waits, the C code of `send` (`_native/queue.c`) takes a free block without a call of `allocate`.
     """
 
     def __init__(self, total: int, block_size: int) -> None:
@@ -47,10 +48,10 @@ class BufferPool(Memory):
         self._unpooled, self._free = total, 0
         self.made = self.reused = self.exhausted = 0
         self.waited_seconds = 0.0
-        # Weak references: a second interrupt may keep a thread from its `finally` in `wait_until`; its entry
-        # then dies with its queue.
+        # Weak references, because a second interrupt may keep a thread from the `finally` in `wait_until`, so
+        # that its entry stays in the list.
         self.waiters: deque[weakref.ref[Waiter]] = deque()
-        """The threads that wait for memory; entries may be dead."""
+        """The threads that wait for memory, in order. References may be dead."""
 
     @property
     def available(self) -> int:
@@ -63,8 +64,8 @@ class BufferPool(Memory):
         return sum(entry() is not None for entry in list(self.waiters))
 
     def allocate(self, size: int, waiter: Waiter | None = None, owner: Owner | Records | None = None) -> bool:
-        """Take `size` bytes for `owner`, if they are free and no thread waits before `waiter`. `owner.block`
-        is set in the same step: no interrupt comes in between.
+        """Take `size` bytes for `owner` and return True; return False if they are not free, or another thread
+        waits before `waiter`. `owner.block` is set in the same step, so that no interrupt comes in between.
         """
         while self.waiters and self.waiters[0]() is None:
             self.waiters.popleft()
@@ -79,7 +80,7 @@ class BufferPool(Memory):
             self._free -= 1
             self.reused += 1
             return True
-        # Free blocks become unpooled bytes.
+        # Turn free blocks into unpooled bytes.
         while self._unpooled < size:
             self._free -= 1
             self._unpooled += self.block_size
@@ -105,7 +106,7 @@ class BufferPool(Memory):
 
     def wait_until(self, allocated: Callable[[Waiter], bool], size: int, max_block: float) -> None:
         """Wait until `allocated`, which takes the lock and calls `allocate` for `size` bytes, returns True.
-        It is called again when memory becomes free, for up to `max_block` seconds. Raises
+        `allocated` is called again whenever memory becomes free, for up to `max_block` seconds. Raises
         BufferExhaustedError.
         """
         me: Waiter = SimpleQueue()
@@ -132,7 +133,9 @@ class BufferPool(Memory):
         )
 
     def wake(self) -> None:
-        """Wake all waiting threads to try again. For any thread, also without the lock."""
+        """Wake all waiting threads, so that they try again. May be called by any thread, also without the
+        lock.
+        """
         for entry in list(self.waiters):
             waiter = entry()
             if waiter is not None:

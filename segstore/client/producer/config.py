@@ -133,7 +133,9 @@ class ProducerConfig(StoreClientSettings):
         return self._resolve_idempotence()
 
     def _resolve_idempotence(self) -> str | None:
-        """Resolve conflicts as kafka-python does: a default is dropped, an explicit setting is an error."""
+        """Set enable_idempotence, or return an error text if it was set explicitly and is in conflict with
+        another setting. If it was not set, such a conflict turns idempotence off, as in kafka-python.
+        """
         asked = self.enable_idempotence if self.transactional_id is None else True
         if self.transactional_id is not None and self.enable_idempotence is False:
             return f"transactional_id={self.transactional_id!r:.80} needs enable_idempotence"

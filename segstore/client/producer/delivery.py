@@ -1,7 +1,7 @@
 """`Delivery`: gives each batch an outcome: it is appended, retried, split, or failed.
 
-On disk: `Appender` appends to the store's logs. Threads: the sender's, which alone touches a batch between
-drain and completion.
+On disk: `Appender` appends to the store's logs. Threads: the sender's. No other thread uses a batch between
+its drain and its completion.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from segstore.storage.store.store import Store
 
 
-_size_of, _records_of = attrgetter("size"), attrgetter("n")  # each is a call of C
+_size_of, _records_of = attrgetter("size"), attrgetter("n")  # functions in C
 
 # --- appender ----------------------------------------------------------------------------------
 
@@ -55,8 +55,8 @@ _size_of, _records_of = attrgetter("size"), attrgetter("n")  # each is a call of
 
 
 class Appender:
-    """The appends of one producer. `compression` and `acks` are the producer's; `throttle` is charged with
-    the written bytes.
+    """Appends the batches of one producer, with the producer's `compression` and `acks`, and charges the
+    written bytes to `throttle`.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class Appender:
         self._store, self._stamps, self._transactions = store, stamps, transactions
         self._has_lanes = transactions is None and compression is None and acks.acks != 0
         self._throttle, self._metrics, self._compression = throttle, metrics, compression
-        # Keeps the logs alive: otherwise the store would open a log for each append.
+        # Keeps the logs open, because the store would otherwise open a log for each append.
         self._logs: dict[TopicPartition, PartitionLog] = {}
 
     def append(self, batches: list[ProducerBatch]) -> Appended:
-        """Append contiguous batches of one partition. Raises DuplicateSequenceError if the log has other
-        batches with their sequences, or has them at an unknown offset; and the errors of `append_batches` and
-        `Transactions.appending`.
+        """Append batches of one partition whose sequences are contiguous. Raises DuplicateSequenceError if
+        the log already has these sequences, either in batches of another producer, or at an offset that is no
+        longer known; and the errors of `append_batches` and `Transactions.appending`.
         """
         where = batches[0].topic_partition
         partition = self._logs.get(where)
@@ -106,7 +106,7 @@ class Appender:
         if partition is None or partition.is_gone:
             partition = self._open(where)
         most = min(PIECE_BYTES, partition.partition_for_write().validator.largest_batch)
-        # A record's length and deltas may take twice the bytes that are counted for them.
+        # The encoded record may have up to twice the size that was counted for it.
         if self._transactions is not None or 2 * max(map(_size_of, batches)) + HEADER_SIZE > most:
             return NOTHING
         cuts = list(accumulate(map(_records_of, batches[:-1])))
@@ -128,7 +128,9 @@ class Appender:
         return append_batches(partition, columns, cuts, compression, template, acks=self._acks)
 
     def append_record(self, batch: ProducerBatch, at: int) -> Appended:
-        """Append record `at` of a batch alone, without a charge. A retry gets the same sequence."""
+        """Append record `at` of a batch alone, without charging the byte rate. A retry uses the same
+        sequence.
+        """
         where = batch.topic_partition
         partition = self._store.partition(*where)
         with self._in_transaction(where):
@@ -149,8 +151,8 @@ class Appender:
             self._metrics.throttled(self._throttle.charge(size))
 
     def lane(self, lane: Lane | None, where: TopicPartition) -> Lane | None:
-        """Return the `Lane` with which C may append single records of this partition, or None; `lane` itself
-        if it is still valid.
+        """Return a `Lane`, with which the C code may append single records to this partition, or None if it
+        may not. If `lane` is still valid, return `lane` itself.
         """
         log = self._logs.get(where)
         if not self._has_lanes or log is None or log.has_replicas:
@@ -167,7 +169,7 @@ class Appender:
         return made if self._stamps.lend(made) else None
 
     def forget(self, where: TopicPartition) -> None:
-        """Drop the log of a topic that was deleted, or created again."""
+        """Drop the log of a partition whose topic was deleted, or created again."""
         self._logs.pop(where, None)
 
 
@@ -176,17 +178,17 @@ class Appender:
 log = Logger("segstore")
 
 MOST_AT_ONCE = 1 << 20
-"""Most bytes of batches in one append: they stay in a core's cache."""
+"""Most bytes of batches in one append, so that they stay in a core's cache."""
 MANY = 4
-"""From more batches on, one call of C for several pieces is faster."""
+"""More batches than this are appended by `append_pieces`, which is faster then."""
 _HELD_BACK = 0.1
-"""Seconds that a batch may be late and still get one attempt of its own, after the batch before it has timed
-out.
+"""Seconds after its delivery timeout within which a batch still gets one attempt, if an earlier batch has
+held it up.
 """
 
 
 class Delivery:
-    """The delivery of one producer's batches. `aborted`: an error with which all unwritten batches fail
+    """Delivers the batches of one producer. If `aborted` is set, all unwritten batches fail with this error,
     without another attempt.
     """
 
@@ -204,12 +206,12 @@ class Delivery:
         self._metrics, self._stamps, self._appender = metrics, stamps, appender
         self._transactions = transactions
         self._timeout = config.delivery_timeout_ms / 1000
-        self.told = ReportedFailures()  # by partition: the last error that is being retried
+        self.told = ReportedFailures()  # by partition: the last error after which batches are retried
         self.aborted: BaseException | None = None
 
     def send(self, batches: list[ProducerBatch], renewed: bool = False) -> list[ProducerBatch]:
-        """Append the batches of a partition; return the batches to retry. All other batches then have an
-        outcome.
+        """Append the batches of a partition; return the batches to retry. All other batches have an outcome
+        on return.
         """
         refusal = None if self._transactions is None else self._transactions.refusal()
         if refusal is not None:
@@ -239,8 +241,8 @@ class Delivery:
         return []
 
     def _still_due(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Return the batches that are not aborted or timed out since earlier batches of the same drain were
-        sent.
+        """Fail the batches that were aborted or have timed out while earlier batches of the same drain were
+        sent; return the others.
         """
         if self.aborted is None:
             return self.without_expired(batches)
@@ -248,9 +250,9 @@ class Delivery:
         return []
 
     def without_expired(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Return the batches of a partition, oldest first, whose `delivery_timeout_ms` is not over; the other
-        batches fail. A batch that had to wait for the first one gets one attempt without it, if it is late by
-        less than `_HELD_BACK`.
+        """Fail the batches of a partition whose `delivery_timeout_ms` is over, and return the others;
+        `batches` are in order of age, oldest first. A batch after the first one may be late by up to
+        `_HELD_BACK`: it had to wait for the first batch, and gets one attempt without that.
         """
         least = time.monotonic() - self._timeout
         if not batches or batches[0].created > least:
@@ -261,8 +263,8 @@ class Delivery:
         return [batch for batch in batches if not batch.done]
 
     def _timed_out(self, batch: ProducerBatch) -> KafkaTimeoutError:
-        """Return the time-out of a batch. Its `__cause__` is the last error in the partition since the batch
-        was created, if any.
+        """Return the error for a batch that has timed out. Its `__cause__` is the last error in the partition
+        since the batch was created, if there was one.
         """
         message = (
             f"{batch.n} records for {batch.topic_partition} were not written within "
@@ -274,23 +276,25 @@ class Delivery:
         return error
 
     def lane(self, lane: Lane | None, where: TopicPartition) -> Lane | None:
-        """Return the `Lane` with which C may append single records of this partition, or None."""
+        """Return a `Lane`, with which the C code may append single records to this partition, or None."""
         return self._appender.lane(lane, where)
 
     def expiry(self, batch: ProducerBatch) -> float:
-        """Return the time, in monotonic seconds, when the batch fails if it is not written."""
+        """Return the time, in monotonic seconds, after which the batch fails if it is still not written."""
         return batch.created + self._timeout
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """Return the error of the last attempt at one of these batches, if any. For any thread."""
+        """Return the last error in the partition of one of these batches since the batch was created, or
+        None. May be called in any thread.
+        """
         errors = (self.told.since(batch.topic_partition, batch.created) for batch in batches)
         return next((error for error in errors if error is not None), None)
 
     # --- one append --------------------------------------------------------------------------
 
     def _try_pieces(self, batches: list[ProducerBatch]) -> tuple[list[ProducerBatch], Exception | None]:
-        """Append the first batches by `append_pieces`; return the unwritten batches, and the error, None if
-        they must be appended by `_try`.
+        """Append the first batches by `append_pieces`. Return the unwritten batches, and the error, or None
+        if the caller must append these batches by `_try`.
         """
         began = time.monotonic()
         try:
@@ -355,8 +359,8 @@ class Delivery:
         self._incomplete.complete(batches)
 
     def _one_by_one(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Append each batch alone, in order; from the first batch that must be retried on, return all
-        batches.
+        """Append each batch alone, in order. If one must be retried, return this batch and all batches after
+        it.
         """
         for i, batch in enumerate(batches):
             if self.send([batch]):
@@ -364,8 +368,8 @@ class Delivery:
         return []
 
     def _send_each(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Append each record alone, with an outcome of its own; after a passing failure a later call
-        continues.
+        """Append each record alone, with an outcome of its own. If an error may pass, return the batch to
+        retry; the next call continues with that record.
         """
         if batch.results is None:
             batch.results = []
@@ -408,8 +412,8 @@ class Delivery:
         return []
 
     def _again(self, batches: list[ProducerBatch], error: Exception) -> list[ProducerBatch]:
-        """Fail the batches without a retry left, and return the others in order, to be retried before later
-        batches.
+        """Fail the batches that have no retry left; return the others in order, because they must be retried
+        before later batches.
         """
         spent = [batch for batch in batches if batch.attempts >= self._config.retries]
         if self.aborted is not None:
@@ -425,7 +429,7 @@ class Delivery:
         return left
 
     def _warn(self, batch: ProducerBatch, error: Exception) -> None:
-        """Log one warning for each new cause."""
+        """Log a warning, unless the partition's last warning had the same cause."""
         if self.told.is_new(batch.topic_partition, error):
             log.warning(
                 "records for %s can't be written now, and are tried again for delivery_timeout_ms=%s: %s",
@@ -440,7 +444,7 @@ class Delivery:
             return
         where = batches[0].topic_partition
         if isinstance(error, StoreClosedError) and self.aborted is not None:
-            error = self.aborted  # the more precise error
+            error = self.aborted  # the error that says why
         if isinstance(error, StoreClosedError | UnknownTopicOrPartitionError):
             self._routing.forget(where.topic)
             self._appender.forget(where)
@@ -458,8 +462,8 @@ class Delivery:
 
 
 def _without_traceback(error: Exception) -> Exception:
-    """Return the error without its traceback, which refers to the batches that will keep the error. The
-    traceback is logged, at DEBUG for an expected error.
+    """Log the error with its traceback (at DEBUG if the error is expected), and return a copy without the
+    traceback, which would form a reference cycle with the batches.
     """
     expected = isinstance(error, SegstoreError | OSError)
     log.log(logging.DEBUG if expected else logging.ERROR, "records were not written", exc_info=error)

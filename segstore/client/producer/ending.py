@@ -1,7 +1,7 @@
-"""`ProducerEnding`: the end of a producer: it is closed, or its store closes, or the interpreter ends.
+"""`ProducerEnding`: closes a producer: by `close`, with its store, or when the interpreter exits.
 
-Threads: any. A `ProducerEnding` lives as long as the producer or its sender, so that a dropped producer ends
-as well.
+Threads: any. The producer and its running sender both keep the `ProducerEnding` alive, so that a dropped
+producer whose sender still runs is closed, too.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from segstore.threads import LiveSet
 
 log = Logger("segstore")
 
-_LAST_APPEND = 5.0  # seconds that the sender's current append may take after the store was closed
+_LAST_APPEND = 5.0  # seconds to wait for the sender's current append after closing
 _live: LiveSet[ProducerEnding] = LiveSet()
 
 
 class ProducerEnding:
-    """The producer as a `storage.store.clients.Client` of its store. `name` is the producer's, `store` the
-    path of its store.
+    """The producer as a `storage.store.clients.Client` of its store. `name` is the producer's name, `store`
+    the path of its store.
     """
 
     turn = Turn.WRITER
@@ -56,8 +56,8 @@ class ProducerEnding:
     ) -> None:
         self._name, self._store = name, store
         self._accumulator, self._routing, self._intake = accumulator, routing, intake
-        self._sender = weakref.ref(sender)  # a running sender refers to this object
-        self._held: list[ProducerBatch] = []  # the waiting batches when the store began to close
+        self._sender = weakref.ref(sender)  # weak, because a running sender refers to this object
+        self._held: list[ProducerBatch] = []  # the batches that waited when the store began to close
         self._are_parts_closed = False
         sender.ending = self
         _live.add(self)
@@ -65,8 +65,8 @@ class ProducerEnding:
     # --- closing ------------------------------------------------------------------------------
 
     def close(self, timeout: float | None) -> None:
-        """Close the producer: write the waiting records for up to `timeout` seconds, in a callback without a
-        wait.
+        """Close the producer, and wait up to `timeout` seconds until the waiting records are written. A call
+        in a callback does not wait.
         """
         if self._forked():
             return
@@ -98,7 +98,7 @@ class ProducerEnding:
         """
         sender = self._sender()
         if sender is None:
-            return  # it has ended, and no record waits
+            return  # the sender has stopped, so no record waits
         with contextlib.suppress(KafkaTimeoutError):
             self._accumulator.incomplete.wait(held, _left(deadline))
         self._give_up(sender, held, error)
@@ -111,14 +111,14 @@ class ProducerEnding:
             sender.abort(error)
 
     def _close_parts(self) -> None:
-        """Close the application's serializers, partitioner and interceptors, once."""
+        """Close the application's serializers and interceptors, unless they were closed before."""
         are_closed, self._are_parts_closed = self._are_parts_closed, True
         if not are_closed:
             self._intake.close()
 
     def _warn(self, held: list[ProducerBatch]) -> None:
-        """Warn of records that are known to be unwritten; an append that takes too long may still
-        be running.
+        """Log a warning with the number of records that were not written. Records of an append that is still
+        running are not counted.
         """
         self._await_append()
         unwritten = self._count([batch for batch in held if batch.done])
@@ -129,17 +129,17 @@ class ProducerEnding:
     # --- with the store -------------------------------------------------------------------------
 
     def entered(self) -> bool:
-        """Return whether this thread is the sender or runs a callback: a wait for the sender would
-        never end.
-        """
+        """Return whether this thread is the sender or runs a callback, and so can't wait for the sender."""
         return self._accumulator.incomplete.in_callback() or threading.current_thread() is self._sender()
 
     def begin_to_close(self) -> None:
-        """Refuse new records, since the store begins to close. Failures from here on are counted."""
+        """Refuse new records because the store begins to close. Waiting records that fail after this are
+        counted as unwritten.
+        """
         self._held = self._refuse(StoreClosedError(f"{self._store} is closed"))
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """Close the producer with its store; an interrupt ends the wait, and the unwritten records fail."""
+        """Close the producer with its store. If an interrupt comes, fail the unwritten records at once."""
         if self._forked():
             return
         error = StoreClosedError(f"{self._store} was closed before the record was written")
@@ -186,11 +186,11 @@ def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(deadline - time.monotonic(), 0.0)
 
 
-# --- the end of the interpreter, and forks ------------------------------------------------------
+# --- the exit of the interpreter, and forks ------------------------------------------------------
 
 
 class _InterpreterEndsError(ClientClosedError):
-    """Raised in a daemon thread that goes on sending while the interpreter ends."""
+    """Raised in a daemon thread that continues to send while the interpreter exits."""
 
 
 def _quietly(
@@ -206,8 +206,9 @@ def _quietly(
 
 
 def _end_all() -> None:
-    """Close all producers, as the interpreter ends. A daemon thread that goes on sending gets an error, and
-    ends silently if it does not catch it, as the interpreter would have ended the thread.
+    """Close all producers when the interpreter exits. If a daemon thread continues to send, `send` raises an
+    error there; a thread that does not catch the error stops silently, just as the exiting interpreter stops
+    daemon threads.
     """
     threading.excepthook = _quietly(threading.excepthook)
     live = _live.all()

@@ -1,13 +1,14 @@
 """`FutureRecordMetadata`: the result of `send`: the record's metadata or its error, once known.
 
-A future has the record's value, key and time until the record is in a batch, then its index there; and a
-holder with the outcome: first the partition's queue, then the batch.
+Until its record is in a sealed batch, a future has the record's value, key and time; after that it has the
+record's index in the batch. It also refers to a holder, which gets the outcome: first the partition's queue,
+then the batch.
 
-The garbage collector does not know futures (`_native/future.c`), and would not free a future in a reference
-cycle. A future with a known outcome is in no cycle: a batch that is done refers to no future and no callback,
-and its stored error is copied before it is raised, so it gets no traceback with frames of the application. A
-queue refers to its futures until they are in a batch, which happens at the latest when the producer is closed
-or dropped.
+The garbage collector does not track futures (`_native/future.c`), so it could not free a future in a
+reference cycle. A future with a known outcome is in no cycle: a batch that is done refers to no future and no
+callback, and its stored error is copied before it is raised, so it gets no traceback with frames of the
+application. A queue refers to its futures until their records are in a sealed batch, at the latest until the
+producer is closed or dropped.
 
 Threads: any. Callbacks run in the sender's thread, or at once if the outcome is known.
 """
@@ -39,11 +40,13 @@ Callback = Callable[[Any], object]
 
 
 class Holder(Protocol):
-    """The holder of a future's record: first a queue, then a batch, which gets the outcome."""
+    """The object to which a future refers: first the queue of its record, then the record's batch, which gets
+    the outcome.
+    """
 
     latch: Latch | None
     callbacks: list[Any] | None
-    """A flat list of future, callback, errback, and so on: a tuple for each record would be one more object
+    """A flat list: future, callback, errback, future, ... A tuple for each record would be one more object
     for the garbage collector to scan.
     """
 
@@ -60,8 +63,8 @@ class Holder(Protocol):
 
 
 def untracked(native: Any) -> Callable[[type[_Class]], type[_Class]]:
-    """Copy a class's members into a native type that the garbage collector does not track, and return that
-    type.
+    """Return a class decorator that copies the members of the class into the type `native`, which the garbage
+    collector does not track, and returns `native` in place of the class.
     """
 
     def defined(body: type[_Class]) -> type[_Class]:
@@ -79,11 +82,11 @@ class FutureRecordMetadata:
 
     __slots__ = ("_at", "_holder", "_key", "_time", "_value")
     _holder: Holder
-    # Used while the holder is a queue; `_value` may be a Headed, `_time` is in ms.
+    # These three are used while the holder is a queue. `_value` may be a Headed; `_time` is in ms.
     _value: Any
     _key: bytes | None
     _time: int
-    _at: int  # afterwards: the index in the batch
+    _at: int  # used once the holder is a batch: the record's index in it
 
     def __repr__(self) -> str:
         """Show the outcome."""
@@ -99,7 +102,7 @@ class FutureRecordMetadata:
 
     @property
     def exception(self) -> BaseException | None:
-        """Return a copy of the record's error; None without an error so far."""
+        """Return a copy of the record's error; None if the record has not failed so far."""
         error = self._error()
         return None if error is None else copy_of(error)
 
@@ -109,7 +112,7 @@ class FutureRecordMetadata:
 
     @property
     def value(self) -> RecordMetadata | None:
-        """Return the record's metadata; None if the record is not in the log, or not yet."""
+        """Return the record's metadata; None if the record has failed or is not in the log yet."""
         return self._metadata() if self.succeeded() else None
 
     def succeeded(self) -> bool:
@@ -117,7 +120,7 @@ class FutureRecordMetadata:
         return self._holder.done and self._error() is None
 
     def failed(self) -> bool:
-        """Return whether the record has failed, so that it is not in the log."""
+        """Return whether the record has failed."""
         return self._error() is not None
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
@@ -142,7 +145,7 @@ class FutureRecordMetadata:
     def _wait(self, timeout: float | None) -> None:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            # With the lock held, the holder can't become done, nor pass its latch to a batch.
+            # While the lock is held, the holder can't be completed, and can't be replaced by a batch.
             with self._holder.lock:
                 holder = self._holder
                 if holder.done:
@@ -191,8 +194,8 @@ def _prepared(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callback
 
 @calls_out
 def run_callback(future: FutureRecordMetadata, callback: Callback | None, errback: Callback | None) -> None:
-    """Call the callback or the errback. Its exceptions are logged, also SystemExit or CancelledError, since
-    other records wait for their outcomes; only KeyboardInterrupt is raised.
+    """Call the callback or the errback. Its exceptions are logged, even SystemExit and CancelledError,
+    because other records wait for their outcomes; only KeyboardInterrupt is raised.
     """
     batch: Any = future._holder  # the holder of a future that is done is a batch
     error = batch.error_of(future._at)

@@ -37,22 +37,22 @@ from segstore.storage.store.store import Store
 
 # --- sequences ---------------------------------------------------------------------------------
 
-# Each partition has its own sequences, and a batch keeps its stamp over retries. If a batch is given up that
-# may be in the log, or the log does not know the preceding batch, the partition continues in a new epoch
-# (KIP-360): there must be no gap, and no sequence twice. `restart` is called while the sender holds no batch
-# of the producer.
+# Each partition has its own sequences, and a batch keeps its stamp when it is retried. Sequences must have no
+# gap, and none may be used twice. So the partition continues in a new epoch (KIP-360) if a batch fails for
+# good although the log may have it, or if the log lacks the batch before it. `restart` is called only while
+# the sender has no batch of the producer.
 
 _LAST = INT32_MAX  # the sequence after it is 0
 _MAX_EPOCH = (1 << 15) - 1
 Identity = tuple[int, int]
-_doubt_of = attrgetter("doubt")  # this and the next two functions are calls of C
+_doubt_of = attrgetter("doubt")  # this and the next two are functions in C
 _stamp: Callable[[tuple[Any, ...]], Stamp] = partial(tuple.__new__, Stamp)
 _template: Callable[[tuple[Any, ...]], Template] = partial(tuple.__new__, Template)
 
 
 class _Partition:
-    """The state of one partition: `next` is the sequence of its next new record. C increments it, too
-    (`_native/post.c`).
+    """The state of one partition: `next` is the sequence of its next new record. The C code increments
+    `next`, too (`_native/post.c`).
     """
 
     __slots__ = ("epoch", "next", "producer_id")
@@ -63,13 +63,13 @@ class _Partition:
 
 
 class Sequences:
-    """The sequences of one producer. `identity` returns producer id and epoch; it is called when they are
-    first needed, and may raise StorageError.
+    """The sequences of one producer. `identity` returns the producer id and the epoch; it is called when
+    these are first needed, and may raise StorageError.
     """
 
     def __init__(self, identity: Callable[[], Identity], new_id: Callable[[int], int] | None) -> None:
-        """`new_id` returns a producer id above its argument; None for a transactional producer, whose ids
-        come from the coordinator.
+        """`new_id` returns a producer id that is larger than its argument. It is None for a transactional
+        producer, whose ids come from the coordinator.
         """
         self._first, self._new_id = identity, new_id
         self._identity: Identity | None = None
@@ -77,7 +77,7 @@ class Sequences:
         self._partitions: dict[TopicPartition, _Partition] = {}
 
     def restart(self) -> None:
-        """Drop the identity, which is read again when needed; all partitions begin at sequence 0."""
+        """Drop the identity, so that it is read again when needed; all partitions begin at sequence 0."""
         self._identity = None
         self._partitions.clear()
 
@@ -90,12 +90,12 @@ class Sequences:
         return partition
 
     def of(self, topic_partition: TopicPartition) -> _Partition | None:
-        """Return the state of a partition, or None."""
+        """Return the state of a partition, or None if the producer has no sequences there yet."""
         return self._partitions.get(topic_partition)
 
     def template(self, batches: Sequence[ProducerBatch]) -> Template:
-        """Return the header for one append of batches of a partition: either all are new, or it is
-        one batch.
+        """Return the header for one append of batches of a partition. Either none of the batches has a stamp
+        yet, or there is only one batch.
         """
         first = batches[0].stamp
         if first is None:
@@ -109,7 +109,9 @@ class Sequences:
         return _template((self._attributes, *first, 0, 0, -1))
 
     def next_record(self, topic_partition: TopicPartition) -> Template:
-        """Return the header of a batch with only the next record; it stays the same until `written`."""
+        """Return the header of a batch with only the next record. Further calls return the same header until
+        `written` is called.
+        """
         at = self._partition(topic_partition)
         return Template(self._attributes, at.producer_id, at.epoch, at.next)
 
@@ -119,8 +121,8 @@ class Sequences:
         at.next = (at.next + 1) & _LAST
 
     def take_back(self, batches: Sequence[ProducerBatch]) -> None:
-        """Free the sequences of the batches that were stamped last in their partition, and that the log never
-        had.
+        """Free the sequences of these batches for other batches. These batches must be the ones that were
+        stamped last in their partition, and the log must not have them.
         """
         at, first = self._partition(batches[0].topic_partition), batches[0].stamp
         if first is not None and (at.producer_id, at.epoch) == first[:2]:
@@ -129,16 +131,18 @@ class Sequences:
             batch.stamp = None
 
     def lost(self, batch: ProducerBatch) -> None:
-        """Continue in a new epoch, from sequence 0: it is unknown whether the log has this batch."""
+        """Continue in a new epoch, from sequence 0, because it is unknown whether the log has this batch."""
         at = self._partitions.get(batch.topic_partition)
-        # A transaction with such a batch is aborted, which increments the epoch.
+        # A transactional producer needs no new epoch here: the abort of its transaction increments the epoch.
         if at is not None and self._new_id is not None and self._current(at, batch):
             self._bump(at, -1)
 
     def renew(self, batch: ProducerBatch, known: int) -> bool:
-        """Drop the stamp of a batch that the log does not have and does not accept as the next batch; the
-        partition continues in a new epoch. `known`: the largest producer id in the log if it has another
-        producer's batches with this epoch or sequence, else -1. Returns False in a transaction.
+        """Drop the stamp of a batch that the log has refused because of its epoch or sequence, and continue
+        the partition in a new epoch. If the log has batches of another producer with the same producer id,
+        `known` is the largest producer id in the log, and a larger one is used; otherwise `known` is -1.
+        Returns True if the stamp was dropped; False for a transactional producer, for which nothing is
+        changed.
         """
         if self._new_id is None:
             return False
@@ -162,7 +166,8 @@ class Sequences:
 
 # --- idempotence ------------------------------------------------------------
 
-# The log's state of the producer contradicts the stamp: the batch is not in the log, and can't be next.
+# Errors of a stamp that does not match the log's producer state: the log does not have the batch, and refuses
+# it.
 _MISFITS = (OutOfOrderSequenceError, InvalidProducerEpochError, DuplicateSequenceError)
 # Errors that are raised before anything is written.
 _NOTHING_WRITTEN = (
@@ -190,7 +195,7 @@ def sequences_of(store: Store, config: ProducerConfig, transactions: Transaction
 
 class ProducerStamps:
     """The stamps (producer id, epoch, sequence) of a producer's batches. Without idempotence `sequences` is
-    None: no batch is stamped, and the log can't recognise a repeated batch.
+    None, so that no batch gets a stamp, and the log can't recognise a repeated batch.
     """
 
     def __init__(self, store: Store, sequences: Sequences | None) -> None:
@@ -200,8 +205,8 @@ class ProducerStamps:
         self.template = (lambda _: PLAIN) if sequences is None else sequences.template
 
     def lend(self, lane: Lane) -> bool:
-        """Give C the partition's sequences, with which it stamps the next records; return False if there are
-        none yet.
+        """Set the partition's sequences in `lane`, so that the C code can stamp the next records; return
+        False if there are none yet.
         """
         lane.sequences = None if self._sequences is None else self._sequences.of(lane.topic_partition)
         return self._sequences is None or lane.sequences is not None
@@ -209,13 +214,15 @@ class ProducerStamps:
     # --- before an append -------------------------------------------------------------------
 
     def next_record(self, where: TopicPartition) -> Template:
-        """Return the header of a batch with only the partition's next record; it stays the same until
-        `written`.
+        """Return the header of a batch with only the partition's next record. Further calls return the same
+        header until `written` is called.
         """
         return PLAIN if self._sequences is None else self._sequences.next_record(where)
 
     def one_by_one(self, batches: Sequence[ProducerBatch]) -> bool:
-        """Return whether the log may have some of the batches, which it recognises only one at a time."""
+        """Return whether the log may already have some of the batches. These must be appended one at a time,
+        because only then does the log recognise a repeated batch.
+        """
         return self._sequences is not None and any(map(_doubt_of, batches))
 
     # --- after an append --------------------------------------------------------------------
@@ -226,7 +233,9 @@ class ProducerStamps:
             self._sequences.written(where)
 
     def failed(self, batches: Sequence[ProducerBatch], error: Exception) -> None:
-        """Note whether the log may have the batches although the append failed."""
+        """Handle a failed append: free the sequences of the batches if nothing was written; otherwise note
+        that the log may have the batches.
+        """
         if self._sequences is None or any(batch.doubt for batch in batches):
             return
         if isinstance(error, _NOTHING_WRITTEN):
@@ -236,15 +245,19 @@ class ProducerStamps:
                 batch.doubt = True
 
     def take_back(self, batches: Sequence[ProducerBatch]) -> None:
-        """Free the sequences of unwritten batches that were stamped last, if they have any."""
+        """Free the sequences of unwritten batches, if the batches have stamps. They must be the batches that
+        were stamped last in their partition.
+        """
         if self._sequences is not None and batches and batches[0].stamp is not None:
             self._sequences.take_back(batches)
 
     def renew(self, batch: ProducerBatch, error: Exception) -> bool:
-        """Return whether a batch that the log does not have must be sent with a new stamp."""
+        """Drop the stamp of a batch that the log has refused because of its epoch or sequence. Return True if
+        the batch must be sent again, with a new stamp; False if it must fail.
+        """
         if self._sequences is None or not isinstance(error, _MISFITS):
             return False
-        # If it became several record batches, the log can't tell whether it has all of them.
+        # If the earlier attempt made several record batches of it, the log may have only some of these.
         if batch.doubt and not self._one_record_batch(batch):
             return False
         partition = self._store.partition(*batch.topic_partition)
@@ -256,12 +269,12 @@ class ProducerStamps:
         return self._sequences.renew(batch, known)
 
     def _one_record_batch(self, batch: ProducerBatch) -> bool:
-        """Return whether the batch surely was one record batch in the log."""
+        """Return whether the batch is so small that an attempt always writes it as one record batch."""
         settings = self._store.topics()[batch.topic_partition.topic].settings
         most = min(settings.max_message_bytes, settings.segment_bytes)
         return batch.size + MAX_RECORD_OVERHEAD * batch.n + HEADER_SIZE < most // 6 * 5
 
     def given_up(self, batch: ProducerBatch) -> None:
-        """Prepare the partition for the batches after this one, which will not be retried."""
+        """Prepare the sequences for the batches after this one, which has failed for good."""
         if self._sequences is not None and batch.stamp is not None:
             self._sequences.lost(batch)

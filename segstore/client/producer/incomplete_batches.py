@@ -1,5 +1,5 @@
-"""`Incomplete`: the batches without a known outcome, and the threads that wait for them (Kafka:
-IncompleteBatches).
+"""`Incomplete`: holds the batches without a known outcome, completes them, and wakes the threads that wait
+for them (Kafka: IncompleteBatches).
 
 Threads: any. Its methods take the producer's lock; callbacks run without the lock, in the thread that calls
 `complete`.
@@ -31,8 +31,8 @@ class Incomplete:
         self._calling: dict[int, None] = {}  # threads that are running callbacks
 
     def complete(self, batches: Sequence[ProducerBatch]) -> None:
-        """Run the callbacks of batches whose outcome is in place, then wake the waiting threads (in Kafka's
-        order). After an interrupt a second call completes the work.
+        """Complete batches whose outcome is stored: run their callbacks, then wake the threads that wait for
+        them (in this order, as in Kafka). After an interrupt, call `complete` again to do the remaining work.
         """
         called: list[Any] = []
         with self._lock:
@@ -41,7 +41,7 @@ class Incomplete:
                     batch.forget_records()
                 if batch.block:
                     self._pool.give_back(batch)
-                batch.done = True  # after the memory was freed: `done` is read without the lock
+                batch.done = True  # last, because other threads read `done` without the lock
             for batch in batches:
                 if batch.callbacks:
                     called += batch.callbacks
@@ -66,20 +66,20 @@ class Incomplete:
     def _call(self, called: list[Any]) -> None:
         me = threading.get_ident()
         nested = me in self._calling
-        self._calling[me] = None  # no call: an interrupt comes before this line, or within the block
+        self._calling[me] = None  # not a call, so an interrupt comes before this line, or within `try`
         try:
             parts = iter(called)
             for future, callback, errback in zip(parts, parts, parts, strict=True):
                 if future._holder.done:
                     run_callback(future, callback, errback)
-                else:  # its record is not in this batch, but will be in a later one
+                else:  # the future's record will be in a later batch
                     future._when_done(callback, errback)
         finally:
             if not nested:
                 del self._calling[me]
 
     def in_callback(self) -> bool:
-        """Return whether this thread is running callbacks: it must not wait for a batch."""
+        """Return whether this thread is running callbacks, so that it must not wait for a batch."""
         return threading.get_ident() in self._calling
 
     def wait(self, batches: Iterable[ProducerBatch], timeout: float | None) -> None:

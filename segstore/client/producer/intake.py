@@ -1,4 +1,5 @@
-"""`Intake`: the steps of a record in `send`: interceptors, serializers, size, partition and batch.
+"""`Intake`: takes a record through the steps of `send`: interceptors, serializers, check of the size, choice
+of the partition, and append to a batch.
 
 Threads: any; each step runs in the caller's thread.
 """
@@ -28,8 +29,8 @@ from segstore.records import HEADER_SIZE
 
 
 class Intake:
-    """The intake of one producer. `clock`: ms since the epoch. `plain`: the application has no interceptor,
-    serializer or partitioner.
+    """The intake of one producer. `clock` returns ms since the epoch. `plain` is True if the application has
+    no interceptor, serializer or partitioner.
     """
 
     def __init__(
@@ -63,8 +64,8 @@ class Intake:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> FutureRecordMetadata:
-        """Send a record on the long way: check, serialize, route and append it. Raises the errors of
-        `Producer.send`.
+        """Send a record in Python, if the C code of `send` can't: check, serialize, route and append it.
+        Raises the errors of `Producer.send`.
         """
         self.check_open()
         if self._transactions is not None:
@@ -82,7 +83,9 @@ class Intake:
         return future
 
     def take_next(self, topic: str, value: bytes, time_ms: int) -> FutureRecordMetadata:
-        """Append a record of at most the usual batch size, for which C found no room in an open batch."""
+        """Append a record of at most the usual batch size, for which the C code found no room in an open
+        batch.
+        """
         future, size = FutureRecordMetadata(), len(value) + RECORD_OVERHEAD
         future._value, future._time = value, time_ms
         queue = self._routing.stick(topic, size)

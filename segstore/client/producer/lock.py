@@ -8,8 +8,8 @@ from segstore.mutex import Mutex, check_apart, refused, under_way
 
 
 class ProducerLock(Mutex):
-    """The lock of a producer. `sender` is the id of the sender's thread, which completes records, and so
-    can't wait for one.
+    """The lock of a producer. `sender` is the id of the sender's thread. This thread completes records, so it
+    can't wait for the outcome of a record.
     """
 
     sender = 0
@@ -19,8 +19,8 @@ class ProducerLock(Mutex):
         return self.sender == threading.get_ident()
 
     def check_wait(self, call: str) -> None:
-        """Raise ReentrantCallError if a wait for a record's outcome would block that outcome: in the sender's
-        thread, or in a signal handler that interrupted a call which holds a lock.
+        """Raise ReentrantCallError if a wait for a record's outcome would never end: in the sender's thread,
+        or in a signal handler that interrupted a call which holds a lock.
         """
         if self.is_sender():
             raise refused(under_way(), call)

@@ -1,9 +1,9 @@
 """`ProducerMetrics`: the metrics of a producer, by Kafka's names.
 
-The sender only notes its appends, since readers of the log wait for the interpreter at that time; the sensors
-get the values at the next snapshot, or after MOST_NOTED appends.
+The sender only appends values to a list, because readers of the log wait for the GIL at that time. The next
+snapshot adds the values to the sensors, or the sender itself after MOST_NOTED appends.
 
-Threads: the sender notes; any thread may call `snapshot`, which may miss the newest append.
+Threads: the sender notes; any thread may call `snapshot`, which may lack the newest append.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ MOST_NOTED = 1000
 
 class _Sent(NamedTuple):
     """One append of batches of a topic. `batches`: (uncompressed bytes, records, creation time) of each
-    batch; `stored`: bytes on disk; `began` and `ended`: begin and end of the append. Times are monotonic
-    seconds.
+    batch; `stored`: bytes on disk; `began` and `ended`: the times of the append's begin and end. Times are in
+    monotonic seconds.
     """
 
     topic: str
@@ -62,7 +62,7 @@ class _Sent(NamedTuple):
     ended: float
 
 
-_sizes_of = attrgetter("size", "n", "created")  # this and the next function are calls of C
+_sizes_of = attrgetter("size", "n", "created")  # this and the next one are functions in C
 _sent: Callable[[tuple[Any, ...]], _Sent] = partial(tuple.__new__, _Sent)
 
 
@@ -82,7 +82,7 @@ class ProducerMetrics:
         self._throttle = self._sensor()
         self.in_flight = 0
         self.noted: deque[_Sent] = deque()
-        """The noted appends; C adds its own (`_native/post.c`)."""
+        """The noted appends. The C code adds its appends, too (`_native/post.c`)."""
         self._taking_in = nesting()
 
     def _sensor(self) -> Sensor:

@@ -1,8 +1,8 @@
 """Partitioning: murmur2 maps a key to the same partition as Kafka's producers; `Routing` finds the partition
 of any record.
 
-Threads: any. A route is replaced when its topic changes. If several threads update a route at once, an update
-may be lost, which does no harm.
+Threads: any. A route is replaced when its topic changes. If several threads update a route at once, one
+update may be lost; the next look repeats it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 
 
 def partitions_for_keys(keys: Sequence[bytes | None], partitions: int) -> NDArray[np.int32]:
-    """Return the partition of each key, NO_PARTITION for a null key; equal keys are hashed once."""
+    """Return the partition of each key, or NO_PARTITION for a null key. Equal keys are hashed only once."""
     by_key: dict[bytes | None, int] = {
         key: partition_for_key(key, partitions) for key in set(keys) if key is not None
     }
@@ -71,9 +71,9 @@ def partitions_for_keys(keys: Sequence[bytes | None], partitions: int) -> NDArra
 
 
 def key_hashes(keys: Column) -> NDArray[np.int32]:
-    """Return `murmur2` of each key without its sign bit, computed by C; NO_PARTITION for a null key. The hash
-    modulo the number of partitions is the partition. Raises InvalidArgumentError for a column that points
-    outside its data.
+    """Return `murmur2` of each key without its sign bit, computed in C, or NO_PARTITION for a null key. A
+    key's partition is its hash modulo the number of partitions. Raises InvalidArgumentError for a column
+    whose offsets point outside its data.
     """
     hashes = np.empty(keys.n, np.int32)
     if keys.n and lib.seg_murmur2(keys.c, keys.n, ffi.from_buffer("int32_t[]", hashes)) < 0:
@@ -84,9 +84,9 @@ def key_hashes(keys: Column) -> NDArray[np.int32]:
 # --- routing -----------------------------------------------------------------------------------
 
 # The partition of a record: given explicitly, by key, by the application's partitioner, or sticky. Keys are
-# partitioned as by Kafka's own producers. Records without a key stay with a partition until it got
-# `batch_size` bytes, then another is drawn (KIP-794, without its adaptive half: all partitions share one
-# disk).
+# partitioned as by Kafka's own producers. Records without a key are sent to one partition until it has
+# received `batch_size` bytes; then another partition is chosen at random (KIP-794, but without adaptive
+# partitioning, because all partitions share one disk).
 
 _MOST_KEYS = 1 << 16
 _AGE = 1.0  # seconds after which a topic is checked for new partitions
@@ -103,12 +103,14 @@ class PartitionerCluster:
         return set(self._store.topics())
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the numbers of a topic's partitions; None without such a topic."""
+        """Return the numbers of a topic's partitions; None if there is no such topic."""
         info = self._store.topics().get(topic)
         return None if info is None else set(info.partition_ids)
 
     def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return all partitions: all are always available."""
+        """Return the numbers of a topic's partitions, since all are always available; None if there is no
+        such topic.
+        """
         return self.partitions_for_topic(topic)
 
 
@@ -126,15 +128,17 @@ class Route:
         self.sticky, self.since = sticky, sticky.produced
 
     def look(self) -> None:
-        """Note that the partitions are current: until the next look is due, C may begin batches by itself."""
+        """Note that the partitions are current, so that the C code may begin batches until the next look is
+        due.
+        """
         self.looked = time.monotonic()
         for queue in self.queues.values():
             queue.alone, queue.cut_until = len(self.ids) == 1, self.looked + _AGE
 
 
 class Routing:
-    """The routes of one producer, for `Producer.send`: `sticky` has the queue of a topic's next record
-    without a key, `by_key` the queues of keys that were seen before.
+    """The routes of one producer, for `Producer.send`: `sticky` has for each topic the queue of the next
+    record without a key, `by_key` the queues of keys that were used before.
     """
 
     def __init__(
@@ -186,7 +190,7 @@ class Routing:
             route = self._look(topic)
         queue = route.sticky
         if len(route.ids) == 1:
-            return queue  # the queue begins new batches by itself
+            return queue  # `append` seals a full batch and opens a new one
         sent = queue.produced - route.since + queue.room - (queue.left if queue.left > 0 else 0)
         if sent + size + HEADER_SIZE > self._batch_size and sent:
             self._accumulator.close_batch(queue)
@@ -208,7 +212,7 @@ class Routing:
         self._routes.pop(topic, None)
 
     def clear(self) -> None:
-        """Empty the look-up tables of `send`, so that every record goes through `Intake`."""
+        """Empty the look-up tables of the C code of `send`, so that every record goes through `Intake`."""
         self.sticky.clear()
         self.by_key.clear()
 
@@ -219,7 +223,7 @@ class Routing:
         info = self._store.topics().get(topic)
         if info is None:
             self.forget(topic)
-            self._store.partition(topic, 0)  # its error lists the topics
+            self._store.partition(topic, 0)  # raises an error that lists the topics
             raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
         route = self._routes.get(topic)
         if route is not None and route.ids == info.partition_ids:

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 
 def _of_guest(store: Store, config: ProducerConfig, settings: Mapping[str, Any]) -> ProducerConfig:
-    """Return a producer's settings in a guest of a shared store: without idempotence, which is the default
-    there. Raises IllegalStateError if a transactional_id or enable_idempotence was set.
+    """Return a producer's settings for a guest of a shared store, in which idempotence is off by default.
+    Raises IllegalStateError if a transactional_id or enable_idempotence was set.
     """
     for name in ("transactional_id", "enable_idempotence"):
         if settings.get(name):
@@ -106,7 +106,7 @@ class Producer(Closing):
     def _made_transactional(self) -> Transactions | None:
         if self.config.transactional_id is None:
             return None
-        me = weakref.ref(self)  # the sender must not keep a dropped producer alive
+        me = weakref.ref(self)  # weak, because the sender must not keep a dropped producer alive
 
         def let(open_: bool) -> None:
             if (producer := me()) is not None:
@@ -115,10 +115,11 @@ class Producer(Closing):
         return Transactions(self._store, self.config, self._accumulator, let)
 
     def _gate(self, open_: bool) -> None:
-        """Open or close the short way of `send`; the long way (`Intake`) first checks whether records may be
-        sent.
+        """Let the C code of `send` accept records, or make it pass all records to `Intake`, which first
+        checks whether records may be sent.
         """
-        # C looks up a queue in these dicts; a record without an entry goes through `Intake`.
+        # The C code looks up a record's queue in these dicts; a record without an entry goes through
+        # `Intake`.
         plain = self._intake.plain and open_
         self._sending.sticky = self._routing.sticky if plain else {}
         self._sending.by_key = self._routing.by_key if plain else {}
@@ -137,12 +138,12 @@ class Producer(Closing):
         """Send a record; return a future of its metadata. Without a key and a partition, the producer chooses
         the partition.
 
-        `headers`: a list of (str, bytes or None). `timestamp_ms`: since the epoch, by default now. Waits up
-        to `max_block_ms` while `buffer_memory` is full, then raises BufferExhaustedError. Raises
-        SerializationError, InvalidTypeError, UnknownTopicOrPartitionError, RecordTooLargeError,
-        ClientClosedError, ForkedError; the record was not accepted then. With a transactional_id:
-        IllegalStateError outside of a transaction, TransactionAbortedError if the transaction can only be
-        aborted, ProducerFencedError.
+        `headers`: a list of (str, bytes or None). `timestamp_ms`: ms since the epoch, by default the current
+        time. Waits up to `max_block_ms` while `buffer_memory` is full, then raises BufferExhaustedError.
+        Raises SerializationError, InvalidTypeError, UnknownTopicOrPartitionError, RecordTooLargeError,
+        ClientClosedError, ForkedError. With a transactional_id, also raises IllegalStateError outside of a
+        transaction, TransactionAbortedError if the transaction can only be aborted, and ProducerFencedError.
+        After an error the record was not accepted.
         """
         return self._send(topic, value, key, headers, partition, timestamp_ms)  # type: ignore[no-any-return]
 
@@ -162,8 +163,8 @@ class Producer(Closing):
     # --- transactions -------------------------------------------------------------------
 
     def init_transactions(self) -> None:
-        """Take over the transactional_id, before any other call: earlier producers with this id are fenced,
-        and their open transaction is aborted. A second call does nothing.
+        """Take over the transactional_id; must be called before any other method. Earlier producers with this
+        id are fenced, and their open transaction is aborted. A second call does nothing.
 
         Raises IllegalStateError without a transactional_id; InvalidTxnTimeoutError; KafkaTimeoutError after
         `max_block_ms`, after which it may be called again. All five transaction methods raise
@@ -188,16 +189,17 @@ class Producer(Closing):
         Consumer.group_metadata(), or a group's id.
 
         Raises IllegalStateError outside of a transaction; InvalidTypeError, InvalidArgumentError,
-        InvalidGroupIdError; and for a member that is no longer in the group UnknownMemberIdError,
-        IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError: then the transaction can only
-        be aborted.
+        InvalidGroupIdError; if the member is no longer in the group, UnknownMemberIdError,
+        IllegalGenerationError, FencedInstanceIdError or RebalanceInProgressError, after which the transaction
+        can only be aborted.
         """
         self._may_wait("send_offsets_to_transaction()")
         self._transactional().send_offsets(offsets, group_metadata)
 
     def commit_transaction(self) -> None:
-        """Send all waiting records, wait for all outcomes, and commit. On return the outcome is decided, and
-        the records can be read; if the disk refused the markers for `max_block_ms`, they can be read later.
+        """Send all waiting records, wait for all outcomes, and commit. On return the transaction is
+        committed, and its records can be read. If the markers could not be written within `max_block_ms`, the
+        records can be read only later, when the markers are written.
 
         Raises TransactionAbortedError if a record was not written, so that the transaction can only be
         aborted; IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which it
@@ -244,7 +246,7 @@ class Producer(Closing):
 
     def close(self, timeout: float | None = None) -> None:
         """Send all waiting records, for up to `timeout` seconds; unwritten records then fail with
-        ClientClosedError. An open transaction is aborted. A second call waits too. A call in a callback does
+        ClientClosedError. An open transaction is aborted. A second call also waits. A call in a callback does
         not wait.
         """
         if timeout is not None:
@@ -252,8 +254,8 @@ class Producer(Closing):
         self._ending.close(timeout)
 
     def __del__(self, kind: type[ClientClosedError] = ClientClosedError) -> None:
-        # The producer was not closed: its records are still written, and then the sender's thread ends. At
-        # the end of the interpreter the names of this module may be gone, so the error's class is a default
+        # If the producer was not closed, its records are still written, and then the sender's thread stops.
+        # While the interpreter exits, this module's names may be deleted, so the error's class is a default
         # argument.
         if getattr(self, "_ending", None) is not None:
             self._accumulator.leave(kind("the producer is gone"))

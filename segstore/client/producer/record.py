@@ -38,8 +38,9 @@ class ProducerRecord(NamedTuple):
 class RecordMetadata(NamedTuple):
     """The metadata of a written record, with kafka-python's fields.
 
-    `offset` is -1 with acks=0. `timestamp` (ms) is the record's, or the log's for a LogAppendTime topic.
-    Sizes are of the serialized bytes, -1 for a null or missing part; `checksum` is always None.
+    `offset` is -1 with acks=0. `timestamp` (ms) is the record's, or for a LogAppendTime topic the time of the
+    append. Sizes are those of the serialized bytes, or -1 for a null key, a null value or no headers;
+    `checksum` is always None.
     """
 
     topic: str
@@ -54,8 +55,8 @@ class RecordMetadata(NamedTuple):
 
 
 Headed = tuple["bytes | None", Headers]
-"""Value and headers of a record with headers. A record without headers is just its value: a tuple for each
-record would double the work of the garbage collector.
+"""Value and headers of a record with headers. For a record without headers just the value is stored, because
+a tuple for each record would double the work of the garbage collector.
 """
 
 
@@ -102,9 +103,10 @@ Serialize = Callable[[str, Any, Any], "bytes | None"]
 
 
 def serializer(what: str, given: Any) -> Serialize:
-    """Return a serialize function for a callable f(data), an object with serialize(topic, headers, data), or
-    None. Its result must be bytes, bytearray, memoryview or None; a mutable result is copied. Raises
-    SerializationError, also for exceptions of the serializer.
+    """Return a function that calls `given`: a callable f(data), or an object with serialize(topic, headers,
+    data); if it is None, data is returned unchanged. The result must be bytes, bytearray, memoryview or None;
+    a mutable result is copied. The returned function raises SerializationError for any other result, and for
+    exceptions of `given`.
     """
     call: Callable[[str, Any, Any], Any] | None = None
     if given is not None:
@@ -150,8 +152,8 @@ log = Logger("segstore")
 
 
 class ProducerInterceptors:
-    """The interceptors of a producer. An interceptor's exception is logged, and the record stays as it was
-    (Kafka: ProducerInterceptors).
+    """The interceptors of a producer. If an interceptor raises an exception, it is logged, and the record is
+    not changed by this interceptor (Kafka: ProducerInterceptors).
     """
 
     def __init__(self, hooks: Sequence[Any]) -> None:

@@ -1,8 +1,8 @@
-"""`Sender`: the thread that sends due batches, as fast as the client's byte rate allows, and ends the
-producer's transactions.
+"""`Sender`: the thread that sends due batches, as fast as the client's byte rate allows, and commits or
+aborts the producer's transactions.
 
-On disk: nothing of its own. Threads: one per producer; `abort` is for any thread. The sender alone touches a
-batch between drain and completion.
+On disk: nothing of its own. Threads: one per producer; any thread may call `abort`. No other thread uses a
+batch between its drain and its completion.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 REQUEST_TIMEOUT_MS = 30_000
-"""The longest wait for the other replicas of a partition in one attempt (Kafka: request.timeout.ms)."""
+"""The longest wait for a partition's other replicas in one attempt, in ms (Kafka: request.timeout.ms)."""
 
 
 class Sender(Background):
-    """The sender's thread. It runs until the accumulator refuses new records and has none."""
+    """The sender's thread runs until the accumulator refuses new records and has no waiting records."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Sender(Background):
         self._delivery = Delivery(config, incomplete, routing, metrics, stamps, appender, transactions)
         self._post = self._made_post(metrics)
         self._sending: list[ProducerBatch] = []
-        self.ending: object = None  # the `ProducerEnding`, which the thread keeps alive
+        self.ending: object = None  # the `ProducerEnding`, which is kept alive by this reference
 
     def _made_post(self, metrics: ProducerMetrics) -> Post:
         post = Post()
@@ -77,7 +77,7 @@ class Sender(Background):
         while True:
             if self._transactions is None:
                 self._post_singles()
-            else:  # C does not append records of transactions
+            else:  # the C code does not append records of transactions
                 accumulator.work()
             ready, look = accumulator.drain(time.monotonic())
             if len(ready) > 1 and self._transactions is not None:
@@ -86,7 +86,7 @@ class Sender(Background):
                 self._sending = batches
                 try:
                     self._send_or_keep(queue, batches)
-                except BaseException as error:  # a bug of ours: even then every record needs an outcome
+                except BaseException as error:  # even after a bug every record needs an outcome
                     log.exception("the producer's sender failed")
                     self._delivery.fail([batch for batch in batches if not batch.done], error)
             self._sending = []
@@ -98,31 +98,33 @@ class Sender(Background):
             self._transactions.close()
 
     def _post_singles(self) -> None:
-        """Let C append single records, and sleep, until other work comes."""
+        """Let the C code append single records, and sleep in between, until there is other work."""
         try:
             self._post.run()
-        except BaseException:  # no memory: `_send_all` handles the remaining records
+        except BaseException:  # such as MemoryError: `_send_all` handles the remaining records
             log.exception("the producer's sender failed")
 
     def abort(self, error: BaseException) -> None:
         """Fail all unwritten records with `error`, without another attempt."""
         self._delivery.aborted = error
         if self._transactions is not None:
-            self._transactions.failed(error)  # first: a commit that waits for these records must fail
+            self._transactions.failed(error)  # before the records fail, so that a waiting commit fails, too
         self._accumulator.abort(error)
 
     def is_sending(self) -> bool:
-        """Return whether the current append has no outcome yet. Takes no lock."""
+        """Return whether an append is still running. Takes no lock."""
         return any(not batch.done for batch in self._sending)
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """Return the error of the last attempt at one of these batches, if any."""
+        """Return the last error in the partition of one of these batches since the batch was created, or
+        None.
+        """
         return self._delivery.last_error(batches)
 
     def _enlist(self, ready: Ready, transactions: Transactions) -> None:
-        """Add all these partitions to the transaction, in one write."""
+        """Add the partitions of all these batches to the transaction, in one write."""
         if transactions.refusal() is None:
-            # The appends add their partition again, and report a failure.
+            # An error is ignored: each append adds its partition again, and reports the error.
             with (
                 contextlib.suppress(SegstoreError),
                 transactions.appending([queue.topic_partition for queue, _ in ready]),
@@ -142,15 +144,15 @@ class Sender(Background):
             self._accumulator.put_back(queue, left, min(time.monotonic() + self._backoff, expiry))
 
     def _admitted(self, queue: PartitionQueue, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Return the batches that the client's byte rate admits now, and put the others back; these keep
-        their memory.
+        """Return the batches that the client's byte rate admits now, and put the other batches back into the
+        queue.
         """
         delivery = self._delivery
         if delivery.aborted is not None:
             delivery.fail(batches, delivery.aborted)
             return []
         if self._transactions is not None and self._transactions.refusal() is not None:
-            return batches  # they will fail, and use no byte rate
+            return batches  # the batches will fail, so no byte rate is charged
         wait, left = self._throttle.wait_ms(), self._throttle.most_at_once
         sizes = accumulate(batch.size for batch in batches)
         count = 0 if wait else sum(size <= left for size in sizes) or 1

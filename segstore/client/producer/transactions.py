@@ -1,9 +1,10 @@
 """`Transactions`: the transactions of a producer: their phases, and the calls allowed in each (Kafka:
 TransactionManager).
 
-On disk: nothing of its own; the store's `TransactionCoordinator` decides and writes.
+On disk: nothing of its own; the store's `TransactionCoordinator` decides the outcomes and writes them.
 
-Threads: any. The state changes under one lock; the sender reads it before each append, and ends transactions.
+Threads: any. The state is changed with one lock held. The sender reads the state before each append, and
+commits or aborts transactions.
 """
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ class TransactionPhase(Enum):
 
 
 class Transactions:
-    """The transactions of one producer. `gate(True)` lets `send` accept records, `gate(False)` makes it
-    refuse them; `restart` resets the sequences.
+    """The transactions of one producer. `gate(True)` lets the C code of `send` accept records, `gate(False)`
+    makes it pass them to `check_send`; `restart` resets the sequences.
     """
 
     def __init__(
@@ -121,12 +122,12 @@ class Transactions:
         self._timeout_ms = config.transaction_timeout_ms
         self._max_block, self._backoff = config.max_block_ms / 1000, config.retry_backoff_ms / 1000
         self._lock = Mutex()  # for the fields below
-        self._calls = Mutex()  # one call at a time changes the phase
+        self._calls = Mutex()  # held by each call that changes the phase
         self.phase = TransactionPhase.UNINITIALIZED
         self._identity: Identity | None = None
-        self._failed: BaseException | None = None  # a record's error: the transaction can only be aborted
+        self._failed: BaseException | None = None  # of a record: the transaction must be aborted
         self._fatal: BaseException | None = None
-        self._started = False  # the coordinator may know of the transaction
+        self._started = False  # whether the coordinator may have partitions of the transaction
         self.restart: Callable[[], None] = lambda: None
 
     # --- the sender's side ----------------------------------------------------------------
@@ -153,13 +154,15 @@ class Transactions:
         return error
 
     def appending(self, partitions: Collection[TopicPartition]) -> contextlib.AbstractContextManager[None]:
-        """Return a block in which batches may be appended to these partitions, as part of the transaction."""
+        """Return a context manager that adds these partitions to the transaction; within its block batches
+        may be appended to them.
+        """
         self._started = True
         return self._coordinator().appending(self._id, self.identity, partitions)
 
     def failed(self, error: BaseException) -> BaseException:
-        """Note that a record has failed, so that the transaction can only be aborted; return the error for
-        the record's future.
+        """Note that a record has failed, so that from now on the transaction can only be aborted; return the
+        error for the record's future.
         """
         if isinstance(error, InvalidProducerEpochError | TransactionalIdNotFoundError):
             error = self._outdated(error)
@@ -169,12 +172,12 @@ class Transactions:
                 TransactionPhase.COMMITTING,
             ):
                 self._failed = self._failed or copy_of(error)
-                self._gate(False)  # from now on `check_send` raises it
+                self._gate(False)  # now `check_send` is called, which raises it
         return error
 
     def _outdated(self, error: BaseException) -> BaseException:
-        """Return the error after a wrong epoch: the coordinator has aborted the transaction after its
-        time-out, or else another producer has fenced this one.
+        """Return the error for an epoch that is no longer valid: either the coordinator has aborted the
+        transaction after its time-out, or another producer has fenced this one.
         """
         with contextlib.suppress(SegstoreError):
             if self._coordinator().has_ended(self._id, self.identity):
@@ -263,7 +266,7 @@ class Transactions:
             self.phase = TransactionPhase.COMMITTING
             try:
                 identity = self._patiently("commit_transaction()", lambda: self._by_sender(self._commit))
-            except InvalidTxnStateError as error:  # the coordinator aborted it after its time-out
+            except InvalidTxnStateError as error:  # the coordinator has aborted it after its time-out
                 self.phase = TransactionPhase.OPEN
                 raise self.failed(error) from error.__cause__
             if identity is None:
@@ -279,7 +282,7 @@ class Transactions:
             self._check("abort_transaction()", TransactionPhase.OPEN, TransactionPhase.ABORTING)
             self._gate(False)
             self.phase = TransactionPhase.ABORTING
-            # Wait for the current append; the sender refuses the waiting batches.
+            # Let the sender fail the waiting batches at once; `_by_sender` waits for the current append.
             self._accumulator.hurry()
             end = partial(self._end, commit=False)
             identity = self._patiently("abort_transaction()", lambda: self._by_sender(end))
@@ -287,8 +290,8 @@ class Transactions:
             self._restart(identity)
 
     def close(self) -> None:
-        """Abort an open transaction when the producer ends; after an error the coordinator aborts
-        it later.
+        """Abort an open transaction when the producer is closed. If that fails, the coordinator aborts the
+        transaction later.
         """
         with self._calls:
             if self._fatal is None and self.phase in (
@@ -307,8 +310,8 @@ class Transactions:
         return shared(self._store, TransactionCoordinator)
 
     def _by_sender(self, end: Callable[[], T]) -> T:
-        """Let the sender call `end` when all records have an outcome, so that this thread is woken
-        only once.
+        """Let the sender call `end` when all records have an outcome, and return its result. So this thread
+        is woken only once.
         """
         return answer(end, self._accumulator.after_all)
 
@@ -323,13 +326,15 @@ class Transactions:
         return self._coordinator().end(self._id, self.identity, commit)
 
     def _wait_for_markers(self) -> None:
-        """Wait until the markers of the decided transaction are written, so that its records can be read."""
+        """Wait until the markers of the transaction are written, so that its records can be read; after
+        max_block_ms return without an error.
+        """
         with contextlib.suppress(KafkaTimeoutError):
             self._patiently("the end of a transaction", lambda: self._coordinator().complete(self._id))
 
     def _restart(self, identity: Identity) -> None:
-        """Begin again with this identity: each transaction has its own epoch, in which sequences
-        begin at 0.
+        """Prepare the next transaction with this identity. Each transaction has its own epoch, in which
+        sequences begin at 0.
         """
         self.restart()
         with self._lock:

@@ -1,9 +1,10 @@
-"""`Acknowledgements`: the records that the application has from its last polls, and their acknowledgements
-(Kafka: ShareFetch, ShareInFlightBatch, Acknowledgements).
+"""`Acknowledgements`: the records that polls have returned and that are not acknowledged yet, and the noted
+acknowledgements (Kafka: ShareFetch, ShareInFlightBatch, Acknowledgements).
 
-On disk: nothing of its own. Threads: one, the consumer's. An acknowledgement is only noted, until `send`.
-After an interrupt within `send` it is unknown whether the coordinator has got the acknowledgements: the next
-`send` repeats them in a request of their own, so that an error does not affect later acknowledgements.
+On disk: nothing of its own. Threads: one, the consumer's. An acknowledgement is only noted until `send` sends
+it. After an interrupt within `send` it is unknown whether the coordinator has received the acknowledgements.
+So the next `send` repeats them in a separate request, so that their error does not affect later
+acknowledgements.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ ACCEPT, RELEASE, RENEW = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, Acknow
 GIVEN = (ACCEPT, RELEASE, AcknowledgeType.REJECT, RENEW)
 
 Acknowledge = Callable[[Mapping[At, Sequence[AckBatch]]], Mapping[At, "SegstoreError | None"]]
-"""Sends acknowledgements to the coordinator, which accepts all or none of each partition."""
+"""Sends acknowledgements to the coordinator, which accepts either all or none of a partition's; returns each
+partition's error, or None.
+"""
 OnAcknowledged = Callable[[dict[TopicPartition, set[int]], "Exception | None"], object]
 """The application's callback (Kafka: AcknowledgementCommitCallback)."""
 
 
 class HeldRecords:
-    """The records of a partition that the application has. `records`: by offset, None for a record that could
-    not be deserialized. `notes`: the acknowledgements that are not sent yet, by offset. `until`: the expiry
-    of the earliest acquisition lock, in monotonic seconds.
+    """The records of a partition that polls have returned to the application, and whose acknowledgements were
+    not sent yet. `records`: by offset; the value is None if the record could not be deserialized. `notes`:
+    the noted acknowledgements by offset. `until`: the expiry of the earliest acquisition lock, in monotonic
+    seconds.
     """
 
     __slots__ = ("at", "notes", "records", "until")
@@ -45,13 +49,15 @@ class HeldRecords:
         self.notes: dict[int, int] = {}
 
     def settle(self, offsets: Mapping[int, int]) -> None:
-        """Drop records whose acknowledgements are being sent."""
-        # One call of C: no interrupt comes between two records.
+        """Drop the records at these offsets, whose acknowledgements are being sent."""
+        # One call of C code, so that no interrupt comes between two records.
         deque(map(self.records.pop, offsets, repeat(None)), maxlen=0)
 
 
 class SentAcknowledgements(NamedTuple):
-    """Acknowledgements of a partition that are being sent, and the records among them with type RENEW."""
+    """Acknowledgements of a partition that are being sent; `renewals` are the records with an acknowledgement
+    of type RENEW.
+    """
 
     at: At
     notes: dict[int, int]
@@ -60,7 +66,7 @@ class SentAcknowledgements(NamedTuple):
 
 _sending: Callable[[tuple[Any, ...]], SentAcknowledgements] = partial(
     tuple.__new__, SentAcknowledgements
-)  # calls of C
+)  # functions in C
 _acknowledged: Callable[[tuple[Any, ...]], AckBatch] = partial(tuple.__new__, AckBatch)
 
 
@@ -78,14 +84,14 @@ class Acknowledgements:
         self._unreported: deque[tuple[dict[TopicPartition, set[int]], SegstoreError | None]] = deque()
         self.callback: OnAcknowledged | None = None
         self.is_telling = False
-        """Whether the application's callback runs, which may not call the consumer."""
+        """Whether the application's callback is running. It may not call the consumer."""
         self.sent = self.failed = 0
 
     # --- notes -----------------------------------------------------------------------------------
 
     def note(self, topic: str, partition: int, offset: int, kind: Any) -> None:
-        """Note an acknowledgement, in place of an earlier one. Raises IllegalStateError unless the last poll
-        returned the record; InvalidArgumentError, InvalidTypeError.
+        """Note an acknowledgement; it replaces an earlier note for the record. Raises IllegalStateError
+        unless the last poll returned the record; InvalidArgumentError, InvalidTypeError.
         """
         held = self.held.get((topic, partition))  # type: ignore[call-overload]
         if held is None or offset not in held.records:
@@ -108,7 +114,7 @@ class Acknowledgements:
     def hold(
         self, tp: TopicPartition, at: At, offset: int, record: ConsumerRecord | None, until: float
     ) -> HeldRecords:
-        """Add one record to the application's records."""
+        """Add one record to the records that the application has."""
         held = self.held.get(tp)
         if held is None or held.at != at:
             held = self.held[tp] = HeldRecords(at, {}, until)
@@ -117,11 +123,11 @@ class Acknowledgements:
 
     @property
     def has_unacknowledged(self) -> bool:
-        """Return whether a record has no acknowledgement yet."""
+        """Return whether there is a record without a noted acknowledgement."""
         return any(len(held.notes) < len(held.records) for held in self.held.values())
 
     def give_back(self) -> list[Made]:
-        """Take the records without an acknowledgement back from the application, and return them."""
+        """Remove the records without a noted acknowledgement from `held`, and return them."""
         returned = []
         for tp, held in self.held.items():
             left = [each for at, each in held.records.items() if at not in held.notes and each is not None]
@@ -135,11 +141,11 @@ class Acknowledgements:
     # --- sending -----------------------------------------------------------------------------------
 
     def send(self) -> dict[TopicPartition, SegstoreError | None]:
-        """Send the noted acknowledgements; return the error of each partition, or None. After an error none
-        of its acknowledgements counts. Raises StoreClosedError, ForkedError.
+        """Send the noted acknowledgements. Return each partition's error, after which none of the partition's
+        acknowledgements counts, or None if all were accepted. Raises StoreClosedError, ForkedError.
         """
         found: dict[TopicPartition, SegstoreError | None] = {}
-        if self._sending:  # an interrupt has ended the last `send`
+        if self._sending:  # the last `send` was interrupted
             self._send(found)
         noted = [(tp, held) for tp, held in self.held.items() if held.notes]
         if noted:
@@ -172,8 +178,8 @@ class Acknowledgements:
 
     @calls_out
     def tell(self) -> None:
-        """Call the application's callback for the sent acknowledgements. An exception of the callback goes to
-        the application, and the next `tell` continues with the next partition.
+        """Call the application's callback for the sent acknowledgements. If the callback raises an exception,
+        so does this method; the next `tell` continues with the next partition.
         """
         while self._unreported:
             offsets, error = self._unreported.popleft()
@@ -202,7 +208,9 @@ def _renewals(held: HeldRecords) -> list[ConsumerRecord]:
 
 
 def batches(notes: Mapping[int, int]) -> list[AckBatch]:
-    """Return acknowledgements by offset as batches in offset order; a batch with equal types has one type."""
+    """Return acknowledgements by offset as batches in offset order, a batch for each run of consecutive
+    offsets. If all its acknowledgements have the same type, a batch has that type once.
+    """
     offsets = sorted(notes)
     if offsets[-1] - offsets[0] == len(offsets) - 1:
         return [_batch(notes, offsets)]

@@ -27,9 +27,9 @@ class Acknowledging(ShareParts):
         self, record: ConsumerRecord, type: AcknowledgeType = AcknowledgeType.ACCEPT, *others: object
     ) -> None:
         """Note the outcome of a record of the last poll, in place of an earlier note. ACCEPT: the record was
-        processed. RELEASE: deliver it again. REJECT: never deliver it again. RENEW: its acquisition lock
-        begins anew, and the next poll returns it again. The note is sent by the next `poll`, `commit_sync`,
-        `commit_async` or `close`.
+        processed. RELEASE: deliver the record again. REJECT: never deliver the record again. RENEW: the
+        record's acquisition lock is extended, and the next poll returns the record again. The note is sent by
+        the next `poll`, `commit_sync`, `commit_async` or `close`.
 
         Raises IllegalStateError in implicit mode, and for a record that the last poll did not return, or
         whose acknowledgement was sent; InvalidArgumentError, InvalidTypeError.
@@ -49,8 +49,8 @@ class Acknowledging(ShareParts):
     def acknowledge_offset(
         self, topic: str, partition: int, offset: int, type: AcknowledgeType = AcknowledgeType.ACCEPT
     ) -> None:
-        """Note the outcome of a record of the last poll by its offset; in both modes also of a record for
-        which that poll raised RecordDeserializationError. Raises the errors of `acknowledge`.
+        """Note the outcome of a record of the last poll by its offset. In both modes, this also works for a
+        record for which that poll raised RecordDeserializationError. Raises the errors of `acknowledge`.
         """
         guard = self._guard
         with guard:
@@ -64,9 +64,9 @@ class Acknowledging(ShareParts):
             self._acks.note(topic, number, at, type)
 
     def commit_sync(self, timeout_ms: float | None = None) -> dict[TopicPartition, SegstoreError | None]:
-        """Send all noted acknowledgements, in implicit mode of all records of the last poll. Return None for
-        each partition once they are in the log, or the error after which none of them counts:
-        InvalidRecordStateError if a lock has expired, StorageError, and others.
+        """Send all noted acknowledgements; in implicit mode, first note ACCEPT for all other records of the
+        last poll. Return for each partition None if its acknowledgements are in the log, or the error because
+        of which none of them counts: InvalidRecordStateError if a lock has expired, StorageError, and others.
 
         Raises InvalidTypeError, ClientClosedError, StoreClosedError.
         """
@@ -82,8 +82,9 @@ class Acknowledging(ShareParts):
             return found
 
     def commit_async(self) -> None:
-        """Send all noted acknowledgements, in implicit mode of all records of the last poll; errors go to the
-        acknowledgement commit callback, in the next `poll`, `commit_sync` or `close`.
+        """Send all noted acknowledgements; in implicit mode, first note ACCEPT for all other records of the
+        last poll. Errors are passed to the acknowledgement commit callback, in the next `poll`, `commit_sync`
+        or `close`.
         """
         guard = self._guard
         with guard:
@@ -94,9 +95,9 @@ class Acknowledging(ShareParts):
 
     def set_acknowledgement_commit_callback(self, callback: OnAcknowledged | None) -> None:
         """Set a function that is called as callback({partition: offsets}, error) for each partition after its
-        acknowledgements were sent, within `poll`, `commit_sync` and `close`; `error` is None if they count.
-        An exception of the callback goes to the application. The callback may call only `wakeup`. None
-        removes the callback.
+        acknowledgements were sent, within `poll`, `commit_sync` and `close`; `error` is None if the
+        acknowledgements were accepted. If the callback raises an exception, the method that called it raises
+        the exception. The callback may call only `wakeup`. None removes the callback.
         """
         guard = self._guard
         with guard:

@@ -76,7 +76,8 @@ class ShareParts:
         self._fetcher = ShareFetcher(
             self._coordinator, self._membership.member_id, config, self._metrics, throttle
         )
-        # No bound methods of this object: its last reference must end it, and with it the membership.
+        # Not bound methods of this object: a reference cycle would keep a dropped consumer, and its
+        # membership, alive.
         self._acknowledge = partial(
             self._coordinator.acknowledge, config.group_id, self._membership.member_id
         )
@@ -85,7 +86,7 @@ class ShareParts:
         parts = config.key_deserializer, config.value_deserializer
         self._deliveries = Deliveries(Deserializers(*map(deserialize_with, parts)))
         self._wait = ShareWait(store)
-        self._current: ConsumerRecord | None = None  # the last record of an iteration
+        self._current: ConsumerRecord | None = None  # the last record that an iteration returned
         self._flush_at = math.inf
         self._bell = ShareBell(self._wait, self._coordinator, config.group_id)
         closes = [getattr(part, "close", None) for part in parts]
@@ -97,8 +98,8 @@ class ShareParts:
     # --- a poll -----------------------------------------------------------------------------------
 
     def _poll(self, timeout_ms: float, max_records: int | None) -> tuple[list[PolledRecords], Kept | None]:
-        """Return records, and the deliveries that wait after them, or None if these are unchanged. The caller
-        stores them once the application has the records.
+        """Return records, and the queue of deliveries that remain after them, or None if the queue is
+        unchanged. The caller stores the queue (`Deliveries.keep`) once the application has the records.
         """
         most, want = self._limits(max_records)
         deadline = time.monotonic() + span(timeout_ms) / 1000
@@ -115,7 +116,7 @@ class ShareParts:
         return self._find(most, want, deadline)
 
     def _limits(self, max_records: int | None) -> tuple[float, int]:
-        """Return the most records that a poll may return, and the number it acquires."""
+        """Return (the most records that a poll may return, the number of records that the poll asks for)."""
         if max_records is not None:
             most = arguments.whole("max_records", max_records, 1)
             return most, min(most, self.config.max_poll_records)
@@ -123,8 +124,8 @@ class ShareParts:
         return (want if self.config.is_strict else math.inf), want
 
     def _find(self, most: float, want: int, deadline: float) -> tuple[list[PolledRecords], Kept | None]:
-        """Return records that come until `deadline`, or until a signal handler closes the consumer, or
-        another thread closes the store or asks for the guard.
+        """Return records, waiting for some until `deadline`, in the form of `_poll`. Return no records if a
+        signal handler closes the consumer, or another thread closes the store or waits for the guard.
         """
         guard, membership = self._guard, self._membership
         while True:
@@ -135,7 +136,7 @@ class ShareParts:
                 return [], None
             try:
                 membership.poll()
-            except LOADING:  # the next look asks again
+            except LOADING:  # the coordinator still loads: ask again after a pause
                 if not back_off(self._store, deadline):
                     return [], None
                 continue
@@ -145,7 +146,7 @@ class ShareParts:
                 return given, None if guard.closed else waiting
             self._check_woken()
             left = deadline - time.monotonic()
-            if is_found:  # gaps only
+            if is_found:  # all acquired offsets were gaps: acquire again
                 continue
             if left <= 0:
                 return [], None
@@ -158,7 +159,9 @@ class ShareParts:
         self._wait.wait(min(left, wait_ms / 1000), is_deaf=self._fetcher.is_holding_back)
 
     def _look(self, most: float, want: int) -> tuple[list[PolledRecords], Kept, bool]:
-        """Return records, the deliveries that wait after them, and whether any offset was acquired."""
+        """Return (records, the queue of deliveries that remain after them, whether any offset was newly
+        acquired).
+        """
         renewed = self._acks.renewed
         if renewed:
             self._deliveries.put_back([*renewed])
@@ -183,8 +186,8 @@ class ShareParts:
             del error  # the traceback of the deserializer's error has this frame
 
     def _hold_failed(self, failed: Undelivered) -> None:
-        """Hold a record that could not be deserialized: it is released unless the application acknowledges
-        it.
+        """Note RELEASE for a record that could not be deserialized, until the application acknowledges it
+        otherwise.
         """
         offset = failed.error.offset
         held = self._acks.hold(failed.tp, failed.at, offset, None, failed.until)
@@ -216,8 +219,8 @@ class ShareParts:
 
 
 def _check_keeps(store: Store, config: ShareConsumerConfig) -> None:
-    """Raise ReadOnlyError or IllegalStateError unless this process may have share groups: acquisition locks
-    are in the memory of the process that writes the store.
+    """Raise ReadOnlyError or IllegalStateError unless this process writes the store: the acquisition locks of
+    share groups are in the memory of that process.
     """
     if store.mode == "r":
         raise ReadOnlyError(
@@ -228,7 +231,7 @@ def _check_keeps(store: Store, config: ShareConsumerConfig) -> None:
 
 
 def _other_way(store: Store) -> str:
-    """Return an advice for a process that only reads the store: how to join a share group."""
+    """Return an advice on how a process that only reads the store can join a share group."""
     address = ""
     with suppress(OSError):
         address = store.context.files.lock_address(names.below(store.path, names.LOCK))
@@ -238,7 +241,7 @@ def _other_way(store: Store) -> str:
 
 
 def span(timeout_ms: Any) -> float:
-    """Return a time-out in ms. Raises InvalidTypeError, InvalidArgumentError."""
+    """Return a valid time-out in ms. Raises InvalidTypeError, InvalidArgumentError."""
     milliseconds = arguments.milliseconds("timeout_ms", timeout_ms)
     if timeout_ms < 0:
         raise InvalidArgumentError(f"timeout_ms={timeout_ms}: must be at least 0")

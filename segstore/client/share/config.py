@@ -107,5 +107,5 @@ class ShareConsumerConfig(StoreClientSettings):
 
     @property
     def is_strict(self) -> bool:
-        """Return whether no poll may exceed max_poll_records."""
+        """Return whether a poll may not return more than max_poll_records."""
         return self.share_acquire_mode == RECORD_LIMIT

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from segstore.client.share.settings import ShareConsumerSettings
 
 _CLOSE_MS = 30_000
-_FLUSH_S = 0.1  # seconds that an iteration may keep acknowledgements before it sends them
+_FLUSH_S = 0.1  # most seconds until an iteration sends an acknowledgement
 
 
 class ShareConsumer(Acknowledging):
@@ -107,7 +107,7 @@ class ShareConsumer(Acknowledging):
         self._membership.leave()
 
     def _release_waiting(self) -> None:
-        """Release acquired records that no poll has returned: other members get them at once."""
+        """Release acquired records that no poll has returned, so that other members get them at once."""
         notes: dict[At, dict[int, int]] = {}
         for part in (*self._acks.renewed, *self._deliveries.parts()):
             notes.setdefault(part.at, {}).update(dict.fromkeys(part.offsets(), RELEASE))
@@ -128,15 +128,15 @@ class ShareConsumer(Acknowledging):
         acknowledgements are sent.
 
         A poll acquires about max_poll_records: with share_acquire_mode="batch_optimized" whole record
-        batches, which may be more. With `max_records` no more are returned, and further acquired records come
-        with the next polls. Renewed records come again with the next poll, which then acquires no other
-        records.
+        batches, which may be more. With `max_records` a poll returns no more records than that, and the next
+        polls return the other acquired records. The next poll returns renewed records again, and then
+        acquires no other records.
 
         Raises IllegalStateError without a subscription, and in explicit mode unless all records of the last
-        poll are acknowledged; WakeupError; RecordDeserializationError, after which the record is released
-        unless it gets another outcome by `acknowledge_offset`; CorruptRecordError, whose records were
-        rejected; GroupNotFoundError for a group of another type, GroupMaxSizeReachedError, StorageError,
-        StoreClosedError.
+        poll are acknowledged; WakeupError; RecordDeserializationError, after which the record is released,
+        unless `acknowledge_offset` gives it another outcome; CorruptRecordError for a damaged batch, whose
+        records were rejected; GroupNotFoundError for a group of another type, GroupMaxSizeReachedError,
+        StorageError, StoreClosedError.
         """
         guard = self._guard
         with guard:
@@ -144,7 +144,8 @@ class ShareConsumer(Acknowledging):
             given, waiting = self._poll(timeout_ms, max_records)
             polled, held = by_partition(given)
             self._metrics.left()
-            # Last: if an interrupt keeps the records from the application, they count as not returned.
+            # This is done last: if an interrupt keeps the records from the application, they then count as
+            # not returned.
             if waiting is not None:
                 self._deliveries.keep(waiting)
                 self._acks.held = held
@@ -168,14 +169,14 @@ class ShareConsumer(Acknowledging):
 
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:
-        """Return the ms that the last delivered records stay with this member; None before the first
-        delivery.
+        """Return the ms for which the last delivered records stay acquired by this member; None before the
+        first delivery.
         """
         return self._fetcher.lock_timeout_ms
 
     def wakeup(self) -> None:
-        """Make the running poll, or the next one, raise WakeupError, unless it returns records. Any thread,
-        and a signal handler, may call this.
+        """Make the running poll, or the next one, raise WakeupError, unless it returns records. This may be
+        called by any thread and by a signal handler.
         """
         self._wait.wakeup()
 
@@ -195,8 +196,9 @@ class ShareConsumer(Acknowledging):
             self._membership.poll()
 
     def _next(self) -> ConsumerRecord | None:
-        """Return the next record of `_fill`, and in implicit mode accept the record before it. None after the
-        last record, or if acknowledgements must be sent first.
+        """Return the next of the records that `_fill` has found, and in implicit mode accept the record
+        before it. Return None if there are no more records, or acknowledgements must be sent first: then
+        `_fill` must be called.
         """
         guard = self._guard
         with guard:
@@ -216,7 +218,7 @@ class ShareConsumer(Acknowledging):
     def _accept_current(self) -> None:
         record, self._current = self._current, None
         if record is not None and not self._is_explicit:
-            with suppress(IllegalStateError):  # a commit has sent its acknowledgement
+            with suppress(IllegalStateError):  # a commit has already sent an acknowledgement for this record
                 self._acks.note(record[0], record[1], record[3], ACCEPT)
                 self._flush_at = min(self._flush_at, time.monotonic() + _FLUSH_S)
 
@@ -249,12 +251,12 @@ class ShareConsumer(Acknowledging):
         return self._metrics.snapshot(self._membership.pulse, self._groups.now())
 
     def close(self, timeout_ms: float = _CLOSE_MS) -> None:
-        """Send the noted acknowledgements, in implicit mode of all records of the last poll; release all
-        other records, and leave the group. The store stays open.
+        """Send the noted acknowledgements; in implicit mode, first note ACCEPT for all other records of the
+        last poll. Then release all other acquired records, and leave the group. The store stays open.
 
-        A second call does nothing; nor does a call after the store was closed, which has ended the consumer,
-        or in a child of a fork, which has no consumer. After an interrupt within `close` another call
-        continues.
+        A second call does nothing. A call after the store was closed does nothing either, because closing a
+        store closes its consumers; nor does a call in a forked child. If `close` was interrupted, another
+        call does the remaining work.
         """
         self._close(True, timeout_ms)
 
@@ -283,7 +285,9 @@ class ShareConsumer(Acknowledging):
         return self._guard.closed and not self._left_open
 
     def _end(self, autocommit: bool) -> None:
-        """Close; with `autocommit` and in implicit mode the records of the last poll are accepted."""
+        """Close the consumer. With `autocommit`, in implicit mode, accept the records of the last poll before
+        that.
+        """
         if not self._guard.closed:
             try:
                 if autocommit and not self._is_explicit:
@@ -304,7 +308,9 @@ class ShareConsumer(Acknowledging):
 
     @calls_out
     def _close_parts(self) -> None:
-        """Close the parts in order; after an interrupt the next call goes on with the interrupted part."""
+        """Close the parts in order. After an interrupt, the next call continues with the part whose close was
+        interrupted.
+        """
         left = self._left_open
         while left:
             try:

@@ -1,7 +1,7 @@
 """`Deliveries`: acquired records that wait in the consumer's memory for a poll.
 
-On disk: nothing of its own. Threads: one, the consumer's. Records with expired acquisition locks are dropped:
-they are delivered again, to this or another member.
+On disk: nothing of its own. Threads: one, the consumer's. Records whose acquisition locks have expired are
+dropped, because the group delivers them again, to this or another member.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ At = tuple[str, int]
 
 
 class TakenRecords(NamedTuple):
-    """Records of a partition for the application; `error` is the error of the record after them."""
+    """Records of a partition for the application. `error` is set only if there are none, because the first
+    record could not be deserialized.
+    """
 
     records: list[ConsumerRecord]
     error: RecordDeserializationError | None = None
 
 
 class Waiting(Protocol):
-    """Records of a partition that were acquired together, until the time `until` (monotonic seconds)."""
+    """Records of a partition that were acquired together; their acquisition locks expire at the time `until`
+    (monotonic seconds).
+    """
 
     @property
     def tp(self) -> TopicPartition:
@@ -46,13 +50,15 @@ class Waiting(Protocol):
         """Return the offsets of the records."""
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return up to `most` records, and a part with the records after them, or None; `self` is not
-        changed.
+        """Return up to `most` records, and a new object with the records after them, or None if there are
+        none; `self` is not changed.
         """
 
 
 class Made(NamedTuple):
-    """ConsumerRecords that were made before: a poll returned them, or was about to."""
+    """Records that already are ConsumerRecords, because their locks were renewed, the application gave them
+    back, or an iteration has fetched them.
+    """
 
     tp: TopicPartition
     at: At
@@ -64,7 +70,7 @@ class Made(NamedTuple):
         return [record.offset for record in self.records]
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return up to `most` records, and a part with the records after them, or None."""
+        """Return up to `most` records, and an object with the records after them; None if none are left."""
         if len(self.records) <= most:
             return TakenRecords(list(self.records)), None
         n = int(most)
@@ -72,7 +78,7 @@ class Made(NamedTuple):
 
 
 class DeliveredColumns(NamedTuple):
-    """Records as columns, with one delivery count for all, or a count for each."""
+    """Records as columns. `counts` is one delivery count for all records, or a list with a count for each."""
 
     tp: TopicPartition
     at: At
@@ -86,12 +92,12 @@ class DeliveredColumns(NamedTuple):
         return offsets
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return up to `most` records, and a part with the records after them, or None."""
+        """Return up to `most` records, and an object with the records after them; None if none are left."""
         n = len(self.records) if len(self.records) <= most else int(most)
         part = self._slice(0, n)
         made, error = consumer_records(self.tp, part.records, deserializers, part.counts)
         try:
-            done = len(made) + (error is not None and not made)  # a bad record is taken alone
+            done = len(made) + (error is not None and not made)  # a record with an error is taken alone
             rest = self._slice(done, len(self.records)) if done < len(self.records) else None
             return TakenRecords(made, None if made else error), rest
         finally:
@@ -105,7 +111,7 @@ class DeliveredColumns(NamedTuple):
 
 
 class PendingError(NamedTuple):
-    """An error that a later poll raises, after the records before it."""
+    """An error in the queue of deliveries. A poll raises it once the records before it were returned."""
 
     error: Exception
 
@@ -120,8 +126,9 @@ class PolledRecords(NamedTuple):
 
 
 class Deliveries:
-    """The waiting records of one share consumer, in the order of their acquisition. A look takes records only
-    when it has finished: after an interrupt the next look returns the same records.
+    """The waiting records of one share consumer, in the order of their acquisition. A look does not remove
+    the records that it returns; `keep` does that. So after an interrupt the next look returns the same
+    records.
     """
 
     def __init__(self, deserializers: Deserializers) -> None:
@@ -143,7 +150,7 @@ class Deliveries:
         self._waiting.extend(parts)
 
     def put_back(self, parts: Sequence[Waiting]) -> None:
-        """Put records of the last poll in front."""
+        """Put records of the last poll back at the head of the queue."""
         self._waiting.extendleft(reversed(parts))
 
     def clear(self) -> None:
@@ -155,8 +162,9 @@ class Deliveries:
         return [part for part in self._waiting if not isinstance(part, PendingError)]
 
     def look(self, most: float) -> tuple[list[PolledRecords], deque[Waiting | PendingError]]:
-        """Return up to `most` records, and the queue of waiting records after them, for `keep` once the
-        application has the records. Raises the next error in the queue, unless there are records before it.
+        """Return up to `most` records, and the queue without these records. The caller passes the queue to
+        `keep` once the application has the records. Raises the next error in the queue, unless there are
+        records before it.
         """
         given: list[PolledRecords] = []
         waiting, now = self._waiting.copy(), time.monotonic()
@@ -187,17 +195,17 @@ class Deliveries:
             most -= len(records)
             given.append(PolledRecords(part.tp, part.at, records, part.until))
             if rest is not None and most > 0:
-                break  # the next record can't be deserialized
+                break  # the next record can't be deserialized: the next look raises that
         if not given:
-            self._waiting = waiting  # without the expired records
+            self._waiting = waiting  # removes the expired records
         return given, waiting
 
     def keep(self, waiting: deque[Waiting | PendingError]) -> None:
-        """Store the queue that the last look returned: the application has the records."""
+        """Store the queue that the last look returned, because the application now has the records."""
         self._waiting = waiting
 
     def replace(self, first: Iterable[Waiting], others: Iterable[Waiting | PendingError]) -> None:
-        """Replace all waiting records."""
+        """Replace the queue by `first` and then `others`."""
         self._waiting = deque([*first, *others])
 
 

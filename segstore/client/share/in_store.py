@@ -1,9 +1,9 @@
 """`ShareFetcher`: acquires records for a share consumer in the process that writes the store, and reads them
 (Kafka: ShareFetchCollector, ShareCompletedFetch).
 
-On disk: logs are read. Threads: one, the consumer's. Acquired offsets without a record (control records,
-compacted records) are acknowledged at once as gaps, and offsets of damaged batches as rejected, separately
-from the application's acknowledgements.
+On disk: logs are read. Threads: one, the consumer's. Acquired offsets that have no record for the application
+(control records, compacted records) are at once acknowledged as gaps, and offsets of damaged batches as
+rejected, in requests of their own.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ log = Logger("segstore")
 
 class ShareFetcher:
     """The fetcher of one share consumer. `lock_timeout_ms`: the ms that the last acquired records stay
-    acquired; None before the first acquisition. `has_acquired`: the last look has acquired offsets, perhaps
-    only gaps; `is_refused`: it met an error that may pass, so the next look should come soon. `touched`: the
-    partitions in which this member may have acquired records.
+    acquired; None before the first acquisition. `has_acquired`: the last `fetch` has acquired offsets,
+    perhaps only gaps. `is_refused`: the last `fetch` got an error that may pass, so it should be repeated
+    soon. `touched`: the partitions in which this member may have acquired records.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class ShareFetcher:
         self.touched: set[At] = set()
 
     def fetch(self, partitions: Sequence[At], most: int) -> list[Waiting | PendingError]:
-        """Acquire about `most` records of the partitions, which take turns, and read them. Raises
-        StoreClosedError, ForkedError.
+        """Acquire about `most` records of the partitions, which take turns as the first one, and read the
+        records. Raises StoreClosedError, ForkedError.
         """
         self.is_refused = self.has_acquired = False
         if not partitions or self._must_wait():
@@ -83,12 +83,12 @@ class ShareFetcher:
 
     @property
     def is_holding_back(self) -> bool:
-        """Return whether there are records, but less than fetch_min_bytes."""
+        """Return whether records are available, but have less than fetch_min_bytes."""
         return not math.isnan(self._some_since)
 
     def wait_ms(self) -> float:
-        """Return the ms that the consumer may wait for more records: inf, unless fetch_min_bytes or a byte
-        rate holds records back.
+        """Return the ms that the consumer may wait for a publication. This is inf, unless there are records
+        that fetch_min_bytes or a byte rate keeps from being returned.
         """
         if self._is_throttled:
             return min(self._throttle.wait_ms(), MOST_WAIT_MS)
@@ -98,13 +98,13 @@ class ShareFetcher:
         return max(self._config.fetch_max_wait_ms - waited, 0)
 
     def _must_wait(self) -> bool:
-        """Return whether the client's byte rate is used up; checked before records are acquired (Q94)."""
+        """Return whether the client's byte rate is used up; checked before records are acquired."""
         self._is_throttled = self._throttle.bound is not None and self._throttle.wait_ms() > 0
         return self._is_throttled
 
     def _are_enough(self, found: Sequence[AcquiredPartition], now: float) -> bool:
-        """Return whether fetch_min_bytes were acquired, or the first bytes have waited for fetch_max_wait_ms;
-        otherwise cancel the acquisition.
+        """Return whether the acquired records have fetch_min_bytes, or have waited for fetch_max_wait_ms;
+        otherwise cancel their acquisition.
         """
         if self._config.fetch_min_bytes <= 1:
             return True
@@ -143,15 +143,17 @@ class ShareFetcher:
         return [*parts, *damage]
 
     def _take_error(self, error: SegstoreError, damage: list[PendingError]) -> None:
-        """Repeat the look soon after an error that may pass; any other error goes to the next polls."""
+        """Set `is_refused` after an error that may pass; add any other error to `damage`, so that a poll
+        raises it.
+        """
         if isinstance(error, RetriableError):
             self.is_refused = True
         else:
             damage.append(PendingError(copy_of(error)))
 
     def _acknowledge(self, done: dict[At, list[AckBatch]]) -> None:
-        """Acknowledge offsets without records; after a failure they are acquired again when their locks have
-        expired.
+        """Acknowledge offsets that have no record for the application. If that fails, a warning is logged,
+        and the offsets are acquired again when their locks have expired.
         """
         results = self._coordinator.acknowledge(self._group, self._member, done)
         for at, error in results.items():
@@ -160,8 +162,8 @@ class ShareFetcher:
 
 
 class _Reading:
-    """The records of one acquisition; `done` has acknowledgements of offsets without records, `stored` counts
-    bytes, `n` records.
+    """The records of one acquisition; `done` has the acknowledgements of offsets that have no record for the
+    application; `stored` counts bytes, `n` counts records.
     """
 
     def __init__(self, acquisition: AcquiredPartition, until: float, check_crcs: bool) -> None:
@@ -185,7 +187,7 @@ class _Reading:
                 if begin <= at:
                     yield PendingError(copy_of(error))
                     return
-                self._finish(at, begin - 1, GAP)  # retention has deleted them
+                self._finish(at, begin - 1, GAP)  # retention has deleted these records
                 at = begin
             except CorruptRecordError as error:
                 begin = last + 1 if error.next_offset is None else min(error.next_offset, last + 1)
@@ -204,8 +206,8 @@ class _Reading:
         self.done += [AckBatch(begin, end, (kind,)) for begin, end, _ in clipped(self._runs, first, last)]
 
     def _part(self, records: Records, first: int, last: int) -> Waiting | None:
-        """Return the acquired records from offset `first` to `last`, and add the gaps between them
-        to `done`.
+        """Return the acquired ones of `records` from offset `first` to `last`, or None if there are none; add
+        acquired offsets without a record to `done`.
         """
         runs = clipped(self._runs, first, last)
         kept, counts = acquired(records, runs)
@@ -216,8 +218,8 @@ class _Reading:
 
 
 def clipped(runs: Sequence[Acquired], first: int, last: int) -> list[Acquired]:
-    """Return the parts of runs from `first` to `last`. Raises IllegalStateError unless the runs are in offset
-    order without overlaps: an offset that was acquired twice is no gap.
+    """Return the parts of the runs that are within `first` to `last`. Raises IllegalStateError unless the
+    runs are in offset order and do not overlap, because an offset in two runs would count as a gap.
     """
     parts, before = [], -1
     for begin, end, count in runs:
@@ -247,7 +249,7 @@ def acquired(records: Records, runs: Sequence[Acquired]) -> tuple[Records, Count
 
 
 def gaps(records: Records, runs: Sequence[Acquired]) -> Iterator[tuple[int, int]]:
-    """Yield the offsets of runs without a record, as pairs of the first and the last offset."""
+    """Yield the ranges of offsets that are in the runs but have no record, as (first offset, last offset)."""
     offsets = records.offsets
     for first, last, _ in runs:
         begin, end = np.searchsorted(offsets, (first, last + 1)).tolist()

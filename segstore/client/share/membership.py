@@ -1,9 +1,9 @@
 """`ShareConsumerMembership`: a share consumer's membership in its group, which assigns its partitions
 (KIP-932; Kafka: ShareMembershipManager, ShareHeartbeatRequestManager).
 
-A member sends a heartbeat only for a reason: it joins, its subscription changes, or the group or the store's
-topics have changed; each change wakes the members in this process. The member's `Pulse` shows the coordinator
-that the member is alive.
+A member sends a heartbeat only when it joins, when its subscription has changed, or when the group or the
+store's topics have changed; each such change wakes the members in this process. The member's `Pulse` shows
+the coordinator that the member is alive.
 
 On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
 """
@@ -35,15 +35,15 @@ from segstore.storage.store.store import Store
 _FENCED = (UnknownMemberIdError, FencedMemberEpochError, GroupNotFoundError)
 _GONE = (*_FENCED, RetriableError, StorageError, StoreClosedError)
 _A_POLL = 3
-"""How often in each max_poll_interval_ms a waiting consumer notes a poll in its pulse."""
+"""How many times in max_poll_interval_ms a waiting consumer notes a poll in its pulse."""
 _INTERVAL_MS = 5_000
-"""The interval of the pulse until the first heartbeat's answer sets it."""
+"""The interval of the pulse before the answer to the first heartbeat, which sets the interval."""
 
 
 class ShareConsumerMembership:
-    """A membership in a share group: the member keeps one id for its whole life. `topics`: the subscription,
-    or None. `partitions`: the assignment. An interrupt may come anywhere, because a heartbeat may be
-    repeated.
+    """A membership in a share group, in which the member keeps one id for its whole life. `topics`: the
+    subscription, or None. `partitions`: the assignment. An interrupt may come anywhere, because a heartbeat
+    may be repeated.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ShareConsumerMembership:
         self.partitions: dict[At, TopicPartition] = {}
         self.pulse: Pulse | None = None
         self._epoch = JOIN_EPOCH
-        self._is_known = False  # whether the group may know the member
+        self._is_known = False  # whether a heartbeat was sent: the group may know the member
         self._sent_topics: frozenset[str] | None = None
         self._seen, self._topics = -1, object()
         self._assignment: Assignment = NOTHING
@@ -72,7 +72,7 @@ class ShareConsumerMembership:
     # --- a poll ----------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Note a poll of the application, and send a heartbeat if there is a reason. Raises the errors of
+        """Note a poll of the application, and send a heartbeat if one is due. Raises the errors of
         GroupCoordinator.share_heartbeat.
         """
         if self.pulse is not None:
@@ -101,7 +101,7 @@ class ShareConsumerMembership:
 
     def _beat(self) -> None:
         topics, wanted = self._store.engine.topics, self.topics
-        seen = self._coordinator.changes(self._group)  # first: later changes cause the next heartbeat
+        seen = self._coordinator.changes(self._group)  # before the heartbeat, so later changes cause another
         is_sent = self._epoch != JOIN_EPOCH and self._sent_topics == wanted
         beaten = self._send(self._epoch, None if is_sent else wanted)
         self._epoch, self._sent_topics = beaten.epoch, wanted
@@ -129,7 +129,7 @@ class ShareConsumerMembership:
         return beaten
 
     def _take(self, assignment: Assignment) -> None:
-        """Set the partitions to the assigned ones whose topics exist."""
+        """Set `partitions` to the assigned partitions whose topics exist."""
         by_id = {names.topic_id_bytes(info.topic_id): info for info in self._store.engine.topics.values()}
         partitions = {
             (info.topic_id, number): TopicPartition(info.name, number)
@@ -144,14 +144,16 @@ class ShareConsumerMembership:
     # --- the end -----------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Leave the group, and drop the subscription. If the coordinator can't write that, it removes the
-        member later, because the member's pulse has ended.
+        """Leave the group, and drop the subscription. If the coordinator can't write that, the coordinator
+        removes the member later, because the member no longer has a pulse.
         """
         if self._is_known:
             leaving = ShareHeartbeat(member_id=self.member_id, epoch=LEAVE_EPOCH)
             try:
                 self._coordinator.share_heartbeat(self._group, leaving)
             except _GONE:
-                """The group has removed the member, or will do so, or has ended all memberships."""
+                """The group has removed the member, or will do so because of the pulse, or the store is
+                closed.
+                """
         self.pulse, self._is_known, self._epoch, self._sent_topics = None, False, JOIN_EPOCH, None
         self.topics, self.partitions, self._assignment = None, {}, NOTHING

@@ -17,7 +17,7 @@ _HOUR = 3600
 
 
 class ShareConsumerMetrics:
-    """The metrics of one share consumer; with metrics_enabled=False none are recorded. Times are ms."""
+    """The metrics of one share consumer; with metrics_enabled=False nothing is recorded. Times are ms."""
 
     def __init__(self, config: ShareConsumerConfig) -> None:
         self._is_on, self._prefix = config.metrics_enabled, config.metric_group_prefix
@@ -36,7 +36,7 @@ class ShareConsumerMetrics:
     # --- events ----------------------------------------------------------------------------------
 
     def polled(self) -> None:
-        """Record the begin of a poll."""
+        """Record that a poll begins."""
         if self._is_on:
             now = monotonic_ms()
             if not math.isnan(self._polled):
@@ -47,7 +47,7 @@ class ShareConsumerMetrics:
             self._polled = now
 
     def left(self) -> None:
-        """Record the end of a poll."""
+        """Record that a poll returns."""
         if self._is_on:
             self._left = time.monotonic() * 1000
 

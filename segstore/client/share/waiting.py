@@ -1,8 +1,9 @@
-"""`ShareWait`: the wait of a share consumer without records. It ends when records are published in its
-partitions, or become available to its group, when the group changes, or by `wakeup`.
+"""`ShareWait`: lets a share consumer wait for records, until records are published in its partitions or
+become available to its group, the group changes, or `wakeup` is called.
 
 On disk: the mapping of published ends is read. Threads: one waits; any may call `ring` and `wakeup`, also a
-signal handler within a wait. A call between a look and the wait ends that wait at once.
+signal handler within a wait. If `ring` or `wakeup` is called between a look and the following wait, that wait
+returns at once.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _MOST = 86_400.0  # seconds
 
 
 class ShareWait:
-    """The wait of one share consumer. `is_woken`: `wakeup` was called, and no call has raised WakeupError for
-    it. `may_wait` is set before a wait, and read by threads that end a wait after they have set their own
-    flag; so no wake-up is lost.
+    """The wait of one share consumer. `is_woken`: `wakeup` was called, and no poll has raised WakeupError
+    since. `_may_wait` is set before the wait checks its flags, and a thread that wakes the consumer sets a
+    flag before it reads `_may_wait`, so that no wake-up is lost.
     """
 
     def __init__(self, store: Store) -> None:
@@ -43,7 +44,7 @@ class ShareWait:
             self._rouse()
 
     def wakeup(self) -> None:
-        """Make the consumer's wait, or the next one, end with an error."""
+        """Make the consumer's wait, or the next one, return at once; the poll then raises WakeupError."""
         self.is_woken = True
         if self._may_wait:
             self._rouse()
@@ -52,10 +53,12 @@ class ShareWait:
         try:
             self._store.wake()
         except SegstoreError:
-            """The store is closed, which ends all waits."""
+            """The store is closed, so there are no more waits."""
 
     def begin(self, partitions: Sequence[TopicPartition]) -> None:
-        """Begin a look: later publications and calls end the next `wait`."""
+        """Begin a look for records. If there is a publication or a call of `ring` or `wakeup` after this, the
+        next `wait` returns at once.
+        """
         self._has_rung = False
         self._publications = self._store.publications
         followed = self._followed
@@ -66,10 +69,10 @@ class ShareWait:
         if followed is not None:
             self._nudges = followed.nudges()
 
-    @calls_out  # no state is half changed here: a signal handler may close the consumer
+    @calls_out  # a signal handler may close the consumer here, because no state is half changed
     def wait(self, seconds: float, *, is_deaf: bool = False) -> None:
-        """Sleep for `seconds`, or until the next publication, change or call. If `is_deaf`, `ring` does not
-        end the sleep.
+        """Sleep for `seconds`, or until there is a publication, a change of the group, or a call of `ring` or
+        `wakeup`. If `is_deaf`, only a publication and `wakeup` end the sleep.
         """
         self._may_wait = True
         try:
@@ -85,7 +88,9 @@ class ShareWait:
             self._may_wait = False
 
     def _sleep_deaf(self, seconds: float) -> None:
-        """Sleep in spite of nudges: a consumer that cancels its acquisitions causes them itself."""
+        """Sleep until a publication or `wakeup`, but not until a nudge: by cancelling its acquisitions, the
+        consumer itself causes nudges.
+        """
         end, followed, clock = time.monotonic() + seconds, self._followed, self._store.context
         while followed is not None and not (self.is_woken or clock.closed):
             left = end - time.monotonic()
@@ -95,11 +100,13 @@ class ShareWait:
 
 
 class ShareBell:
-    """A callback for a coordinator when records become available; it does not keep the consumer alive."""
+    """Registers a callback with the coordinator that wakes the consumer when records become available. It has
+    only a weak reference to the consumer's `ShareWait`.
+    """
 
     def __init__(self, wait: ShareWait, coordinator: ShareCoordinator, group: str) -> None:
         self._wait = weakref.ref(wait)
-        self._waiter: ShareWaiter | None = None  # stays None after an interrupt in the next line
+        self._waiter: ShareWaiter | None = None  # so that `cancel` works even if the next line is interrupted
         self._waiter = coordinator.on_available(group, self._ring)
 
     def _ring(self) -> None:
