@@ -19,7 +19,7 @@ _NONE = "there is no standby"
     is_flag=True,
     required=True,
     expose_value=False,
-    help="Take the standby away: acks=all waits for it no more, also where it is in sync mode.",
+    help="Take the standby away: acks=all no longer waits for it, also if it is in sync mode.",
 )
 @store_given("The primary's directory, which nobody has open.")
 @click.option("--bootstrap", "-b", metavar="HOST:PORT", help="The primary's server, in place of --store.")

@@ -203,7 +203,7 @@ _ALL_COLUMNS = ("topic", *COLUMNS[:3], "timestamp_type", *COLUMNS[3:])
     show_default=True,
     help="read_committed leaves out records of aborted and open transactions.",
 )
-@click.option("--force", is_flag=True, help="Replace FILE where there is one already.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @store_option
 def export(
     topic: str,

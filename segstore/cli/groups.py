@@ -289,7 +289,7 @@ _GOALS = ("to_earliest", "to_latest", "to_current", "to_offset", "shift_by", "to
 @click.option(
     "--to-current",
     is_flag=True,
-    help="Stay at the committed offset; go to the log end offset where there is none.",
+    help="Stay at the committed offset; go to the log end offset if there is none.",
 )
 @click.option(
     "--to-offset", type=click.IntRange(0), metavar="N", help="Go to this offset, or the nearest in the log."

@@ -41,7 +41,7 @@ _MIB = 1 << 20
 _MIN_ISR = (
     'in-sync replicas that acks="all" needs, at most the number of replicas; without replicas that is one'
 )
-_UNCLEAN = "whether a replica that may lack committed records may lead where there is no other"
+_UNCLEAN = "whether a replica that may lack committed records may lead if no other replica can"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,7 @@ class StoreConfig(ShareGroupSettings):
     group_consumer_assignors: str = words(
         "uniform,range",
         ("uniform", "range"),
-        "assignors that members of consumer groups may ask for (KIP-848); the first is used where none asks",
+        "assignors that members of consumer groups may ask for (KIP-848); the first is used if no member asks",
     )
     group_consumer_heartbeat_interval_ms: int = whole(
         5_000, 1, MAX_INT, "ms", "how often members of consumer groups are told to send heartbeats"

@@ -46,7 +46,7 @@ _ENTRIES = 2_000  # records that the primary has when it is killed
     "--seconds",
     type=click.FloatRange(1, 3600),
     show_default="15 on a terminal, else 5",
-    help="Longest time of the live part, which ends earlier where the flights do.",
+    help="Longest time of the live part, which ends earlier if the flights do.",
 )
 @click.option(
     "--speed",
