@@ -136,7 +136,9 @@ def _check_loggers(node: Node, resource: Any) -> None:
 
 
 def _of_broker(node: Node) -> list[ConfigEntry]:
-    """Return the settings of the server and of its store; if both have a name, the server's setting wins."""
+    """Return the settings of the server and of its store; the server's replace the store's of the same
+    name.
+    """
     held = settings_of(node.store)
     found = {} if held is None else {entry.name: entry for entry in config_entries.of_store(held)}
     found.update({entry.name: entry for entry in config_entries.of_server(node.config)})
@@ -271,7 +273,7 @@ def _changing(held: KafkaSettings, configs: Any) -> _Changes:
 
 
 def _is_deleted(config: Any) -> bool:
-    """Return whether the operation is DELETE; AlterConfigs has no operations, which means SET."""
+    """Return whether the operation is DELETE; a setting of AlterConfigs has no operation, which means SET."""
     return getattr(config, "config_operation", AlterConfigOp.SET) == AlterConfigOp.DELETE
 
 

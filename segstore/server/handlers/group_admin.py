@@ -109,7 +109,9 @@ def _described(groups: GroupCoordinator, group: str, version: int) -> Any:
 
 
 def _group(group: str, info: GroupInfo) -> Any:
-    """Return a group's answer; protocol and member metadata only if it is stable (Kafka: ClassicGroup)."""
+    """Return a group's struct; only a stable group has a protocol and member metadata (Kafka:
+    ClassicGroup).
+    """
     stable = info.state is ClassicGroupState.STABLE
     members = [
         _Described.DescribedGroupMember(

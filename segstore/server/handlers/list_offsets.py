@@ -164,7 +164,7 @@ def _answer(version: int, asked: AskedPartition, answer: Any) -> None:
 
 
 def _guarded(version: int, answer: Any, run: Callable[[], Any]) -> Any:
-    """Return the result of `run`, or None after setting the answer's code to the error of `run`."""
+    """Return the result of `run`; if `run` raises, set the error code of `answer` and return None."""
     try:
         return run()
     except SegstoreError as error:

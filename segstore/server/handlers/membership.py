@@ -1,8 +1,8 @@
 """JoinGroup, SyncGroup, Heartbeat, LeaveGroup: remote members of classic groups.
 
-JoinGroup and SyncGroup are answered when the group's rebalance completes that phase: the coordinator returns
-a ticket, which calls back in the loop. Threads: handlers run in the loop's thread and call the group
-coordinator in worker threads.
+JoinGroup and SyncGroup wait for the other members: the coordinator returns a ticket, whose callback in the
+loop's thread sends the answer. Threads: handlers run in the loop's thread and call the group coordinator in
+worker threads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def _when_done(
     done: Callable[[Any], Any],
     failed: Callable[[BaseException], Any],
 ) -> Later:
-    """Answer `done(result)` when the ticket of `ask` is done, or `failed(error)` if it or `ask` fails."""
+    """Answer `done(result)` with the result of the ticket that `ask` returns, or `failed(error)` if `ask`,
+    the ticket or `done` raises.
+    """
 
     def send(ticket: Ticket[Any]) -> None:
         try:

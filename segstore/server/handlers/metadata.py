@@ -102,7 +102,7 @@ def _refused(topics: list[Any]) -> Any:
 def _creatable(
     node: Node, body: Any, asked: list[_AskedTopic], topics: Mapping[str, TopicInfo]
 ) -> dict[str, Code]:
-    """Return the missing topics that may be created, by name, with Code.NONE."""
+    """Return the names of the missing topics that may be created, each with Code.NONE."""
     if not (body.allow_auto_topic_creation and node.config.auto_create_topics_enable):
         return {}
     if node.store.mode == "r":

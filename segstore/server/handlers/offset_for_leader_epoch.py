@@ -19,7 +19,9 @@ _Topic, _End = _Response.OffsetForLeaderTopicResult, _Response.EpochEndOffset
 
 
 def offset_for_leader_epoch(node: Node, request: Request) -> Any:
-    """Answer the largest known epoch up to the requested epoch, and its end offset; (-1, -1) without one."""
+    """Answer the largest known epoch up to the requested epoch, and that epoch's end offset; answer -1 for
+    both if no such epoch is known.
+    """
     logs = node.part(Logs)
     return _Response(
         topics=[

@@ -94,7 +94,7 @@ def _elect_all(node: Node, body: Any) -> Any:
     results = []
     for topic, numbers in asked.items():
         found = [_elected(node, topics, topic, number, election) for number in numbers]
-        if everything:  # as in Kafka: without partitions that need no election
+        if everything:  # as in Kafka: partitions that need no election are left out
             found = [each for each in found if each.error_code != Code.ELECTION_NOT_NEEDED]
         results.append(_Elected.ReplicaElectionResult(topic=topic, partition_result=found))
     return _Elected(replica_election_results=results)

@@ -263,8 +263,8 @@ def _unverified(version: int) -> _Verified:
 def _transaction(node: Node, request: Request, batches: list[_PartitionAppend]) -> Iterator[_Verified]:
     """Run a block with the verified partitions of the request's transaction (KIP-890).
 
-    The transaction can't end while the block runs. Since version 12 the request adds its partitions to the
-    transaction. (Kafka: AddPartitionsToTxnManager.TransactionSupportedOperation.)
+    The transaction can't be committed or aborted while the block runs. Since version 12 the request adds its
+    partitions to the transaction. (Kafka: AddPartitionsToTxnManager.TransactionSupportedOperation.)
     """
     unverified, transactional_id = _unverified(request.version), request.body.transactional_id
     identity, theirs = _transactional(batches)
@@ -293,7 +293,7 @@ def _transactional(
 ) -> tuple[tuple[int, int] | None, frozenset[TopicPartition]]:
     """Return ((producer id, epoch), partitions) of a request's transactional batches.
 
-    The first is None without such batches, or if they have several producers.
+    (producer id, epoch) is None if no batch is transactional, or if the batches have several producers.
     """
     theirs = [batch for batch in batches if _is_transactional(batch)]
     identities = {_identity(batch.records) for batch in theirs}

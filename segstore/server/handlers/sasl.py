@@ -1,8 +1,9 @@
 """SaslHandshake and SaslAuthenticate: a client's authentication (KIP-43, KIP-152, KIP-368).
 
-Source: Kafka's SaslServerAuthenticator. Version 0 of SaslHandshake is advertised because old clients look for
-it, but refused, because its tokens would follow without request headers. Threads: handlers run in the loop's
-thread; tokens are checked in a worker, because that may compute long, or call an application's code.
+Source: Kafka's SaslServerAuthenticator. Version 0 of SaslHandshake is advertised, because old clients look
+for it, but every such request is refused, because the tokens after it would have no request headers. Threads:
+handlers run in the loop's thread; a worker checks tokens, because a check may compute for long, or call the
+application's code.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _judged(node: Node, request: Request, session: SaslSession, result: bytes | 
         answer = _Authenticated(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=str(error))
         _warn(node, request, str(error), session.mechanism, session.name)
         _fail(node, request, session, answer)
-    except Exception as error:  # of the application or the store: the text may have secrets
+    except Exception as error:  # raised by the application or the store: its text may have secrets
         answer = _Authenticated(
             error_code=Code.SASL_AUTHENTICATION_FAILED, error_message="Authentication failed"
         )

@@ -85,7 +85,7 @@ class ShareFetches:
     def may_wait(self, session: WireSession, keys: Collection[WirePartition]) -> bool:
         """Return whether a worker must acknowledge or acquire the records of these partitions.
 
-        That is so if there are many partitions, if disks or replicas may be waited for, or if records of the
+        True if there are many partitions, if the call may wait for disks or replicas, or if records of the
         member's earlier session are still being released.
         """
         who = session.group, session.member
@@ -105,10 +105,11 @@ class ShareFetches:
         return {key: _outcome(errors[text_of(key)], key in granted) for key in batches}
 
     def release(self, session: WireSession) -> bool:
-        """Release all acquired records of an ended session, in a worker thread. Return whether it was done.
+        """Release all acquired records of a closed session, in a worker thread; return False if the
+        release is postponed.
 
-        If a worker still acquires records for the session, the release is postponed until `end_work`. These
-        records must be cancelled first, so that their delivery counts stay as before (rule Q94).
+        If a worker still acquires records for the session, it is postponed until `end_work`, because
+        these acquisitions must be cancelled first: then the delivery counts of their records stay as before.
         """
         with self._lock:
             if session in self._at_work:
@@ -131,7 +132,9 @@ class ShareFetches:
             self._at_work[session] += 1
 
     def end_work(self, session: WireSession) -> None:
-        """Subtract a worker whose acquired records were answered or cancelled; begin a postponed release."""
+        """Note that a worker's acquired records were answered or cancelled; after the session's last worker,
+        begin a postponed release.
+        """
         with self._lock:
             self._at_work[session] -= 1
             if self._at_work[session]:
@@ -152,8 +155,8 @@ class ShareFetches:
             del self._parked[session]
 
     def go_on(self, session: WireSession) -> None:
-        """End the wait of a session's parked fetch, because the session has ended or has a newer request. The
-        fetch acquires no more records.
+        """Complete a session's parked fetch, because the session was closed or has a newer request. The fetch
+        acquires no more records.
         """
         parked = self._parked.pop(session, None)
         if parked is not None:
@@ -162,7 +165,7 @@ class ShareFetches:
             self.waits.forget(session.group)
 
     def _ended(self, session: WireSession, is_broken: bool) -> None:
-        """Handle the end of a session; if its connection was closed, its member's records are released."""
+        """Complete a closed session's parked fetch; if its connection was closed, release its records."""
         self.go_on(session)
         if not is_broken:
             self._granted.pop(session, None)
@@ -181,21 +184,21 @@ class ShareFetches:
         self.node.loop.work(lambda: self.release(session), done, True)
 
     def close(self) -> None:
-        """End all sessions and waits, at the server's end."""
+        """Close all sessions and remove their waits, when the server closes."""
         self.sessions.close()
         self.waits.close()
 
 
 def _outcome(error: SegstoreError | None, was_granted: bool) -> PartOutcome:
-    """Return the outcome of an acknowledgement that raised `error`, or succeeded with None."""
-    # The session has acquired records of this share partition: it was dropped from memory since.
+    """Return the outcome of an acknowledgement; `error` is its exception, None if it succeeded."""
+    # The partition exists, because the session has acquired records of it; it was dropped from memory since.
     if was_granted and isinstance(error, UnknownTopicOrPartitionError):
         return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
     return outcome_of(error)
 
 
 def with_share_fetches(node: Node, request: Request, begin: Callable[[ShareFetches, Request], Any]) -> Any:
-    """Answer a request by `begin`, after a worker has made the share coordinator if there is none."""
+    """Answer a request by `begin`; if the store has no share coordinator yet, a worker makes it first."""
     if existing(node.store, ShareCoordinator) is not None:
         return node.part(ShareFetches).counted(request, begin)
 

@@ -74,7 +74,7 @@ def is_unnamed(body: Any) -> bool:
 
 
 def asked_of(body: Any) -> ShareAsked:
-    """Return a request's partitions and acknowledgements; a partition named twice is merged."""
+    """Return a request's partitions and acknowledgements; the entries of the same partition are merged."""
     asked = ShareAsked({}, {})
     for topic in body.topics:
         for each in topic.partitions:
@@ -180,7 +180,7 @@ def text_of(key: WirePartition) -> tuple[str, int]:
 
 
 def outcome_of(error: SegstoreError | None) -> PartOutcome:
-    """Return the outcome of a share partition's error, or of success for None."""
+    """Return the outcome for an error of a share partition; None means success."""
     if error is None:
         return GOOD
     if isinstance(error, _FENCED):  # clients look up the leader again, and retry
