@@ -109,8 +109,8 @@ class Connections:
                 connection.close()
 
     def end_stalled(self, seconds: float, since: float) -> None:
-        """Close connections that are sending an answer, but whose clients have acknowledged no bytes for so
-        many seconds, counted from `since` at the earliest.
+        """Close connections that are sending an answer, but whose clients have acknowledged no bytes for
+        `seconds`, counted from `since` at the earliest.
         """
         now = self._shared.loop.now
         for connection in [*self._all]:

@@ -25,10 +25,10 @@ log = Logger("segstore")
 _ACCEPTS_A_TURN = 64
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE = 0.5
-"""Seconds without accepting, after there was no file descriptor for a connection."""
+"""Seconds without accepting, after the system had no file descriptor for a connection."""
 _RESERVE = 64
-"""File descriptors that are reserved for the store, at most an eighth of all: without them idle connections
-could keep it from rolling a log.
+"""File descriptors that are reserved for the store, at most an eighth of all: otherwise idle connections
+could prevent the store from rolling a log.
 """
 
 
@@ -111,7 +111,7 @@ class Listener:
         self._node.part(Notices).log(kind, peer, message, *args, level=level)
 
     def _wait(self, seconds: float | None) -> None:
-        """Accept no connections for so many seconds, or with None until `_freed` is called."""
+        """Accept no connections for `seconds`; None means until `_freed` is called."""
         self._is_waiting = True
         for sock in self._sockets:
             self._loop.change(sock, 0)

@@ -58,7 +58,7 @@ class Loop:
     # --- calls ----------------------------------------------------------------------------
 
     def later(self, seconds: float, call: Callable[[], object]) -> LoopTimer:
-        """Make a call after so many seconds; `NodeLoop` documents this and the next four methods."""
+        """Make a call after `seconds`; `NodeLoop` documents this and the next four methods."""
         return self._timers.add(time.monotonic() + seconds, call)
 
     def soon(self, call: Callable[[], object]) -> None:
@@ -83,8 +83,8 @@ class Loop:
 
     @property
     def age(self) -> float:
-        """Seconds since the current turn began, or since the last turn of an ended loop; 0.0 while the loop
-        sleeps. Any thread may read it.
+        """Seconds since the current turn began, 0.0 while the loop sleeps; if the loop has stopped, seconds
+        since its last turn began. Any thread may read it.
         """
         return 0.0 if self._is_asleep else max(time.monotonic() - self.now, 0.0)
 
@@ -102,7 +102,7 @@ class Loop:
         self._sockets[sock.fileno()] = sock, call
 
     def change(self, sock: socket.socket, events: int) -> None:
-        """Replace the events of a socket that the loop waits for."""
+        """Replace the events for which the loop waits at a socket."""
         self._poll.modify(sock, events)
 
     def remove(self, sock: socket.socket) -> None:
@@ -136,7 +136,7 @@ class Loop:
     def _turn(self) -> None:
         events = self._sleep()
         self.now = time.monotonic()
-        self._is_asleep = False  # after `now`: else `age` would include the time asleep
+        self._is_asleep = False  # set after `now`, because else `age` would include the time asleep
         for fd, happened in events:
             if (found := self._sockets.get(fd)) is not None:
                 try:  # `_call` inlined, to save a call for each request

@@ -47,7 +47,7 @@ class RequestMemory:
         return self._most - self._left
 
     def take(self, size: int, when_free: Callable[[], object]) -> bool:
-        """Take bytes and return True. If none are free, return False, and call `when_free` later."""
+        """Take bytes and return True. If no byte is free, return False, and call `when_free` when one is."""
         if self._most >= 0 and self._left <= 0:
             self._waiting.append(when_free)
             return False

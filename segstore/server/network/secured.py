@@ -39,7 +39,7 @@ def secured(store: Store, config: ServerConfig) -> Secured:
 
 
 def _tls(config: ServerConfig) -> Callable[[socket.socket], TlsWire] | None:
-    """Return a factory of `TlsWire`, or None without TLS; then OpenSSL is not imported."""
+    """Return a factory of `TlsWire`, or None, without importing OpenSSL, if the listener does not use TLS."""
     if not config.uses_tls:
         return None
     from segstore.server.security.tls import tls_context
@@ -57,12 +57,14 @@ def _certificate_end(config: ServerConfig) -> float | None:
 
     try:
         return certificate_end(config)
-    except (OSError, ValueError, IndexError):  # replaced since `_tls`, or in an unknown form
+    except (OSError, ValueError, IndexError):  # replaced after `_tls` has read it, or malformed
         return None
 
 
 def _sasl(store: Store, config: ServerConfig) -> Sasl | None:
-    """Return the factory of SASL sessions, or None without SASL; then its code is not imported."""
+    """Return the factory of SASL sessions, or None, without importing it, if the listener does not use
+    SASL.
+    """
     if not config.uses_sasl:
         return None
     from segstore.server.security.sasl import sasl_of

@@ -68,7 +68,7 @@ def serve(
     `segstore.server.settings.ServerConfig`: `security_protocol` and `allow` restrict connections and rights;
     by default everybody may do everything. With `listeners` the server has several addresses, each with its
     security protocol and advertised address; then `host`, `port` and `advertised` are not allowed. A store
-    may have several servers. Closing the store ends them.
+    may have several servers. Closing the store closes its servers.
 
     `lease()` acquires or renews a lease; it returns a fencing token while the caller holds the lease, else
     None. The store leads only with a token, which becomes its leader epoch. Without a token it refuses all
@@ -101,8 +101,8 @@ def start(
 ) -> Server:
     """Make a server for `serve`, with the given handlers.
 
-    The server is made in a thread that runs no signal handlers. If an interrupt ends the wait for that
-    thread, the server is closed, because the caller does not get it.
+    The server is made in a thread that runs no signal handlers. If an interrupt stops the wait for that
+    thread, the server is closed, because it is not returned to the caller.
     """
     made: list[Server] = []
     lost = False
@@ -158,7 +158,7 @@ def _started(
         if http is not None:
             server._begin_http(http)
     except BaseException:
-        for _, _, service in services:  # started before the error
+        for _, _, service in services:  # the listeners that were started before the error
             service.end(0.0)
         raise
     return server
@@ -245,7 +245,7 @@ def _service(
 
 
 class Server(Closing):
-    """The server of a store, and a context manager. Without `close` it goes on until its store is closed,
+    """The server of a store, and a context manager. It runs until `close` is called or its store is closed,
     also if the object is dropped. With several `listeners`, `host`, `port` and `bootstrap_servers` are the
     first listener's.
     """
@@ -314,7 +314,7 @@ class Server(Closing):
 
         `TotalShareFetchRequestsPerSec` and `TotalShareAcknowledgementRequestsPerSec` count requests;
         `FailedShareFetchRequestsPerSec` and `FailedShareAcknowledgementRequestsPerSec` count requests with an
-        error; `ExpiresPerSec` counts fetches whose wait ended without records. `ShareSessionsCount` and
+        error; `ExpiresPerSec` counts fetches whose wait timed out without records. `ShareSessionsCount` and
         `SharePartitionsCount` are the current share sessions, and the partitions in them. The mapping is
         empty before the first request of a share group.
         """
@@ -334,8 +334,8 @@ class Server(Closing):
         `listener` (its name in `listeners`, or the security protocol): open, made and refused connections;
         authentications; malformed requests; the expiry of the certificate, in seconds since the epoch; and
         the seconds for which the loop has been busy with the current turn, 0.0 while it sleeps. Counts begin
-        at 0 with the server; an API has samples from its first request on. Any thread may call it, also after
-        the server's end; it does not block.
+        at 0 when the server starts; an API has samples from its first request on. Any thread may call this
+        method, also after `close`; it does not block.
         """
         from segstore.server.families import families  # imported here: most processes don't need it
 
@@ -354,7 +354,7 @@ class Server(Closing):
         server with an allow list or super users must keep one of them; a server without both can't get one.
 
         After an error nothing is changed. Raises ConfigError, which names a setting that can't change;
-        InvalidArgumentError and StorageError for files; IllegalStateError if the server has ended.
+        InvalidArgumentError and StorageError for files; IllegalStateError if the server is closed.
         """
         with self._reload_lock:
             config = self._config.changed(settings)
@@ -365,16 +365,16 @@ class Server(Closing):
             self._config = config
 
     def close(self, timeout: float | None = None) -> None:
-        """Stop accepting connections, answer the received requests, and end. A second call does nothing.
+        """Stop accepting connections, answer the received requests, and stop. A second call does nothing.
 
         `timeout` is the longest time for the answers, in seconds (a number of at least 0, by default 10);
-        after it connections are closed without an answer. A connection is closed earlier if its client
+        after that time connections are closed without an answer. A connection is closed earlier if its client
         receives nothing of an answer for a second. An interrupt closes all connections at once. A call in a
         handler does not wait. The store stays open.
         """
         seconds = arguments.seconds("timeout", timeout, CLOSE_TIMEOUT)
         others = [service for _, _, service in self._others]
-        for service in others:  # all services end in parallel
+        for service in others:  # all services stop in parallel
             service.begin_to_end(seconds)
         for service in (self._service, *others):
             service.end(seconds)

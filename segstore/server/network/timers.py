@@ -30,14 +30,14 @@ class LoopTimer:
 
 
 class Timers:
-    """A heap of timers. Cancelled timers are removed when due, or sooner if they are more than half of it."""
+    """A heap of timers. Cancelled timers are removed when due, or sooner if they are most of the heap."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, LoopTimer]] = []
         self._numbers = itertools.count()
         self._cancelled = [0]
         self.due = NEVER
-        """Time of the first timer, also if that is cancelled; NEVER without timers."""
+        """Time of the first timer, even if this timer is cancelled; NEVER without timers."""
 
     def __len__(self) -> int:
         return len(self._heap)
