@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Feature(NamedTuple):
-    """A feature: its possible versions, and its finalized version, 0 for none."""
+    """A feature: its possible versions, and its finalized version, which is 0 if the feature is off."""
 
     name: str
     lowest: int

@@ -58,7 +58,7 @@ class Logs:
         return topic_id
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """Return the name of the topic with this id, None without one."""
+        """Return the name of the topic with this id, None if there is no such topic."""
         name = self._names.get(topic_id)
         if name is not None and self.id_of(name) == topic_id:
             return name
@@ -72,7 +72,7 @@ class Logs:
 
 
 def check_leader_epoch(log: PartitionLog, known: int) -> None:
-    """Compare a client's leader epoch, -1 for none, with the log's epoch (KIP-320; Kafka:
+    """Compare a client's leader epoch, -1 if it has none, with the log's epoch (KIP-320; Kafka:
     Partition.checkCurrentLeaderEpoch). Raises FencedLeaderEpochError, UnknownLeaderEpochError.
     """
     if known < 0:

@@ -45,7 +45,9 @@ class PartitionRows:
         return rows is not None and rows.numbers == numbers
 
     def of(self, topic: str, version: int, numbers: Sequence[int], leaders: list[PartitionLeader]) -> Packed:
-        """Return the encoded rows of a topic's partitions; `leaders` has the leader of each."""
+        """Return the encoded rows of a topic's partitions `numbers`; `leaders` has one leader per
+        partition.
+        """
         rows = self._held.get((topic, version))
         if rows is not None and rows.numbers == numbers and rows.leaders == leaders:
             return rows.packed

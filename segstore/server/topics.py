@@ -56,7 +56,7 @@ def id_of(info: TopicInfo) -> bytes:
 
 
 def with_id(topics: Mapping[str, TopicInfo], topic_id: bytes) -> TopicInfo | None:
-    """Return the topic with this id, None without one."""
+    """Return the topic with this id, None if there is no such topic."""
     text = names.topic_id_of(topic_id)
     return next((info for info in topics.values() if text and info.topic_id == text), None)
 
@@ -80,8 +80,8 @@ class Leaders:
     def closed(self, topics: Iterable[TopicInfo]) -> list[_Key]:
         """Return the partitions of topics whose logs must be opened to know their current epochs.
 
-        A replicated store knows its epochs without open logs, and a store that is open for reading never
-        knows them: both have no such partitions.
+        There are none in a replicated store, which knows its epochs without open logs, and in a store that is
+        open for reading, which never knows them.
         """
         found = list[_Key]()
         if self._writer is None:

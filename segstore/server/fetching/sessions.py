@@ -45,7 +45,7 @@ class Wanted:
         self.current_epoch, self.fetched_epoch = asked.current_leader_epoch, asked.last_fetched_epoch
 
     def update(self, other: Wanted) -> None:
-        """Take offset, size and epochs over from a newer request."""
+        """Set the offset, size and epochs to the values of a newer request."""
         self.offset, self.max_bytes = other.offset, other.max_bytes
         self.current_epoch, self.fetched_epoch = other.current_epoch, other.fetched_epoch
 
@@ -53,7 +53,7 @@ class Wanted:
         """Remember an answer; return whether an incremental answer must include the partition."""
         must: bool = data.high_watermark != self.high_watermark or data.log_start_offset != self.start_offset
         must = must or bool(data.records) or data.error_code != Code.NONE or data.diverging_epoch.epoch >= 0
-        # After an error the next answer includes the partition, whatever its high watermark is.
+        # -1 makes the answer after an error include the partition, even if its high watermark is the same.
         self.high_watermark = -1 if data.error_code != Code.NONE else data.high_watermark
         self.start_offset = data.log_start_offset
         return must
@@ -99,7 +99,7 @@ class ServedSession:
 
     def changed(self, fetched: Iterable[FetchedPartition]) -> Iterator[FetchedPartition]:
         """Yield the partitions that an incremental answer must include. Partitions with records move to the
-        end of the order, so that each gets its turn.
+        end of the order, so that the other partitions come first in the next answer.
         """
         for each in fetched:
             if each.wanted.note_answer(each.data):
@@ -168,7 +168,7 @@ class Full(Sessionless):
 
 
 class Incremental:
-    """A later request of a session, which has advanced the session to `epoch`."""
+    """A later request of a session; it has advanced the session to `epoch`."""
 
     def __init__(self, session: ServedSession, epoch: int) -> None:
         self.session, self.epoch = session, epoch
@@ -178,7 +178,7 @@ class Incremental:
         return list(self.session.wanted.values())
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
-        """Answer the changed partitions; an error if the session has advanced past this request."""
+        """Answer the changed partitions, or an error if a newer request has advanced the session."""
         if self.session.epoch != self.epoch:
             return self._outdated()
         changed = list(self.session.changed(fetched))
@@ -230,7 +230,7 @@ class FetchSessions:
 
     def _go_on(self, session: ServedSession, asked: dict[Key, Wanted], body: Any, logs: Logs) -> FetchContext:
         session.update(asked, _forgotten(body, session.uses_ids))
-        if not session.wanted:  # a session without partitions ends
+        if not session.wanted:  # a session without partitions is closed
             del self._sessions[session.id]
             return Sessionless({})
         for wanted in session.wanted.values():
@@ -239,7 +239,7 @@ class FetchSessions:
         return Incremental(session, self.advance(session))
 
     def has(self, session: ServedSession) -> bool:
-        """Return whether a session has not ended."""
+        """Return whether a session is still open."""
         return self._sessions.get(session.id) is session
 
     def advance(self, session: ServedSession) -> int:
@@ -265,11 +265,11 @@ class FetchSessions:
         return session_id
 
     def _evict(self, size: int, now: int) -> bool:
-        """End a session to make room for a new one with `size` partitions (Kafka:
-        FetchSessionCacheShard.tryEvict).
+        """Close a session to free a slot for a new session with `size` partitions; return whether one was
+        closed (Kafka: FetchSessionCacheShard.tryEvict).
 
-        That is the least recently used session if it was idle for EVICTION_MS; otherwise the smallest session
-        that has fewer partitions and was in use for EVICTION_MS.
+        The least recently used session is closed if it was idle for EVICTION_MS; otherwise the smallest
+        session that has fewer partitions than `size` and was in use for EVICTION_MS.
         """
         if not self._sessions:
             return False
