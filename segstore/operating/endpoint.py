@@ -44,8 +44,8 @@ _REFUSED_AT_ONCE = 100
 
 
 class HttpEndpoint:
-    """Implements `storage.store.clients.Client`: it ends with its store. Raises as `http_address`;
-    MissingPackageError, ListenError, IllegalStateError.
+    """Implements `storage.store.clients.StoreClient`: closing the store closes the endpoint. Raises the
+    errors of `http_address`, MissingPackageError, ListenError, IllegalStateError.
     """
 
     turn = Turn.READER
@@ -184,7 +184,7 @@ class HttpEndpoint:
     # --- a client of its store --------------------------------------------------------------------
 
     def entered(self) -> bool:
-        """See `Client`: it calls nobody."""
+        """Return False: no endpoint's code calls the application."""
         return False
 
     def begin_to_close(self) -> None:

@@ -24,7 +24,7 @@ class Logs:
 
     def __init__(self, node: Node) -> None:
         self._store = node.store
-        # In a reader a cached log can't notice that its topic was recreated: no log is cached.
+        # A reader caches no logs, because a cached log can't notice that its topic was recreated.
         self._keeps = node.store.mode == "rw"
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._names: dict[bytes, str] = {}

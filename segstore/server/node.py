@@ -57,8 +57,8 @@ class NodeLoop(Protocol):
         """Make a call at the end of each turn of the loop, after the requests of that turn."""
 
     def watch(self, wake: Callable[[], object], then: Callable[[], object]) -> LoopWatch:
-        """Return a watch, which calls `then` in the loop's thread after each sleep. `wake`, called in any
-        thread, ends a sleep early.
+        """Return a watch, which calls `then` in the loop's thread after each sleep. `wake()` must end a
+        sleep early.
         """
 
 

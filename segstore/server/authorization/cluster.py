@@ -1,4 +1,6 @@
-"""Authorization of APIs of the whole cluster. The APIs of authentication are allowed to everybody."""
+"""Authorization of APIs of the whole cluster. APIs that clients need to authenticate are allowed to
+everybody.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Authorization of settings, by rights on the topic or group, or for the broker on the cluster."""
+"""Authorization of settings. A topic's and a group's settings need rights on the topic or group, the broker's
+need rights on the cluster."""
 
 from __future__ import annotations
 

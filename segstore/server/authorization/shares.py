@@ -34,7 +34,9 @@ def _topics(operation: AclOperation) -> Judge:
 
 
 def _describe_offsets(caller: Caller, request: Request) -> Verdict:
-    """Leave out topics that the client may not describe; topics that it names get an error instead."""
+    """Leave out topics that the client may not describe; such a topic gets an error if the request names
+    it.
+    """
     names = {each.group_id: _names(each) for each in request.body.groups}
     denied = part(
         request,

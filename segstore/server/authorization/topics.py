@@ -118,7 +118,7 @@ def _with_operations(caller: Caller, answer: Any) -> Any:
 
 
 def _describe_topic_partitions(caller: Caller, request: Request) -> Verdict:
-    """Hide topics that the caller may not describe; a denied topic that is named gets an error."""
+    """Hide topics that the caller may not describe; a denied topic gets an error if the request names it."""
     # The handler is not called with an empty list of topics, which would mean all topics.
     body = request.body
     if not body.topics:  # the request then names all visible topics, so that pages have no gaps

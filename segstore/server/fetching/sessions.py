@@ -1,8 +1,8 @@
 """Fetch sessions (KIP-227; Kafka: FetchSession.scala): the server remembers the partitions of a consumer's
 fetch, so that requests and answers name only changed partitions.
 
-Owns nothing on disk. Threads: the loop's. A session does not belong to a connection: it ends when its client
-ends it, or when a new session needs its slot.
+Owns nothing on disk. Threads: the loop's. A session does not belong to a connection: the
+session is open until its client closes it, or a new session needs its slot.
 """
 
 from __future__ import annotations

@@ -37,11 +37,11 @@ def not_after(der: bytes) -> float:
     """
     at = _content(der, _content(der, 0))
     if der[at] == _VERSION:
-        at = _behind(der, at)
+        at = _after(der, at)
     for _ in range(3):  # serial number, algorithm, issuer
-        at = _behind(der, at)
-    at = _behind(der, _content(der, at))  # skip notBefore
-    text = der[_content(der, at) : _behind(der, at)].decode("ascii")
+        at = _after(der, at)
+    at = _after(der, _content(der, at))  # notBefore
+    text = der[_content(der, at) : _after(der, at)].decode("ascii")
     form = "%y%m%d%H%M%SZ" if der[at] == _UTC_TIME else "%Y%m%d%H%M%SZ"
     return float(timegm(datetime.strptime(text, form).timetuple()))
 
@@ -51,7 +51,7 @@ def _content(der: bytes, at: int) -> int:
     return at + 2 + (der[at + 1] - _LONG if der[at + 1] > _LONG else 0)
 
 
-def _behind(der: bytes, at: int) -> int:
+def _after(der: bytes, at: int) -> int:
     """Return the position after the DER element at `at`."""
     content = _content(der, at)
     return content + (int.from_bytes(der[at + 2 : content], "big") if der[at + 1] > _LONG else der[at + 1])

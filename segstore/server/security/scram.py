@@ -81,7 +81,7 @@ class ScramExchange:
     def _begin(self, text: str) -> str:
         """Return the server-first-message for a client-first-message."""
         found = _FIRST.fullmatch(text)
-        if found is None or found["more"]:  # extensions, such as those of delegation tokens
+        if found is None or found["more"]:  # extensions, such as delegation tokens, are not supported
             raise self._failed()
         self.name = _unescaped(found["name"])
         if found["authzid"] is not None and _unescaped(found["authzid"]) != self.name:

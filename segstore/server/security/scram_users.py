@@ -1,4 +1,4 @@
-"""`ScramUsers`: finds the SCRAM credential of a name: stored in the store, or made from a known password.
+"""`ScramUsers`: finds the SCRAM credential of a user, which the store has or a known password gives.
 
 On disk: the store's SCRAM credentials. Threads: any.
 """

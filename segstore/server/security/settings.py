@@ -101,7 +101,7 @@ def _super_users(value: object) -> str:
 
 
 def _merged(held: Own, given: Own) -> Own:
-    """Return `held`, overwritten by `given`, the settings of single listeners; None removes a setting."""
+    """Return the settings of single listeners in `held`, overwritten by `given`; None removes a setting."""
     both = {name: {**held.get(name, {}), **given.get(name, {})} for name in {**held, **given}}
     return {name: {k: v for k, v in own.items() if v is not None} for name, own in both.items()}
 

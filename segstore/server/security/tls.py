@@ -31,8 +31,8 @@ _SHORT = {
 
 
 def tls_context(config: SecurityConfig) -> ssl.SSLContext:
-    """Make the TLS context of a server. Raises ConfigError, which names the setting, but shows nothing of the
-    key.
+    """Make the TLS context of a server. Raises ConfigError, whose message names the setting and
+    shows nothing of the key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     versions = sorted(_VERSIONS[each] for each in config.ssl_enabled_protocols.split(","))

@@ -35,7 +35,9 @@ class Users:
         return len(self._passwords)
 
     def may_enter(self, name: str, password: str) -> bool:
-        """Return whether this is the user's password, in a time that is independent of the differing byte."""
+        """Return whether this is the user's password; the time does not depend on the number of equal
+        bytes.
+        """
         if self._check is not None:
             return bool(self._check(name, password))
         held = self._passwords.get(name)
@@ -47,7 +49,7 @@ class Users:
         return self._check is not None or name in self._passwords
 
     def password_of(self, name: str) -> str | None:
-        """Return a user's password, None if it is unknown."""
+        """Return a user's password, None if the user or the password is unknown."""
         return self._passwords.get(name)
 
 
