@@ -12,8 +12,8 @@ from segstore.storage.store.writer import StoreWriter
 
 
 def primary_of(node: Node) -> Primary | None:
-    """Return the `Primary` of the node's store, None if it can't have a standby: it is open for reading, is
-    itself a standby, or is a replicated store.
+    """Return the `Primary` of the node's store, None if the store can't have a standby, because it is open
+    for reading, is itself a standby, or is a replicated store.
     """
     side = node.store.engine
     return side.primary if isinstance(side, StoreWriter) and side.may_have_standby else None

@@ -93,7 +93,7 @@ class Channel(Protocol):
         """Return the counts of an API's requests."""
 
     def mute(self, milliseconds: int) -> None:
-        """Read the next request after the current answer, and at the earliest after this time."""
+        """Delay the reading of the next request: wait for the current answer, and until this time has passed."""
 
     def send_last(self, data: bytearray) -> None:
         """Send these bytes instead of an answer, as far as the kernel takes them at once, then close the
@@ -103,14 +103,14 @@ class Channel(Protocol):
 
 @dataclass(eq=False)
 class Request:
-    """A decoded request. `body` is a `structs(f"{api.message}Request")`; its memoryviews are of the
-    connection's buffer, and valid until the request is answered.
+    """A decoded request. `body` is a `structs(f"{api.message}Request")`; memoryviews in `body` refer to the
+    connection's buffer, and are valid until the request is answered.
 
     `answer` takes the response's body, or None for no response (acks=0), once and in the loop's thread; it
     does nothing if the connection is closed.
 
     `frame` is the encoded request without its size, from which a handler may learn; None if learning is not
-    allowed. `body_at` is the position of the body in it.
+    allowed. `body_at` is the position of the body in `frame`.
     """
 
     api: Api

@@ -62,8 +62,8 @@ Mend = Callable[[Any], Any]
 (acks=0).
 """
 Verdict = Any
-"""None if the request is allowed as it is; a `Mend` if the handler's answer must be changed by it; a struct
-if that is the answer, and the handler is not called.
+"""The result of a judge: None if the request is allowed; a `Mend` if the handler's answer must be changed; a
+struct if the handler must not be called, and the struct is the answer.
 """
 Judge = Callable[[Caller, Request], Verdict]
 Name = Callable[[Caller, Any], "str | None"]

@@ -84,7 +84,8 @@ def _delete_records(caller: Caller, request: Request) -> Verdict:
 
 JUDGES: dict[Api, Judge] = {
     Api.PRODUCE: _produce,
-    # A session's requests don't name its partitions: `fetching.reading` checks each partition that it reads.
+    # Requests of a session don't name all partitions, so `fetching.reading` checks the partitions that it
+    # reads.
     Api.FETCH: free,
     Api.LIST_OFFSETS: parts(_O.DESCRIBE, _TOPIC, "topics", "topics", named("name")),
     Api.OFFSET_FOR_LEADER_EPOCH: parts(_O.DESCRIBE, _TOPIC, "topics", "topics", named("topic")),

@@ -31,8 +31,8 @@ _IDS_SINCE = 12
 def _metadata(caller: Caller, request: Request) -> Verdict:
     """Hide topics that the caller may not describe (KafkaApis.handleTopicMetadataRequest).
 
-    Such a topic is answered with TOPIC_AUTHORIZATION_FAILED by name, and as unknown by id; an answer for all
-    topics leaves it out.
+    A request for such a topic is answered with TOPIC_AUTHORIZATION_FAILED if it names the topic, with
+    UNKNOWN_TOPIC_ID if it has the id. An answer with all topics leaves such topics out.
     """
     body, version = request.body, request.version
     everything = body.topics is None or (version == 0 and not body.topics)

@@ -95,7 +95,7 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
         for wanted in asked:
             data, waits, size = _read(logs, wanted, terms, left, min_one, unsearched)
             fetched.append(FetchedPartition(wanted, data))
-            if data.error_code in _NOT_THERE:  # such an error does not end a long poll
+            if data.error_code in _NOT_THERE:  # a missing topic does not end a long poll
                 continue
             known, at_once = True, at_once or not waits
             if size:

@@ -30,7 +30,7 @@ Key = tuple[Any, int]
 
 class Wanted:
     """A fetched partition (Kafka: CachedPartition). `topic` is None if no topic has the id. `high_watermark`
-    and `start_offset` are the values of the session's last answer, -1 for none.
+    and `start_offset` are the values of the session's last answer, -1 before the first answer.
     """
 
     __slots__ = (
@@ -130,7 +130,7 @@ class FetchContext(Protocol):
         """The partitions to read, in order of their priority."""
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
-        """Return the response's body, and remember it in the session."""
+        """Return the response's body, and note the answered offsets in the session."""
 
     def throttled(self) -> Any:
         """Return a response without partitions; the session does not change."""
@@ -212,7 +212,8 @@ class FetchSessions:
     def open(self, version: int, body: Any, logs: Logs) -> FetchContext | Code:
         """Return the context of a request, or its top-level error code (Kafka: FetchManager.newContext).
 
-        Epoch 0 begins a session, -1 is a request without one; both end the session that they name.
+        Epoch 0 begins a session, and epoch -1 means no session; with either, the session that the request
+        names is closed.
         """
         uses_ids, epoch = version >= IDS_SINCE, body.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):

@@ -36,7 +36,7 @@ class WireSessions:
     @property
     def partitions(self) -> int:
         """The number of partitions of all sessions (Kafka: SharePartitionsCount). Any thread may read it."""
-        groups = list(self._by_group.values())  # copies: the loop's thread may change them
+        groups = list(self._by_group.values())  # copied, because the loop's thread may change the originals
         return sum(len(session) for of_group in groups for session in list(of_group))
 
     def is_current(self, session: WireSession) -> bool:

@@ -284,7 +284,7 @@ def _refuse_null(configs: Any) -> None:
 
 
 def _operated(held: KafkaSettings, config: Any) -> str | None:
-    """Return the new value of a setting, None to reset it to its default."""
+    """Return the new value of a setting, None if the setting is reset to its default."""
     if config.config_operation == AlterConfigOp.SET:
         return str(config.value)
     if config.config_operation == AlterConfigOp.DELETE:

@@ -1,6 +1,6 @@
 """Helpers of the handlers of groups and transactions: worker threads, error codes, answers by topic.
 
-Coordinator calls run in worker threads, because each may write to an internal topic and wait for its disk.
+Coordinator calls run in worker threads, because each may write to an internal topic and wait for the disk.
 Threads: each function names the thread that it runs in.
 """
 

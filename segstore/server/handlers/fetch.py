@@ -154,7 +154,7 @@ class Fetches:
 
         def run() -> None:
             for each in unsearched:
-                with suppress(SegstoreError):  # the next read of the partition raises and answers it
+                with suppress(SegstoreError):  # the next read raises the error again, and answers it
                     outcomes(each)
 
         def done(_: object) -> None:
@@ -175,7 +175,9 @@ class Fetches:
         return throttle
 
     def _terms(self, request: Request, throttle: QuotaThrottle) -> Terms:
-        """Return the fetch's limits; `max_bytes` is lowered to the bytes that its quota allows at once."""
+        """Return the fetch's limits; `max_bytes` is lowered to the bytes that the client's quota allows at
+        once.
+        """
         body = request.body
         most = max(min(body.max_bytes, self._most), 0)
         if throttle.bound is not None:

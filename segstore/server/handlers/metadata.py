@@ -1,7 +1,7 @@
 """Metadata and DescribeTopicPartitions: topics, and the leaders of their partitions.
 
-A null list of topics means all topics; in version 0 an empty list does. Topic ids are used since version 12.
-A missing topic is created if the client and auto.create.topics.enable allow it. Source:
+A null list of topics means all topics; in version 0 an empty list means all topics. Topic ids are used since
+version 12. A missing topic is created if the client and auto.create.topics.enable allow it. Source:
 KafkaApis.handleTopicMetadataRequest, DescribeTopicPartitionsRequestHandler.
 """
 
@@ -70,7 +70,9 @@ def _answer_known(
     partitions: int,
     leaders: Leaders,
 ) -> Any:
-    """Answer topics that exist and whose logs are open; a worker does it if there are many partitions."""
+    """Answer topics that exist and whose logs are open; a worker encodes the answer if it has many
+    partitions.
+    """
     rows = node.part(PartitionRows)
     if partitions <= _AT_ONCE:
         return _answer(node, request, asked, topics, leaders, rows)
@@ -148,7 +150,7 @@ def _prepared(
 def _created(node: Node, name: str) -> Code:
     try:
         node.store.create_topic(name, node.config.num_partitions)
-    except TopicAlreadyExistsError:  # another client has created it
+    except TopicAlreadyExistsError:  # another client has created the topic
         return Code.NONE
     except SegstoreError as error:
         return code_of(error)

@@ -1,7 +1,8 @@
 """Produce: appends each partition's batch as it was encoded (Kafka: KafkaApis.handleProduceRequest).
 
-Threads: a request is handled in the loop's thread if its appends take microseconds. It goes to a worker
-thread if an append may wait for a disk, for replicas or for a transaction's lock, opens a log, or is long.
+Threads: a request is handled in the loop's thread if its appends take microseconds. A worker thread handles
+the request if an append may wait for a disk, for replicas or for a transaction's lock, must open a log, or is
+large.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ def _may_wait(target: PartitionLog | Code, acks: int) -> bool:
 def _answered(
     node: Node, request: Request, topics: list[tuple[Any, list[_PartitionAppend]]], delay: int
 ) -> Any:
-    """Append all batches; return the answer. `delay` is its throttle time in ms."""
+    """Append all batches; return the answer. `delay` is the request's throttle time in ms."""
     if request.body.transactional_id is None:
         return _responses(request, topics, delay, _unverified(request.version))
     batches = [batch for _, found in topics for batch in found]

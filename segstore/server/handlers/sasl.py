@@ -47,7 +47,7 @@ def sasl_handshake(node: Node, request: Request) -> Any:
 
 
 def sasl_authenticate(node: Node, request: Request) -> Any:
-    """Check a token of the client, and answer the next token or the end of the authentication."""
+    """Check a token of the client, and answer the next token, or that the authentication is complete."""
     session = request.channel.sasl
     if session is None or session.state is not SaslState.TOKENS:
         return _Authenticated(

@@ -83,7 +83,7 @@ class _ShareFetch:
     # --- rounds --------------------------------------------------------------------------------
 
     def _go_on(self, acknowledgements: Acknowledgements, may_wait: bool, is_again: bool = False) -> Any:
-        """Run a round, in a worker if it may wait or if `is_again`; answer if there is nothing to do.
+        """Run a round, in a worker if the round may wait or if `is_again`; answer if there is nothing to do.
 
         `is_again` says that an earlier round has found no records, so this round may have to read for long.
         """

@@ -1,7 +1,7 @@
 """`ShareFetches`: the share sessions, waits and counts of a server (Kafka: SharePartitionManager).
 
-Owns nothing on disk. Threads: the loop's thread calls the share coordinator if that takes microseconds (the
-state is in memory, and is written without waiting); otherwise worker threads call it.
+Owns nothing on disk. Threads: the loop's thread calls the share coordinator if the call takes microseconds
+(the state is in memory, and is written without waiting); otherwise worker threads call it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_AT_ONCE = 100
 
 
 class ShareFetches:
-    """The share sessions of a server. `with_share_fetches` makes it after the store's share coordinator."""
+    """The share sessions of a server. `with_share_fetches` first makes the store's share coordinator."""
 
     def __init__(self, node: Node) -> None:
         self.node, self.topics = node, ShareTopics(node)
@@ -57,7 +57,7 @@ class ShareFetches:
         group_settings(node.store).set_share_version(node.config.share_version)
 
     def counted(self, request: Request, begin: Callable[[ShareFetches, Request], Any]) -> Any:
-        """Begin a request with `begin`, and count it in the metrics."""
+        """Begin a request with `begin`, and count the request in the metrics."""
         return self._rates.counted(request, lambda request: begin(self, request))
 
     def metrics(self) -> dict[str, float]:
@@ -108,8 +108,8 @@ class ShareFetches:
         """Release all acquired records of a closed session, in a worker thread; return False if the
         release is postponed.
 
-        If a worker still acquires records for the session, it is postponed until `end_work`, because
-        these acquisitions must be cancelled first: then the delivery counts of their records stay as before.
+        The release is postponed until `end_work` if a worker still acquires records for the session. These
+        records must be cancelled before, so that their delivery counts do not rise.
         """
         with self._lock:
             if session in self._at_work:

@@ -175,7 +175,7 @@ class ShareTopics:
 
 
 def text_of(key: WirePartition) -> tuple[str, int]:
-    """Return a partition with its topic id as text, the coordinators' form."""
+    """Return (topic id as text, partition), as the coordinators need it."""
     return names.topic_id_of(key[0]), key[1]
 
 
@@ -186,7 +186,7 @@ def outcome_of(error: SegstoreError | None) -> PartOutcome:
     if isinstance(error, _FENCED):  # clients look up the leader again, and retry
         return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
     code = code_of(error)
-    # IllegalStateError means a share partition that is not initialised: it is not logged.
+    # IllegalStateError is not logged, because it only means that the share partition is not initialised.
     if code is Code.UNKNOWN_SERVER_ERROR and not isinstance(error, IllegalStateError):
         log.error("a share partition failed: %s: %s", type(error).__name__, error)
     return PartOutcome(code, str(error))

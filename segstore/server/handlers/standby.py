@@ -3,7 +3,7 @@ primary after a promotion (KIP-631, KIP-595; Kafka: ClusterControlManager.regist
 KafkaRaftClient.handleBeginQuorumEpochRequest).
 
 Only clients that the operator allows (`may_change_standby`) register or remove a standby. Only the registered
-standby can fence the store, because only it knows the random id of its directory.
+standby can fence the store, because nobody else knows the random id of its directory.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _register(node: Node, request: Request, notices: Notices, is_known: bool) ->
 
 
 def _warn(notices: Notices, peer: str, message: str, *given: object) -> None:
-    """Log a refused request, at a limited rate: strangers may send any number of them."""
+    """Log a refused request, at a limited rate, because strangers may send many such requests."""
     notices.log(message, peer, f"{message} (asked by %s)", *given, peer)
 
 

@@ -1,8 +1,8 @@
 """`LearnedFetch`: repeated Fetch requests for one partition without a fetch session (librdkafka), or for a
 fetch session of few partitions (KIP-227: Java consumers, kafka-python, standbys).
 
-Without a session each request names the only partition. In a session it names no partition, or the partition
-of the last answered records. Requests differ in correlation id, session epoch and fetch offset.
+Without a session each request names the only partition. In a session each request names no partition, or only
+the partition of the last answered records. Requests differ in correlation id, session epoch and fetch offset.
 
 On disk: reads log files. Threads: the loop's.
 """
@@ -86,9 +86,7 @@ class LearnedFetch(LearnedRequest):
     def __init__(
         self, request: Request, wanted: dict[Key, Wanted], session: ServedSession | None, target: FetchTarget
     ) -> None:
-        """`wanted` are the partitions in the order of the answer; with a session, it is the session's
-        dictionary.
-        """
+        """`wanted` are the partitions in the order of the answer, in a session the session's own dictionary."""
         super().__init__(request)
         self.wanted, self.session, self.target = wanted, session, target
         self.logs: dict[Wanted, PartitionLog] = {}
@@ -113,7 +111,7 @@ class LearnedFetch(LearnedRequest):
         on.
 
         Return False, without learning, if the request names several partitions or has unknown tagged fields,
-        if the session has too many partitions, or if only the handler can answer for one of them.
+        if the session has too many partitions, or if only the handler can answer for one of the partitions.
         """
         body, self._standing = request.body, None
         parts = [part for topic in body.topics for part in topic.partitions]
@@ -142,7 +140,7 @@ class LearnedFetch(LearnedRequest):
         return Named(key, wanted, Wanted(wanted.topic, wanted.topic_id, part), template)
 
     def _found(self, version: int) -> dict[Wanted, PartitionLog]:
-        """Return the logs of all partitions; empty if only the handler can answer for one of them."""
+        """Return the logs of all partitions; return none if only the handler can answer for a partition."""
         found: dict[Wanted, PartitionLog] = {}
         few = FEW if self.target.terms.replica_id < 0 else FEW_OF_REPLICA
         for wanted in self.wanted.values():
@@ -216,8 +214,8 @@ class LearnedFetch(LearnedRequest):
         return self._wait(self._advance(named), named, looked, seen, correlation_id)
 
     def _look(self, named: Named | None) -> Looked | None:
-        """Read all partitions; return None if the handler must answer, also if several partitions have
-        records: they share `max_bytes`.
+        """Read all partitions; return None if the handler must answer, as it must if several partitions have
+        records, because these share `max_bytes`.
         """
         looked: Looked = []
         size = 0
@@ -225,7 +223,7 @@ class LearnedFetch(LearnedRequest):
             return None
         for wanted in self.wanted.values():
             held = self.logs.get(wanted)
-            self.is_like = held is not None and not held.is_gone  # False makes the handler learn anew
+            self.is_like = held is not None and not held.is_gone  # if False, the handler learns again
             if held is None or not self.is_like:
                 return None
             asked = named.asked if named is not None and named.wanted is wanted else wanted
@@ -305,7 +303,7 @@ class LearnedFetch(LearnedRequest):
     def _wait(
         self, context: FetchContext, named: Named | None, looked: Looked, seen: int, correlation_id: int
     ) -> Later:
-        """Park a fetch; if it is of a standby that has fetched everything, the C code handles the next
+        """Park a fetch; if a standby that has fetched everything sent it, the C code handles the next
         fetches.
         """
         terms = self.target.terms

@@ -250,7 +250,7 @@ def noted(learned: LearnedFetch, named: Named | None) -> bool:
     assert primary is not None
     for wanted in learned.wanted.values():
         held = learned.logs.get(wanted)
-        learned.is_like = held is not None and not held.is_gone  # False makes the handler learn anew
+        learned.is_like = held is not None and not held.is_gone  # if False, the handler learns again
         asked = named.asked if named is not None and named.wanted is wanted else wanted
         if held is None or not learned.is_like or not _agrees(held, asked):
             return False

@@ -88,9 +88,7 @@ class ServerConnection:
         self._muted_until = 0.0
         self._farewells: list[Callable[[], object]] = []
         self._is_serving = self._reads_next = False
-        self._row: ApiCounts | None = (
-            None  # counts of the current request's API, if it is known before the answer
-        )
+        self._row: ApiCounts | None = None  # counts of the current request's API, if the API is known
         self._received = 0  # bytes of the current request, received at `active_at`
 
     def open(self) -> None:
@@ -422,7 +420,7 @@ class ServerConnection:
             self._finish()
 
     def _finish(self) -> None:
-        """Go on after an answer was sent: read the next request, when the quota allows it (KIP-219)."""
+        """After an answer was sent, read the next request as soon as the quota allows this (KIP-219)."""
         if self._memory:
             self._give_memory()
         if self._shared.is_ending:
@@ -453,7 +451,8 @@ class ServerConnection:
 
     def note_acknowledged(self) -> None:
         """Count TCP acknowledgements of the client as activity."""
-        # The socket becomes writable only when a third of its buffer is free: a slow client needs seconds.
+        # The socket becomes writable only when a third of its buffer is free, and a slow client takes seconds
+        # to free it.
         count = taken(self._sock)
         if count > self._taken:
             self.active_at, self._taken = self._shared.loop.now, count
@@ -466,7 +465,9 @@ class ServerConnection:
             self.close()
 
     def send_last(self, data: bytearray) -> None:
-        """Send bytes instead of an answer, as far as the kernel takes them at once, and close."""
+        """Send bytes instead of an answer, as far as the kernel takes them at once, then close the
+        connection.
+        """
         if self.is_open:
             self._outgoing.put(data, [])
             with suppress(OSError):
@@ -487,8 +488,7 @@ class ServerConnection:
             with suppress(OSError):
                 self._sock.send(self._wire.farewell())
         self._set_up()
-        # Both refer to the connection: without this, it would stay in memory until the next garbage
-        # collection.
+        # Both refer to the connection, which would stay in memory until the next garbage collection.
         self._handshake = self.learned = None
         if self.sasl is not None:
             self.sasl.abandon()
@@ -496,7 +496,7 @@ class ServerConnection:
         self.is_open, self.state = False, ConnectionState.CLOSED
         self._shared.loop.remove(self._sock)
         self._outgoing.release()
-        # A parked request keeps the connection object until its timeout; about 70 KB of TLS are freed now.
+        # A parked request keeps this object until the timeout of the request, so 70 KB of TLS are freed now.
         self._wire, self._outgoing = None, Outgoing()
         self._give_memory()
         self._closed(self)

@@ -22,7 +22,7 @@ _SHORTEST_ROUND = 0.02  # seconds
 
 
 class Connections:
-    """The open connections of a listener; `freed()` is called when a connection has ended."""
+    """The open connections of a listener; `freed()` is called when a connection is closed."""
 
     def __init__(self, shared: Shared, freed: Callable[[], object]) -> None:
         self._shared, self._freed = shared, freed

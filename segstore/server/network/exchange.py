@@ -46,8 +46,8 @@ def begin(
     """Decode a request and call its handler. Return None if the answer was sent, else the exchange, whose
     answer comes later.
 
-    Raises InvalidRequestError and UnsupportedVersionError, which end the connection, and the handler's
-    exception if the response has no error code.
+    Raises InvalidRequestError and UnsupportedVersionError, and the handler's exception if the response has no
+    error code; the caller then closes the connection.
     """
     header = read_header(frame)
     api = header.api

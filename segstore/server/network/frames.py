@@ -51,7 +51,9 @@ class Frames:
         return count
 
     def received(self, count: int, scratch: Scratch) -> None:
-        """Accept `count` bytes that C has received at the start of the shared buffer, while `is_empty`."""
+        """Accept `count` bytes that the C code has received at the start of the shared buffer, while
+        `is_empty`.
+        """
         self._rest, self._shared = scratch.view[:count], True
 
     def take(self) -> memoryview | None:

@@ -40,7 +40,7 @@ def _most_descriptors() -> int:
 
 class Listener:
     """Accepts connections within the limits. Beyond max_connections or max_connection_creation_rate clients
-    wait in the kernel's queue; beyond max_connections_per_ip they are refused.
+    wait in the kernel's queue; connections beyond max_connections_per_ip are refused.
     """
 
     def __init__(self, sockets: list[socket.socket], shared: Shared) -> None:
@@ -119,7 +119,7 @@ class Listener:
             self._loop.later(seconds, self._freed)
 
     def _freed(self) -> None:
-        """Accept connections again, after one has ended or a pause is over."""
+        """Accept connections again, after a connection was closed or a pause is over."""
         if self._is_waiting:
             self._is_waiting = False
             for sock in self._sockets:

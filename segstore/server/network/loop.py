@@ -1,7 +1,8 @@
 """`Loop`: one thread that waits for sockets by level-triggered epoll, and makes queued and timed calls.
 
 Threads: any thread may call `soon`, `end` and `age`. Every other method is called in the loop's thread, or
-before it runs. No signal handler runs in that thread. After a fork the child closes inherited descriptors.
+before it runs. No signal handler runs in the loop's thread. After a fork the child closes inherited
+descriptors.
 """
 
 from __future__ import annotations
@@ -106,9 +107,9 @@ class Loop:
         self._poll.modify(sock, events)
 
     def remove(self, sock: socket.socket) -> None:
-        """Shut a socket's connection down; its descriptor is closed at the end of the turn."""
-        # If it were closed now, a new socket with the same number could get the old socket's events.
-        with suppress(OSError):  # the other end has closed it already
+        """Shut down the connection of a socket; close the socket at the end of the turn."""
+        # If the socket were closed now, a new socket with the same number could get the old socket's events.
+        with suppress(OSError):  # the peer has closed the connection already
             sock.shutdown(socket.SHUT_RDWR)
         self._poll.unregister(sock)
         del self._sockets[sock.fileno()]
@@ -197,7 +198,7 @@ _FAILED = "a call in a server's loop has failed"
 
 
 def _call(call: Callable[[], object]) -> None:
-    """Make a call, and log its exception, which must not end the loop."""
+    """Make a call, and log its exception, which must not stop the loop."""
     try:
         call()
     except Exception:

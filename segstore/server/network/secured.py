@@ -39,7 +39,9 @@ def secured(store: Store, config: ServerConfig) -> Secured:
 
 
 def _tls(config: ServerConfig) -> Callable[[socket.socket], TlsWire] | None:
-    """Return a factory of `TlsWire`, or None, without importing OpenSSL, if the listener does not use TLS."""
+    """Return a factory of `TlsWire`, None if the listener does not use TLS. OpenSSL is imported only if
+    needed.
+    """
     if not config.uses_tls:
         return None
     from segstore.server.security.tls import tls_context
@@ -57,13 +59,13 @@ def _certificate_end(config: ServerConfig) -> float | None:
 
     try:
         return certificate_end(config)
-    except (OSError, ValueError, IndexError):  # replaced after `_tls` has read it, or malformed
+    except (OSError, ValueError, IndexError):  # the file was replaced since `_tls`, or is malformed
         return None
 
 
 def _sasl(store: Store, config: ServerConfig) -> Sasl | None:
-    """Return the factory of SASL sessions, or None, without importing it, if the listener does not use
-    SASL.
+    """Return the factory of SASL sessions, None if the listener does not use SASL. Its code is imported only
+    if needed.
     """
     if not config.uses_sasl:
         return None

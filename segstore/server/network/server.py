@@ -141,7 +141,7 @@ def _started(
     arguments.whole("port", port, 0, _MOST_PORT)
     announced = None if advertised is None else endpoint("advertised", advertised)
     if http is not None:
-        from segstore.operating.endpoint import check_http  # imported here: it imports asyncio
+        from segstore.operating.endpoint import check_http  # imported here, because it imports asyncio
 
         check_http(http)
     cluster_id = cluster_id_of(store)
@@ -166,7 +166,7 @@ def _started(
 
 def _go_on_with_groups(store: Store) -> None:
     """Make the group coordinator, which loads groups before their members' first requests."""
-    # Imported here: a store without groups does not need this code.
+    # Imported here, because a store without groups does not need this code.
     from segstore.coordinator.group.coordinator import GroupCoordinator
 
     shared(store, GroupCoordinator)
@@ -286,7 +286,7 @@ class Server(Closing):
 
     @property
     def http(self) -> str | None:
-        """Return the address of the HTTP endpoint, "HOST:PORT", or None without one."""
+        """Return the address of the HTTP endpoint, "HOST:PORT", None if the server has none."""
         return None if self._http is None else str(self._http.address)
 
     @property
@@ -296,7 +296,7 @@ class Server(Closing):
 
     @property
     def lease_error(self) -> Exception | None:
-        """Return the last error of `lease()`, or of the check of its token; None without an error."""
+        """Return the last error of `lease()`, or of the check of its token; None if there was none."""
         return lease_error(self._node.store)
 
     @property
@@ -309,8 +309,8 @@ class Server(Closing):
         return [(self._node, self._bound), *((node, bound) for node, bound, _ in self._others)]
 
     def metrics(self) -> dict[str, float]:
-        """Return the counts of share groups since the server's start, summed over all listeners, by Kafka's
-        names.
+        """Return the counts of share groups since the server was started, summed over all listeners, by
+        Kafka's names.
 
         `TotalShareFetchRequestsPerSec` and `TotalShareAcknowledgementRequestsPerSec` count requests;
         `FailedShareFetchRequestsPerSec` and `FailedShareAcknowledgementRequestsPerSec` count requests with an
@@ -324,7 +324,7 @@ class Server(Closing):
         return dict(total)
 
     def families(self) -> list[Family]:
-        """Return the server's metrics since its start, in the form of Prometheus' clients.
+        """Return the server's metrics since it was started, in the form of Prometheus' clients.
 
         Each family is a metric (name, meaning, kind: "counter", "gauge" or "histogram"), the names of its
         labels, and its samples: label values and a number.
@@ -337,7 +337,7 @@ class Server(Closing):
         at 0 when the server starts; an API has samples from its first request on. Any thread may call this
         method, also after `close`; it does not block.
         """
-        from segstore.server.families import families  # imported here: most processes don't need it
+        from segstore.server.families import families  # imported here, because most processes don't need it
 
         return families([s.counted() for s in (self._service, *(each for _, _, each in self._others))])
 

@@ -1,4 +1,4 @@
-"""`Service`: one listener's thread, which accepts connections until `end`, or until the store is closed.
+"""`Service`: one listener's thread, which accepts connections until `end` is called or the store is closed.
 
 Threads: the loop runs in the service's thread; `soon`, `counted`, `resecure`, `end` and the methods of
 `StoreClient` may be called in any thread.
@@ -36,13 +36,15 @@ that some of the store's timeout is left for producers.
 _STALL = 1.0
 """Seconds after which a stopping service closes a connection whose client receives nothing of an answer."""
 _LOOK = 0.5
-"""Interval in seconds at which a caller that waits for the loop checks whether the loop has ended."""
+"""Interval in seconds at which a caller that waits for the loop checks whether the loop has stopped."""
 _GRACE = 1.0
 """Seconds beyond the deadline in which the loop may finish its current call."""
 
 
 class Service:
-    """The thread of one listener. The store keeps it as a `StoreClient` until the thread has stopped."""
+    """The thread of one listener, attached to the store as a `StoreClient`. The running thread keeps this
+    object alive.
+    """
 
     turn = Turn.READER
 
@@ -103,8 +105,8 @@ class Service:
         )
 
     def resecure(self, secured: Secured) -> None:
-        """Replace certificates, users and rights of all connections, together in one call of the loop.
-        Raises IllegalStateError if the service has ended.
+        """Replace certificates, users and rights of all connections, together in one call of the loop. Raises
+        IllegalStateError if the service has stopped.
         """
         if self.is_within:
             self._resecure(secured)
@@ -146,7 +148,7 @@ class Service:
         return threading.get_ident() == self._thread.ident
 
     def begin_to_end(self, seconds: float) -> None:
-        """Begin to stop, within `seconds`; don't wait for it."""
+        """Begin to stop within `seconds`, without waiting."""
         if self._here[0]:  # not in the child of a fork, which has no such thread
             self._shared.loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
 
@@ -198,7 +200,9 @@ class Service:
                 loop.end()
 
     def _end_stalled(self, since: float) -> None:
-        """Close connections whose clients receive nothing of their answers; repeat it every `_STALL / 4`."""
+        """Close connections whose clients receive nothing of their answers, every `_STALL / 4` seconds from
+        now on.
+        """
         self._listener.connections.end_stalled(_STALL, since)
         self._shared.loop.later(_STALL / 4, lambda: self._end_stalled(since))
 

@@ -29,7 +29,7 @@ class TlsWire:
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         self._sock, self._in, self._out = sock, ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
-        self._read_into: Any = self._tls.read  # given a buffer, it returns an int; its type says bytes
+        self._read_into: Any = self._tls.read  # given a buffer, `read` returns an int, not bytes
         self.has_more = False
 
     # --- the handshake --------------------------------------------------------------------

@@ -20,7 +20,7 @@ _USERS = "users of all mechanisms are given by sasl_users, also in the form of s
 
 class ListenerSpec(NamedTuple):
     """One listener: its name, security protocol, host and port, and its advertised address "HOST:PORT".
-    `advertised` is None if that is the same as host and port.
+    `advertised` is None if clients connect to `host` and `port`.
     """
 
     name: str

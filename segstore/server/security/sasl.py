@@ -34,7 +34,7 @@ _LEAST_BETWEEN = 1.0
 
 class Mechanism(Protocol):
     """The server's side of one authentication. `name` is set by the first client message with a user name,
-    `principal` at the successful end.
+    `principal` when the authentication has succeeded.
     """
 
     principal: str | None
@@ -88,7 +88,7 @@ def _nobody(_principal: str) -> None:
 
 
 class SaslSession:
-    """The authentication of one connection. `entered(principal)` is called after its success."""
+    """The authentication of one connection. `entered(principal)` is called when it has succeeded."""
 
     def __init__(
         self,
