@@ -93,7 +93,7 @@ class Channel(Protocol):
         """Return the counts of an API's requests."""
 
     def mute(self, milliseconds: int) -> None:
-        """Delay the reading of the next request: wait for the current answer, and until this time has passed."""
+        """Read the next request only after the current answer, and after this time has passed."""
 
     def send_last(self, data: bytearray) -> None:
         """Send these bytes instead of an answer, as far as the kernel takes them at once, then close the

@@ -86,7 +86,7 @@ class LearnedFetch(LearnedRequest):
     def __init__(
         self, request: Request, wanted: dict[Key, Wanted], session: ServedSession | None, target: FetchTarget
     ) -> None:
-        """`wanted` are the partitions in the order of the answer, in a session the session's own dictionary."""
+        """`wanted` are the partitions in the order of the answer, in a session the dictionary of the session."""
         super().__init__(request)
         self.wanted, self.session, self.target = wanted, session, target
         self.logs: dict[Wanted, PartitionLog] = {}
@@ -243,7 +243,8 @@ class LearnedFetch(LearnedRequest):
         return Incremental(self.session, self.target.sessions.advance(self.session))
 
     def _changed(self, looked: Looked) -> Looked | None:
-        """Return a list of the one or no partition that the answer must include; None if there are several.
+        """Return a list of the partition that the answer must include, an empty list if there is none, None
+        if there are several.
 
         Without a session, the answer includes the only partition; with a session, the changed partitions (as
         in `Wanted.note_answer`).

@@ -34,7 +34,7 @@ class Scratch:
 class RequestMemory:
     """Limits the total bytes of request buffers to `most`; -1 means no limit.
 
-    As in Kafka the last buffer may exceed the limit: a request larger than the free bytes can be read.
+    As in Kafka, a request gets a buffer if any byte is free, so the last buffer may exceed the limit.
     """
 
     def __init__(self, most: int) -> None:
