@@ -118,8 +118,8 @@ def served(api: Api) -> Versions:
 def advertised(api: Api) -> Versions:
     """Return the versions of an API in the answer of ApiVersions.
 
-    Produce is advertised from 0 on, though 0 to 2 can't be served: older versions of librdkafka compress
-    records only if these versions are advertised (KAFKA-18659).
+    Produce is advertised from 0 on, though 0 to 2 can't be served, because older versions of librdkafka
+    compress records only if these are advertised (KAFKA-18659).
     """
     return served(api)._replace(low=0) if api is Api.PRODUCE else served(api)
 
@@ -171,7 +171,7 @@ def read_body(header: RequestHeader, data: memoryview) -> Any:
 def write_response(api: Api, version: int, correlation_id: int, body: Any) -> tuple[bytearray, Slices]:
     """Encode a response with its size and header. Raises InvalidArgumentError.
 
-    Return the bytes, and (position, file stretch) pairs: each stretch must be sent before the byte at its
+    Return the bytes, and (position, file stretch) pairs; each stretch must be sent before the byte at its
     position. The encoded size includes the stretches. The header of an ApiVersions response never has tagged
     fields, so that every client can read it.
     """

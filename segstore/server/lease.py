@@ -34,6 +34,8 @@ def hold_lease(store: Store, lease: Lease, config: ServerConfig) -> None:
 
 
 def lease_error(store: Store) -> Exception | None:
-    """Return the last error of the lease, None if there was none; a lease held by another is no error."""
+    """Return the last error of the lease, None if there was none. A lease that another holder has is no
+    error.
+    """
     held = existing(store, _leadership)
     return None if held is None else held.error

@@ -68,8 +68,8 @@ class PartitionRows:
 
 
 def partition(kind: Any, number: int, led: PartitionLeader) -> Any:
-    """Return a partition's struct for Metadata or DescribeTopicPartitions: its one replica is on this node,
-    and is in sync if this node leads.
+    """Return a partition's struct for Metadata or DescribeTopicPartitions, with one replica, which is on this
+    node, and is in sync if this node leads.
     """
     here, nowhere = [NODE_ID], list[int]()
     is_led = led.leader_id == NODE_ID

@@ -20,8 +20,8 @@ def primary_of(node: Node) -> Primary | None:
 
 
 def may_change_standby(node: Node, request: Request) -> bool:
-    """Return whether this client may register or remove a standby: an authenticated client, any client that
-    the allow list has let through, and a client with a loopback address or one of `standby.addresses`.
+    """Return whether this client may register or remove a standby. Allowed are authenticated clients, clients
+    that the allow list has let through, and clients with a loopback address or one of `standby.addresses`.
     """
     channel = request.channel
     if node.authorizer is not None or channel.principal != ANONYMOUS:

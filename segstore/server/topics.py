@@ -1,8 +1,8 @@
 """Topics and partitions of a store as clients see them: names, ids, leaders.
 
-A server is one node for any store: on the wire a partition has one replica, on this node. The replicas of a
-replicated store are directories, which clients don't see; they see only whether the partition has a leader.
-Threads: any.
+A server is one node, even for a replicated store: on the wire a partition has one replica, on this node. The
+replicas of a replicated store are directories, which clients don't see; they see only whether the partition
+has a leader. Threads: any.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def with_id(topics: Mapping[str, TopicInfo], topic_id: bytes) -> TopicInfo | Non
 class Leaders:
     """The leaders of a store's partitions, for one answer.
 
-    No log is opened to find an epoch: a closed log has the epoch of its last opening. The epoch is unknown
-    (-1, which Kafka's clients accept) for a broker's log that was never opened here, and for all logs of a
-    store that is open for reading. `failed` are partitions whose logs could not be opened; they have no
+    No log is opened to find an epoch; if a log is closed, its epoch is that of its last opening. The epoch is
+    unknown (-1, which Kafka's clients accept) for a broker's log that was never opened here, and for all logs
+    of a store that is open for reading. `failed` are partitions whose logs could not be opened; they have no
     leader. `of` reuses the epochs that `closed` has read, so each answer needs its own object.
     """
 

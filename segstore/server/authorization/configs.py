@@ -23,7 +23,8 @@ def _judge(operation: AclOperation, answer_field: str) -> Judge:
     def of(resource: ResourceType) -> Judge:
         def judge(caller: Caller, request: Request) -> Verdict:
             def denied(each: Any) -> bool:
-                # An unknown type is checked on the cluster; if that is allowed, the handler refuses it.
+                # An unknown type is checked on the cluster; if the check succeeds, the handler refuses the
+                # type.
                 if _KINDS.get(each.resource_type, ResourceType.CLUSTER) is not resource:
                     return False
                 name = CLUSTER_NAME if resource is ResourceType.CLUSTER else each.resource_name

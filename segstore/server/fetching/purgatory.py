@@ -2,7 +2,7 @@
 DelayedFetch, DelayedOperationPurgatory).
 
 Owns nothing on disk. Threads: the loop's. A parked fetch holds its request, but no bytes and no file. After a
-publication each awaited partition is checked once, whatever the number of its fetches; only the fetches of
+publication each awaited partition is checked once, even if many fetches wait for it; only the fetches of
 partitions whose ends have changed are counted again.
 
 The loop sees appends of its own requests at the end of each turn. Publications of other threads and processes

@@ -1,6 +1,7 @@
 """`look`: reads the partitions of a fetch once (Kafka: ReplicaManager.readFromLog, Partition.fetchRecords).
 
-Reads log files, and only the headers of batches: records are sent as stretches of files. Threads: the loop's.
+On disk: reads only the headers of batches in log files, because records are sent as stretches of files.
+Threads: the loop's.
 """
 
 from __future__ import annotations

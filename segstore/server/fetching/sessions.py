@@ -67,7 +67,9 @@ class FetchedPartition(NamedTuple):
 
 
 def grouped(fetched: Iterable[FetchedPartition]) -> list[Any]:
-    """Return the answer's topic structs; adjacent partitions of a topic share one, in the same order."""
+    """Return the answer's topic structs; adjacent partitions of a topic share one struct, and keep their
+    order.
+    """
     topics: list[Any] = []
     last = None
     for wanted, data in fetched:
@@ -246,7 +248,7 @@ class FetchSessions:
     def advance(self, session: ServedSession) -> int:
         """Advance a live session to its next epoch, and return that epoch."""
         del self._sessions[session.id]
-        self._sessions[session.id] = session  # moved to the end: the dictionary is ordered by last use
+        self._sessions[session.id] = session  # moved to the end, as sessions are ordered by last use
         session.used_ms = self._clock()
         session.epoch = next_epoch(session.epoch)
         return session.epoch

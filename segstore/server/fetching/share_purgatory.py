@@ -69,7 +69,7 @@ class ParkedShareFetch(Parked):
         super().__init__(request, terms, {}, complete)
 
     def recount(self, *_moved: Any) -> bool:
-        """Return True: the fetch must acquire again."""
+        """Return True, because the fetch must acquire again."""
         return True
 
 
@@ -110,7 +110,7 @@ class ShareWaits:
 
     def glance(self, group: str, partitions: Sequence[NamedPartition]) -> AcquirableState:
         """Return the current state; a missing partition has -1 for both offsets."""
-        publications = self._purgatory.publications  # read first: then later publications count as a change
+        publications = self._purgatory.publications  # read first, so later publications count as a change
         held = self._groups.get(group)
         reports = -1 if held is None else held.reports
         return AcquirableState(publications, reports, [self._ends(each) for each in partitions])

@@ -1,9 +1,9 @@
 """DescribeConfigs, ListConfigResources, AlterConfigs, IncrementalAlterConfigs: settings of topics, of single
 groups, and of the one broker.
 
-Settings of topics and of groups may be changed. The broker's settings are read-only: they are the settings
-with which the server and its store were opened. Sources: Kafka's ConfigHelper, ConfigAdminManager and
-ConfigurationControlManager (KIP-133, KIP-226, KIP-339).
+Settings of topics and of groups may be changed. The broker's settings are read-only, because they are the
+settings with which the server and its store were opened. Sources: Kafka's ConfigHelper, ConfigAdminManager
+and ConfigurationControlManager (KIP-133, KIP-226, KIP-339).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ CoordinatorOperationExceptionHelper).
 
 
 def coordinator_code(error: BaseException) -> Code:
-    """Return the error code of a coordinator's exception; log the exception if its code is unknown."""
+    """Return the error code of a coordinator's exception; an UNKNOWN_SERVER_ERROR is logged."""
     for kind in type(error).__mro__:
         if kind in _CODES:
             return _CODES[kind]

@@ -88,7 +88,7 @@ class Fetches:
         return answer
 
     def _keep(self, fetch: _FetchUnderWay) -> None:
-        """Learn the request's frame: later requests with the same bytes are answered without decoding."""
+        """Learn the request's frame, so that later requests like it are answered without decoding."""
         request, context, terms = fetch.request, fetch.context, fetch.terms
         learned = request.channel.learned
         if isinstance(learned, LearnedFetch) and learned.is_like:
@@ -138,8 +138,8 @@ class Fetches:
             self._later(fetch, lambda: self._serve(fetch, False))
 
     def _later(self, fetch: _FetchUnderWay, serve: Callable[[], Any]) -> None:
-        """Answer a fetch whose handler has returned by calling `serve`; if that raises, close the
-        connection.
+        """Answer a fetch whose handler has returned by calling `serve`; close the connection if `serve`
+        raises.
         """
         try:
             answer = serve()

@@ -138,7 +138,8 @@ def _group(group: str, info: GroupInfo) -> Any:
 
 
 def delete_groups(node: Node, request: Request) -> Later:
-    """Delete groups that have no members; answer a code for each. A group named twice is deleted once.
+    """Delete groups that have no members; answer an error code for each group. A group named twice is deleted
+    once.
 
     As in Kafka, the empty group id gets GROUP_ID_NOT_FOUND.
     """

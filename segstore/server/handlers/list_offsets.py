@@ -110,7 +110,7 @@ class AskedPartition(NamedTuple):
     def check_available(self) -> None:
         """Raise OffsetNotAvailableError while the high watermark is below the leader epoch's first offset.
 
-        A new leader's high watermark may lag: an answer from it could be lower than an earlier answer
+        A new leader's high watermark may lag, so an answer from it could be lower than an earlier answer
         (KIP-207).
         """
         held = self.log

@@ -69,7 +69,7 @@ _NEEDS_ID, _HAS_TYPE, _SKIPS = 4, 7, 9  # first versions: KIP-394, KIP-559, KIP-
 
 
 def join_group(node: Node, request: Request) -> Later:
-    """Join a member to its group; answered when all members have joined."""
+    """Join a member to its group; the answer is sent when all members have joined."""
     body, joining = request.body, _joining(node, request)
     return _when_done(
         node,
@@ -91,7 +91,7 @@ def _joining(node: Node, request: Request) -> Joining:
         client_id=request.client_id or "",
         client_host=f"/{request.channel.peer}",
         session_timeout_ms=body.session_timeout_ms,
-        # Version 0 has no rebalance timeout: the session timeout is used (Kafka: JoinGroupRequest).
+        # Version 0 has no rebalance timeout, so the session timeout is used (Kafka: JoinGroupRequest).
         rebalance_timeout_ms=body.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
         protocol_type=body.protocol_type,
         initial_delay_ms=node.config.group_initial_rebalance_delay_ms,
@@ -178,7 +178,7 @@ def heartbeat(node: Node, request: Request) -> Later:
         return _Beaten()
 
     def failed(code: Code) -> Any:
-        # As in Kafka: clients don't know COORDINATOR_LOAD_IN_PROGRESS in a Heartbeat answer.
+        # As in Kafka, because clients don't know COORDINATOR_LOAD_IN_PROGRESS in a Heartbeat answer.
         return _Beaten(error_code=Code.NONE if code is Code.COORDINATOR_LOAD_IN_PROGRESS else code)
 
     return coordinated(node, request, run, failed)

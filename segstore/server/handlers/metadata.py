@@ -1,7 +1,7 @@
 """Metadata and DescribeTopicPartitions: topics, and the leaders of their partitions.
 
-A null list of topics means all topics; in version 0 an empty list means all topics. Topic ids are used since
-version 12. A missing topic is created if the client and auto.create.topics.enable allow it. Source:
+All topics are requested by null, in version 0 by an empty list. Topic ids are used since version 12. A
+missing topic is created if the client and auto.create.topics.enable allow it. Source:
 KafkaApis.handleTopicMetadataRequest, DescribeTopicPartitionsRequestHandler.
 """
 
@@ -43,7 +43,7 @@ class _AskedTopic(NamedTuple):
 
 
 def metadata(node: Node, request: Request) -> Any:
-    """Answer topics; at once if no topic must be created, no log opened, and the answer is short."""
+    """Answer topics, at once if no topic must be created, no log must be opened, and the answer is short."""
     body, topics = request.body, shown(node.store)
     everything = body.topics is None or (request.version == 0 and not body.topics)
     if not everything and request.version < _IDS_SINCE and _misuses_ids(body.topics):

@@ -1,8 +1,8 @@
 """ShareFetch: a share group member acknowledges earlier records and acquires new ones, or waits for new ones
 (KIP-932, KIP-1206, KIP-1222; Kafka: KafkaApis.handleShareFetchRequest, DelayedShareFetch).
 
-Threads: handled in the loop's thread; a worker calls the share coordinator if that call may wait or take
-long.
+Threads: requests are handled in the loop's thread; a worker calls the share coordinator if the call may wait
+or take long.
 
 The client's quota is checked before records are acquired. If the connection or the session is closed before
 the answer is sent, the acquisition is cancelled, and the records' delivery counts stay as before.

@@ -157,7 +157,7 @@ class ShareTopics:
         return name
 
     def leader(self, key: WirePartition, outcome: PartOutcome) -> tuple[int, int]:
-        """Return the id and the epoch of a partition's leader if `outcome` is an error about leaders; else
+        """Return the id and the epoch of a partition's leader if `outcome` is an error about leaders, else
         (-1, -1).
         """
         name = self._logs.name_of(key[0]) if outcome.code in ABOUT_LEADERS else None

@@ -73,7 +73,9 @@ _ADD_KNOWS_FENCED, _BATCHED, _ABORTABLE = 2, 4, 5
 
 
 def add_partitions_to_txn(node: Node, request: Request) -> Later:
-    """Add partitions to a transaction, all or none; since version 4 to several transactions, for brokers."""
+    """Add all of the partitions to a transaction, or none; since version 4 brokers may name several
+    transactions.
+    """
     body, store, version = request.body, node.store, request.version
     if version >= _BATCHED:
 

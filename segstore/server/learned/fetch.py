@@ -86,7 +86,7 @@ class LearnedFetch(LearnedRequest):
     def __init__(
         self, request: Request, wanted: dict[Key, Wanted], session: ServedSession | None, target: FetchTarget
     ) -> None:
-        """`wanted` are the partitions in the order of the answer, in a session the dictionary of the session."""
+        """`wanted` are the partitions in the order of the answer; a session's own dictionary is passed."""
         super().__init__(request)
         self.wanted, self.session, self.target = wanted, session, target
         self.logs: dict[Wanted, PartitionLog] = {}
@@ -291,9 +291,7 @@ class LearnedFetch(LearnedRequest):
         return super().receive(sock, memory) if self._is_short else None
 
     def exchanged(self, sock: int, exchange: NativeExchange) -> bool | None:
-        """Receive and answer in C; return None if the client has a quota, or does not know the leader
-        epoch.
-        """
+        """Receive and answer in C; return None if the client has a quota, or has another leader epoch."""
         ((wanted, held),) = self.logs.items()
         if self.target.throttle.bound is not None or wanted.current_epoch not in (-1, held.leader_epoch):
             return None

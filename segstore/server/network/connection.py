@@ -171,7 +171,7 @@ class ServerConnection:
                 self._not_now(events)
 
     def _not_now(self, events: int) -> None:
-        """Leave received bytes in the kernel; if a client whose request is handled has left, close the
+        """Leave received bytes in the kernel; if the client has left while its request is handled, close the
         connection.
         """
         if not events & RDHUP:

@@ -65,7 +65,7 @@ class Connections:
     # --- idle connections -----------------------------------------------------------------
 
     def _limits(self) -> list[tuple[int, tuple[ConnectionState, ...]]]:
-        """Return (ms, states): the longest times that a connection may be in these states without traffic."""
+        """Return pairs (ms, states): a connection may be in one of the states for so long without traffic."""
         waiting = (
             ConnectionState.READING,
             ConnectionState.QUEUED,
@@ -98,7 +98,9 @@ class Connections:
     # --- the end --------------------------------------------------------------------------
 
     def end_idle_now(self) -> None:
-        """Close connections that are not answering a request; busy connections close after the answer."""
+        """Close connections that are not answering a request; busy connections are closed after their
+        answers.
+        """
         for connection in [*self._all]:
             connection.end_if_idle()
 

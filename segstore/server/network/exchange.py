@@ -79,7 +79,9 @@ def begin(
 
 
 def _refuse(header: RequestHeader, send: Send) -> None:
-    """Answer an unknown version of ApiVersions in version 0 (KIP-511); raise for every other request."""
+    """Answer an unknown version of ApiVersions in version 0 (KIP-511); raise UnsupportedVersionError for
+    every other API.
+    """
     api = header.api
     if api is not Api.API_VERSIONS:
         raise UnsupportedVersionError(f"{api.message} version {header.version} is not served")

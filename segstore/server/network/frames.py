@@ -27,7 +27,8 @@ class Frames:
     def __init__(self, most: int) -> None:
         self.most = most
         self._rest = _NOTHING
-        """Received bytes that were not taken yet: whole requests, then perhaps a part of a request."""
+        """Received bytes that were not taken yet: whole requests, and after them perhaps a part of a request.
+        """
         self._shared = False
         """Whether `_rest` is in the shared buffer, which the next read of any connection overwrites."""
         self.wanted = 0

@@ -63,7 +63,8 @@ class Handshake:
     def _stepped(self, result: bool | BaseException) -> None:
         self._works = False
         if isinstance(result, BaseException):
-            # Breaks a cycle: the worker's frame refers to the error, and to this handshake.
+            # Breaks a reference cycle, because the traceback's frames refer to the error and to this
+            # handshake.
             result.__traceback__ = None
         if self._is_over:
             return

@@ -184,7 +184,7 @@ class Loop:
         self._close()
 
     def forget(self) -> None:
-        """Close the descriptors in the child of a fork; the parent's connections are not shut down."""
+        """Close the descriptors in the child of a fork; the parent's connections stay open."""
         self._over = True
         for sock in [*[sock for sock, _ in self._sockets.values()], *self._left]:
             sock.close()

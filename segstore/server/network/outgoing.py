@@ -84,7 +84,7 @@ class Outgoing:
         try:
             while self._parts and total < MOST_A_TURN:
                 total += self._send_part(sock)
-                if self._at:  # the part was sent partially: the socket is full
+                if self._at:  # the socket took only some bytes, so it is full
                     break
         except BlockingIOError:
             pass

@@ -78,7 +78,7 @@ def serve(
     connection, the same as for `follow`: `security.protocol`, `sasl.username` and others.
 
     `http`, "HOST:PORT", is the address of /metrics, /healthz and /readyz, for Prometheus and for process
-    supervisors: unencrypted, and without a login. It needs the package prometheus-client.
+    supervisors; it is unencrypted, and needs no login. It needs the package prometheus-client.
 
     Raises ListenError, ConfigError, InvalidArgumentError, InvalidTypeError, StoreClosedError,
     CorruptCheckpointError, StorageError, IllegalStateError; MissingPackageError for `http`.

@@ -59,7 +59,7 @@ class Service:
         self._certificate = self._watch() if shared.tls is not None else None
 
     def _watch(self) -> CertificateWatch:
-        from .certificate_watch import CertificateWatch  # imported here: not needed without TLS
+        from .certificate_watch import CertificateWatch  # imported here, because only TLS needs it
 
         shared = self._shared
         return CertificateWatch(shared.loop, shared.metrics.listener, lambda: shared.certificate_end)
@@ -98,7 +98,7 @@ class Service:
         self._shared.loop.soon(call)
 
     def counted(self) -> Counted:
-        """Return the listener's metrics. Any thread may call it; it does not wait for the loop."""
+        """Return the listener's metrics. Any thread may call this; it does not wait for the loop."""
         shared = self._shared
         return Counted(
             shared.metrics, len(self._listener.connections), shared.loop.age, shared.certificate_end
@@ -222,12 +222,12 @@ class Service:
         return self.is_within
 
     def begin_to_close(self) -> None:
-        """Do nothing: a server has no unwritten records."""
+        """Do nothing, because a server has no unwritten records."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
         """Stop the thread, because the store is being closed."""
         self.end(min(max(deadline - time.monotonic(), 0.0), CLOSE_TIMEOUT) if orderly else 0.0)
 
     def unwritten(self) -> Unwritten:
-        """Return an empty `Unwritten`: a server has no unwritten records."""
+        """Return an empty `Unwritten`, because a server has no unwritten records."""
         return Unwritten(Counter(), None)

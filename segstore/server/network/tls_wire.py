@@ -18,7 +18,9 @@ RECEIVED = 1 << 16
 _MOST_A_TURN = 1 << 18
 """Most bytes that one `recv_into` decrypts before other connections get their turn."""
 _ALERT = 31
-"""Largest size of a TLS record with a close_notify alert (TLS 1.2 with AES-GCM); a request is larger."""
+"""Largest size of a TLS record with a close_notify alert (TLS 1.2 with AES-GCM); a record with a request is
+larger.
+"""
 
 
 class TlsWire:
