@@ -6,8 +6,8 @@ publication each awaited partition is checked once, even if many fetches wait fo
 partitions whose ends have changed are counted again.
 
 The loop sees appends of its own requests at the end of each turn. Publications of other threads and processes
-end the sleep of a thread in `Store.wait`, which runs only while a fetch is parked. While a standby is in sync
-mode, every publication goes through Python, and a callback wakes the loop instead of that thread.
+wake a thread that sleeps in `Store.wait`; it sleeps there only while a fetch is parked. While a standby is in
+sync mode, every publication goes through Python, and a callback wakes the loop instead of that thread.
 """
 
 from __future__ import annotations

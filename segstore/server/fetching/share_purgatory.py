@@ -110,7 +110,8 @@ class ShareWaits:
 
     def glance(self, group: str, partitions: Sequence[NamedPartition]) -> AcquirableState:
         """Return the current state; a missing partition has -1 for both offsets."""
-        publications = self._purgatory.publications  # read first, so later publications count as a change
+        # Read before the partitions' offsets, so that publications after this count as a change.
+        publications = self._purgatory.publications
         held = self._groups.get(group)
         reports = -1 if held is None else held.reports
         return AcquirableState(publications, reports, [self._ends(each) for each in partitions])

@@ -488,7 +488,8 @@ class ServerConnection:
             with suppress(OSError):
                 self._sock.send(self._wire.farewell())
         self._set_up()
-        # Both refer to the connection, which would stay in memory until the next garbage collection.
+        # Both refer to the connection, which would otherwise stay in memory until the next garbage
+        # collection.
         self._handshake = self.learned = None
         if self.sasl is not None:
             self.sasl.abandon()

@@ -78,7 +78,7 @@ def serve(
     connection, the same as for `follow`: `security.protocol`, `sasl.username` and others.
 
     `http`, "HOST:PORT", is the address of /metrics, /healthz and /readyz, for Prometheus and for process
-    supervisors; it is unencrypted, and needs no login. It needs the package prometheus-client.
+    supervisors. The endpoint is unencrypted and needs no login; it needs the package prometheus-client.
 
     Raises ListenError, ConfigError, InvalidArgumentError, InvalidTypeError, StoreClosedError,
     CorruptCheckpointError, StorageError, IllegalStateError; MissingPackageError for `http`.
@@ -314,7 +314,7 @@ class Server(Closing):
 
         `TotalShareFetchRequestsPerSec` and `TotalShareAcknowledgementRequestsPerSec` count requests;
         `FailedShareFetchRequestsPerSec` and `FailedShareAcknowledgementRequestsPerSec` count requests with an
-        error; `ExpiresPerSec` counts fetches whose wait timed out without records. `ShareSessionsCount` and
+        error; `ExpiresPerSec` counts fetches whose wait timed out. `ShareSessionsCount` and
         `SharePartitionsCount` are the current share sessions, and the partitions in them. The mapping is
         empty before the first request of a share group.
         """

@@ -1,6 +1,6 @@
 """The expiry of a server's certificate. The standard library reads the expiry of authorities and peers, but
-not of the own certificate; so this module skips the DER fields before notAfter, and reads that field (X.509:
-RFC 5280, 4.1).
+not of the own certificate, so this module parses its DER form up to the field notAfter (X.509: RFC 5280,
+4.1).
 
 On disk: reads the file that the settings name. Threads: any; no state.
 """
