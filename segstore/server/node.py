@@ -74,7 +74,7 @@ class Node:
     handler. Without an `authorizer` all clients may do everything.
 
     `part(kind)` returns the node's only object of a class, made by `kind(node)` at the first call. Only the
-    loop's thread calls it.
+    loop's thread may call `part`.
     """
 
     def __init__(

@@ -83,7 +83,7 @@ class Channel(Protocol):
 
     def give(self, out: bytearray, slices: Slices, sent: int = 0) -> None:
         """Send an encoded response, a result of `write_response`, to the current request. If the socket has
-        taken its first `sent` bytes already, `out` and `slices` are the unsent part.
+        taken `sent` bytes of the response already, `out` and `slices` are the unsent part.
         """
 
     def answered(self, size: int) -> None:

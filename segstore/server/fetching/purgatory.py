@@ -31,8 +31,8 @@ from segstore.storage.store.writer import StoreWriter
 
 _Key = tuple[str, int]
 _Ends = tuple[PartitionLog, int, int, int] | None
-"""(log, high watermark, last stable offset, log end offset) of a partition, None if it does not exist. The
-log end offset is read only if a replica waits; otherwise it is the high watermark.
+"""(log, high watermark, last stable offset, log end offset) of a partition, None if the partition does not
+exist. The log end offset is read only if a replica waits; otherwise the high watermark takes its place.
 """
 _SWEPT_AT_LEAST = 64
 _LONGEST_MS = 3_600_000.0
@@ -194,7 +194,7 @@ class Purgatory:
 
     def stand(self, standing: DelayedStandbyFetch, seen: int, seconds: float) -> None:
         """Keep a standby's fetch until there is new data, or `seconds` have passed. A running timer is
-        reused, because most of these fetches are answered before.
+        reused, because most of these fetches are answered before it is due.
         """
         self._begin(seen)
         self._standing[standing] = None

@@ -1,5 +1,5 @@
-"""Fetch: stored batches, sent by sendfile, at once or when `min_bytes` are there (KIP-227, KIP-516, KIP-595;
-Kafka: KafkaApis.handleFetchRequest).
+"""Fetch: stored batches, sent by sendfile, at once or when `min_bytes` are available (KIP-227, KIP-516,
+KIP-595; Kafka: KafkaApis.handleFetchRequest).
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class Fetches:
             self._later(fetch, lambda: self._serve(fetch, False))
 
     def _later(self, fetch: _FetchUnderWay, serve: Callable[[], Any]) -> None:
-        """Answer a fetch whose handler has returned by calling `serve`; close the connection if `serve`
-        raises.
+        """Send the answer that `serve` returns, after the handler has returned; close the connection if
+        `serve` raises.
         """
         try:
             answer = serve()

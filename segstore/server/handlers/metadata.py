@@ -1,8 +1,8 @@
 """Metadata and DescribeTopicPartitions: topics, and the leaders of their partitions.
 
-All topics are requested by null, in version 0 by an empty list. Topic ids are used since version 12. A
-missing topic is created if the client and auto.create.topics.enable allow it. Source:
-KafkaApis.handleTopicMetadataRequest, DescribeTopicPartitionsRequestHandler.
+A request for all topics has null in place of the list of topics, or in version 0 an empty list. Topic ids are
+used since version 12. A missing topic is created if the client and auto.create.topics.enable allow it.
+Source: KafkaApis.handleTopicMetadataRequest, DescribeTopicPartitionsRequestHandler.
 """
 
 from __future__ import annotations

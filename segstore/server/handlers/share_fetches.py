@@ -108,8 +108,8 @@ class ShareFetches:
         """Release all acquired records of a closed session, in a worker thread; return False if the
         release is postponed.
 
-        The release is postponed until `end_work` if a worker still acquires records for the session. These
-        records must be cancelled before, so that their delivery counts do not rise.
+        The release is postponed until `end_work` if a worker still acquires records for the session. The
+        acquisition of these records must be cancelled first, so that their delivery counts do not rise.
         """
         with self._lock:
             if session in self._at_work:

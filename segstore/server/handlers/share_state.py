@@ -2,8 +2,8 @@
 ReadShareGroupStateSummary: the durable states of share partitions, for other brokers (KIP-932; Kafka:
 ShareCoordinatorService, ShareCoordinatorShard).
 
-Threads: handlers run in the loop's thread and call the state log in worker threads. A change of a state here
-drops the share partition from memory; the next fetch reads the state again.
+Threads: handlers run in the loop's thread and call the state log in worker threads. After a change of a
+state, the share partition is dropped from memory, and the next fetch reads the state again.
 """
 
 from __future__ import annotations

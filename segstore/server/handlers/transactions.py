@@ -191,7 +191,7 @@ def add_offsets_to_txn(node: Node, request: Request) -> Later:
 
 def txn_offset_commit(node: Node, request: Request) -> Later:
     """Commit offsets in a transaction; the offsets become visible when the transaction is committed. Since
-    version 5 clients need not send AddOffsetsToTxn before (KIP-890).
+    version 5 clients need not send AddOffsetsToTxn first (KIP-890).
     """
     body, version = request.body, request.version
     knows_epochs = version >= _COMMITS_BY_ID

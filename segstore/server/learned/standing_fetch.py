@@ -1,9 +1,9 @@
 """`StandingFetch`: the fetches of a standby that has fetched everything. Each names the partition of the last
 answered records, waits for the next append to any log, and is answered with that append.
 
-One call in C receives a request, and another sends an answer. `LearnedFetch` answers if several logs have
-new records, if the log has a new segment, or if the append is larger than the C code copies. On disk: reads
-log files. Threads: the loop's.
+One call in C receives a request, and another sends an answer. `LearnedFetch` answers if several logs have new
+records, if the append is in a new segment of its log, or if the append is larger than the C code copies. On
+disk: reads log files. Threads: the loop's.
 """
 
 from __future__ import annotations

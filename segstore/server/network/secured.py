@@ -64,8 +64,8 @@ def _certificate_end(config: ServerConfig) -> float | None:
 
 
 def _sasl(store: Store, config: ServerConfig) -> Sasl | None:
-    """Return the factory of SASL sessions, None if the listener does not use SASL. Its code is imported only
-    if needed.
+    """Return the factory of SASL sessions, None if the listener does not use SASL. The code of SASL is
+    imported only if needed.
     """
     if not config.uses_sasl:
         return None

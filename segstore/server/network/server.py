@@ -369,7 +369,7 @@ class Server(Closing):
 
         `timeout` is the longest time for the answers, in seconds (a number of at least 0, by default 10);
         after that time connections are closed without an answer. A connection is closed earlier if its client
-        receives nothing of an answer for a second. An interrupt closes all connections at once. A call in a
+        receives nothing of an answer for a second. An interrupt closes all connections at once. A call from a
         handler does not wait. The store stays open.
         """
         seconds = arguments.seconds("timeout", timeout, CLOSE_TIMEOUT)

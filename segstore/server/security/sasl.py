@@ -164,8 +164,8 @@ class SaslSession:
         return self._exchange.respond(token)
 
     def finish(self) -> int:
-        """Apply the result of `respond`; return the session's lifetime in ms, 0 for no limit, or if the
-        authentication is not complete. Raises AuthenticationError if the user was removed, or if a
+        """Apply the result of `respond`; return the session's lifetime in ms, or 0 if there is no limit or
+        the authentication is not complete. Raises AuthenticationError if the user was removed, or if a
         reauthentication has another principal.
         """
         assert self._exchange is not None

@@ -47,7 +47,7 @@ def of_password(mechanism: str, password: str, iterations: int = LEAST_ITERATION
 def of_nobody(mechanism: str, secret: bytes, name: str) -> ScramCredential:
     """Return a credential for a name without a user, by which nobody can authenticate.
 
-    Its salt is always the same for a name, so that answers don't reveal which users exist.
+    The salt is always the same for a name, so that answers don't reveal which users exist.
     """
     kind = HASHES[mechanism]
     salt = hmac.digest(secret, b"salt" + name.encode("utf-8", "surrogatepass"), kind)[:_SALT_BYTES]
