@@ -24,7 +24,9 @@ _OF_A_NUMBER = ("partition_index", "partition_id")
 
 
 def error_answer(request: Request, code: int, message_text: str | None = None) -> Struct:
-    """Return the response's body with `code` in each error code field, and the text in each message."""
+    """Return the response's body with `code` in each field of an error code, and the text in each field of an
+    error message.
+    """
     asked, answer = (message(f"{request.api.message}{kind}") for kind in ("Request", "Response"))
     body: Struct = structs(answer.name)()
     _Errors(asked, answer, request.version, code, message_text).fill(

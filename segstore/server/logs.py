@@ -50,7 +50,7 @@ class Logs:
         return self._store.engine.topics
 
     def id_of(self, topic: str) -> bytes:
-        """Return a topic's id, NO_ID for a topic without an id, or if there is no such topic."""
+        """Return a topic's id, or NO_ID if the topic has no id or does not exist."""
         info, (known, topic_id) = self._topics.get(topic), self._ids.get(topic, _NO_TOPIC)
         if info is not known:
             topic_id = NO_ID if info is None or not info.topic_id else names.topic_id_bytes(info.topic_id)

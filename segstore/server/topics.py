@@ -51,7 +51,7 @@ def check_replicas(nodes: Sequence[int]) -> None:
 
 
 def id_of(info: TopicInfo) -> bytes:
-    """Return a topic's id as 16 bytes, the zero id for a topic from before topic ids."""
+    """Return a topic's id as 16 bytes, the zero id if the topic is older than topic ids."""
     return names.topic_id_bytes(info.topic_id) if info.topic_id else NO_ID
 
 

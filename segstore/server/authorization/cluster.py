@@ -19,7 +19,7 @@ _MESSAGE = "Cluster authorization failed."
 
 
 def cluster_operations(caller: Caller) -> int:
-    """Return the caller's operations on the cluster as bits, 0 without DESCRIBE
+    """Return the caller's operations on the cluster as bits, 0 if DESCRIBE is not allowed
     (KafkaApis.handleDescribeCluster).
     """
     return caller.operations(_CLUSTER) if caller.may(_O.DESCRIBE, _CLUSTER) else 0

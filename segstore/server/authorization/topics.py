@@ -148,7 +148,9 @@ def _described(caller: Caller, refused: list[Any]) -> Verdict:
 
 
 def _create_topics(caller: Caller, request: Request) -> Verdict:
-    """Check CREATE on the cluster or on each topic; settings are answered only with DESCRIBE_CONFIGS."""
+    """Check CREATE on the cluster or on each topic; settings are answered only if DESCRIBE_CONFIGS is
+    allowed.
+    """
     verdict = None
     if not caller.may(_O.CREATE, _CLUSTER):
         verdict = part(
@@ -171,7 +173,9 @@ def _create_topics(caller: Caller, request: Request) -> Verdict:
 
 
 def _delete_topics(caller: Caller, request: Request) -> Verdict:
-    """Refuse denied topics; an id's name is answered only with DESCRIBE (ControllerApis.deleteTopics)."""
+    """Refuse denied topics; the name for a topic id is answered only if the caller may describe that topic
+    (ControllerApis.deleteTopics).
+    """
     names, refused = caller.node.part(Logs), []
     kind = _Deleted.DeletableTopicResult
     body = request.body

@@ -118,7 +118,7 @@ class Loop:
     # --- the thread -----------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run turns until `end`, then close all sockets. Later calls of `soon` have no effect."""
+        """Run turns until `end` is called, then close all sockets. Later calls of `soon` have no effect."""
         # sendfile(2) to a closed connection must return an error, whatever the application's SIGPIPE handler
         # is. A pending signal is discarded at the end of this thread.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])

@@ -105,7 +105,7 @@ class TlsWire:
     # --- the end --------------------------------------------------------------------------
 
     def has_left(self) -> bool:
-        """Return whether a client that has closed the connection sent at most a close_notify alert before.
+        """Return whether at most a close_notify alert is unread, after the client has closed the connection.
         Raises OSError.
         """
         return len(self._sock.recv(_ALERT + 1, socket.MSG_PEEK)) <= _ALERT and not self._in.pending
