@@ -38,7 +38,9 @@ MOST_AT_ONCE = 100
 
 
 class ShareFetches:
-    """The share sessions of a server. `with_share_fetches` first makes the store's share coordinator."""
+    """The share sessions of a server. `with_share_fetches` makes this object after the store's share
+    coordinator.
+    """
 
     def __init__(self, node: Node) -> None:
         self.node, self.topics = node, ShareTopics(node)
@@ -165,7 +167,9 @@ class ShareFetches:
             self.waits.forget(session.group)
 
     def _ended(self, session: WireSession, is_broken: bool) -> None:
-        """Complete a closed session's parked fetch; if its connection was closed, release its records."""
+        """Complete a closed session's parked fetch; if the connection was closed too, release the session's
+        records.
+        """
         self.go_on(session)
         if not is_broken:
             self._granted.pop(session, None)
