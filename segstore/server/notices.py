@@ -70,7 +70,7 @@ class Notices:
         return self._known.setdefault(key, _Silence())
 
     def _users(self, key: _Key) -> int:
-        """Return the number of users of the key's peer that have their own lines, 0 if the key has no user."""
+        """Return the number of users with own lines of the key's peer, 0 if the key has no user."""
         return sum(each.user != "" and each[:2] == key[:2] for each in self._known) if key.user else 0
 
 
