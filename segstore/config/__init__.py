@@ -162,7 +162,7 @@ class StoreConfig(ShareGroupSettings):
     group_consumer_assignors: str = words(
         "uniform,range",
         ("uniform", "range"),
-        "assignors that members of consumer groups may ask for (KIP-848); the first is used if no member asks",
+        "assignors that members of consumer groups may ask for (KIP-848); the first if no member asks",
     )
     group_consumer_heartbeat_interval_ms: int = whole(
         5_000, 1, MAX_INT, "ms", "how often members of consumer groups are told to send heartbeats"

@@ -44,8 +44,8 @@ _REFUSED_AT_ONCE = 100
 
 
 class HttpEndpoint:
-    """An endpoint of HTTP. It implements `storage.store.clients.Client`, so it ends with its store. Raises
-    the errors of `http_address`; MissingPackageError, ListenError, IllegalStateError.
+    """An HTTP endpoint. Implements `storage.store.clients.StoreClient`: closing the store closes it. Raises the
+    errors of `http_address`, MissingPackageError, ListenError, IllegalStateError.
     """
 
     turn = Turn.READER
@@ -184,7 +184,7 @@ class HttpEndpoint:
     # --- a client of its store --------------------------------------------------------------------
 
     def entered(self) -> bool:
-        """Return False: this client calls no application code."""
+        """Return False: no endpoint's code calls the application."""
         return False
 
     def begin_to_close(self) -> None:

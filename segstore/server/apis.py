@@ -118,8 +118,8 @@ def served(api: Api) -> Versions:
 def advertised(api: Api) -> Versions:
     """Return the versions of an API in the answer of ApiVersions.
 
-    Produce is advertised from 0 on, though 0 to 2 can't be served: older librdkafka looks for fixed versions,
-    and does not compress without them (KAFKA-18659).
+    Produce is advertised from 0 on, though 0 to 2 can't be served, because older versions of librdkafka
+    compress records only if these are advertised (KAFKA-18659).
     """
     return served(api)._replace(low=0) if api is Api.PRODUCE else served(api)
 
@@ -133,7 +133,7 @@ def read_header(data: memoryview) -> RequestHeader:
     """Read a request's header; `data` is the request without its size.
 
     Raises InvalidRequestError for a damaged header, UnsupportedVersionError for an api key that is not
-    served. In an unknown version client id and tagged fields can't be read: then `body_at` is -1.
+    served. If the version is unknown, client id and tagged fields can't be read, and `body_at` is -1.
     """
     try:
         key, version, correlation_id = _HEADER.unpack_from(data)
@@ -171,9 +171,9 @@ def read_body(header: RequestHeader, data: memoryview) -> Any:
 def write_response(api: Api, version: int, correlation_id: int, body: Any) -> tuple[bytearray, Slices]:
     """Encode a response with its size and header. Raises InvalidArgumentError.
 
-    Return the bytes, and (position, file stretch) pairs: each stretch must be sent before the byte at its
-    position. Stretches count in the size. The header of an ApiVersions response never has tagged fields, so
-    that every client can read it.
+    Return the bytes, and (position, file stretch) pairs; each stretch must be sent before the byte at its
+    position. The encoded size includes the stretches. The header of an ApiVersions response never has tagged
+    fields, so that every client can read it.
     """
     out = bytearray(8)
     slices: Slices = []

@@ -1,4 +1,4 @@
-"""The error codes with which a demoted store refuses writes, by API: on these codes clients look for the new
+"""The error codes with which a demoted store refuses writes, by API. On these codes clients look for the new
 primary. Reads are answered as before. Threads: no state.
 """
 

@@ -17,14 +17,16 @@ _ALIASES = (
     ("name", "topic", "topic_name", "user"),
     ("partition_index", "partition", "index", "partition_id"),
 )
-"""Different field names of the same thing in requests and responses."""
+"""Groups of field names that mean the same in requests and in responses."""
 _OF_A_TEXT = ("key", "group_id", "transactional_id", "name")
 _OF_A_NUMBER = ("partition_index", "partition_id")
-"""Fields of a response's struct for an element of a request's array of texts, or of numbers."""
+"""The fields of a response's struct that may hold an element of a request's array of texts, or of numbers."""
 
 
 def error_answer(request: Request, code: int, message_text: str | None = None) -> Struct:
-    """Return the response's body with `code` in each error code field, and the text in each message."""
+    """Return the response's body with `code` in each field of an error code, and the text in each field of an
+    error message.
+    """
     asked, answer = (message(f"{request.api.message}{kind}") for kind in ("Request", "Response"))
     body: Struct = structs(answer.name)()
     _Errors(asked, answer, request.version, code, message_text).fill(
@@ -69,12 +71,12 @@ class _Errors:
                 self.fill(made, kind, None, "")
             if named:
                 yield made
-            elif asked.is_struct:  # the response skips a level, as for AlterReplicaLogDirs' directories
+            elif asked.is_struct:  # a level that the response skips: AlterReplicaLogDirs has directories
                 for inner in self._asked_arrays(each, asked.kind):
                     yield from self._elements(kind, *inner)
 
     def _copy(self, made: Struct, kind: str, source: Struct, source_kind: str) -> bool:
-        """Copy the fields that identify a topic, partition or group; return whether there was one."""
+        """Copy the fields that identify a topic, partition or group; return whether any field was copied."""
         there = {f.name: f for f in self._fields(self.asked, source_kind)}
         found = False
         for field in self._fields(self.answer, kind):
@@ -90,7 +92,7 @@ class _Errors:
         return found
 
     def _copied(self, field: Field, value: Any, asked: Field) -> Any:
-        """Return the response's value of a field without codes, such as the entity of a quota."""
+        """Return the value of a response's field that has no error codes, such as the entity of a quota."""
         if not (field.is_struct and field.is_array):
             return value
         made = [getattr(self.kinds, field.kind)() for _ in value]

@@ -113,7 +113,9 @@ _UPTIME = Metric("", "segstore_server_uptime_seconds", "gauge", "seconds since t
 
 
 def families(listeners: Sequence[Counted]) -> list[Family]:
-    """Return the metrics: of requests by API, summed over all listeners; of connections by listener."""
+    """Return the metrics of requests, by API and summed over all listeners, and of connections, by
+    listener.
+    """
     rows = [item for each in listeners for item in list(each.metrics.rows.items())]
     apis = sorted({api for api, _ in rows})
     by_api = [(api, [row for other, row in rows if other is api]) for api in apis]

@@ -1,5 +1,5 @@
-"""The features of the cluster, by which clients choose protocols (KIP-584): those of a Kafka 4.4 broker
-(org.apache.kafka.server.common.Feature), without features whose APIs are not served.
+"""The features of the cluster, by which clients choose protocols (KIP-584): the features of a Kafka 4.4
+broker (org.apache.kafka.server.common.Feature), without features whose APIs are not served.
 
 With `transaction.version` 2 Java clients since 4.0, and franz-go, use KIP-890: each transaction has a new
 producer epoch, and Produce and TxnOffsetCommit add their partitions to the transaction. `share.version` 1
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Feature(NamedTuple):
-    """A feature: its possible versions, and its finalized version, 0 for none."""
+    """A feature: its possible versions, and its finalized version, which is 0 if the feature is off."""
 
     name: str
     lowest: int

@@ -1,4 +1,6 @@
-"""The lease of a served store, which leads while it holds one. On disk: its leader epochs. Threads: any."""
+"""The lease of a served store; the store leads only while it holds the lease. On disk: its leader epochs.
+Threads: any.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +34,8 @@ def hold_lease(store: Store, lease: Lease, config: ServerConfig) -> None:
 
 
 def lease_error(store: Store) -> Exception | None:
-    """Return the last error of the lease, None without an error, or if another holder has the lease."""
+    """Return the last error of the lease, None if there was none. A lease that another holder has is no
+    error.
+    """
     held = existing(store, _leadership)
     return None if held is None else held.error

@@ -24,7 +24,7 @@ class Logs:
 
     def __init__(self, node: Node) -> None:
         self._store = node.store
-        # In a reader a cached log can't notice that its topic was recreated: no log is cached.
+        # A reader caches no logs, because a cached log can't notice that its topic was recreated.
         self._keeps = node.store.mode == "rw"
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._names: dict[bytes, str] = {}
@@ -50,7 +50,7 @@ class Logs:
         return self._store.engine.topics
 
     def id_of(self, topic: str) -> bytes:
-        """Return a topic's id, NO_ID for a topic without an id, or if there is no such topic."""
+        """Return a topic's id, or NO_ID if the topic has no id or does not exist."""
         info, (known, topic_id) = self._topics.get(topic), self._ids.get(topic, _NO_TOPIC)
         if info is not known:
             topic_id = NO_ID if info is None or not info.topic_id else names.topic_id_bytes(info.topic_id)
@@ -58,7 +58,7 @@ class Logs:
         return topic_id
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """Return the name of the topic with this id, None without one."""
+        """Return the name of the topic with this id, None if there is no such topic."""
         name = self._names.get(topic_id)
         if name is not None and self.id_of(name) == topic_id:
             return name
@@ -72,7 +72,7 @@ class Logs:
 
 
 def check_leader_epoch(log: PartitionLog, known: int) -> None:
-    """Compare a client's leader epoch, -1 for none, with the log's epoch (KIP-320; Kafka:
+    """Compare a client's leader epoch, -1 if it has none, with the log's epoch (KIP-320; Kafka:
     Partition.checkCurrentLeaderEpoch). Raises FencedLeaderEpochError, UnknownLeaderEpochError.
     """
     if known < 0:

@@ -26,11 +26,11 @@ class Timer(Protocol):
 
 
 class LoopWatch(Protocol):
-    """A thread that waits for the loop until the store has news, one wait per `ask`."""
+    """A thread that waits, in place of the loop, for the store's publications; `ask` begins one wait."""
 
     def ask(self, sleep: Callable[[], object]) -> None:
-        """Call `sleep`, such as `Store.wait`, in the thread; it returns when there is news, or early. While
-        a sleep is under way, this does nothing.
+        """Call `sleep`, such as `Store.wait`, in the thread; `sleep` returns after a publication, or early.
+        If the last call of `sleep` has not returned, do nothing.
         """
 
 
@@ -38,10 +38,10 @@ class NodeLoop(Protocol):
     """The event loop, whose thread owns all connections. Other threads may call only `soon`."""
 
     def later(self, seconds: float, call: Callable[[], object]) -> Timer:
-        """Make a call in the loop's thread after so many seconds."""
+        """Make a call in the loop's thread after `seconds`."""
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Make a call in the loop's thread, soon; nothing after the loop's end. Any thread may use it."""
+        """Make a call in the loop's thread, soon; if the loop has stopped, do nothing. For any thread."""
 
     def work(
         self, run: Callable[[], T], done: Callable[[T | BaseException], object], waits: bool = False
@@ -49,16 +49,16 @@ class NodeLoop(Protocol):
         """Call `run`, which may wait for disks or compute long, in a worker thread; then call `done(result or
         exception)` in the loop's thread.
 
-        `waits`: the job may wait for replicas, so it runs in a pool of its own. Otherwise it could occupy the
-        workers that handle the replicas' requests, which end the wait.
+        `waits` says that the job may wait for replicas, so it runs in a separate pool. Otherwise such jobs
+        could occupy all workers, and the replicas' requests, for which they wait, would not be handled.
         """
 
     def every_turn(self, call: Callable[[], object]) -> None:
         """Make a call at the end of each turn of the loop, after the requests of that turn."""
 
     def watch(self, wake: Callable[[], object], then: Callable[[], object]) -> LoopWatch:
-        """Return a watch, which calls `then` in the loop's thread after each sleep. `wake`, called in any
-        thread, ends a sleep early.
+        """Return a watch, which calls `then` in the loop's thread after each sleep. `wake()` must end a
+        sleep early.
         """
 
 
@@ -74,7 +74,7 @@ class Node:
     handler. Without an `authorizer` all clients may do everything.
 
     `part(kind)` returns the node's only object of a class, made by `kind(node)` at the first call. Only the
-    loop's thread calls it.
+    loop's thread may call `part`.
     """
 
     def __init__(
@@ -107,7 +107,9 @@ class Node:
         return found
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of all parts with a `metrics` method, by Kafka's names. For any thread."""
+        """Return the metrics of all parts with a `metrics` method, by Kafka's names. Any thread may call
+        it.
+        """
         found: dict[str, float] = {}
         for part in list(self._parts.values()):
             if hasattr(part, "metrics"):

@@ -20,7 +20,7 @@ log = Logger("segstore")
 QUIET = 60.0
 """Seconds between two log lines with the same kind, peer and user."""
 MOST = 100
-"""Most (kind, peer, user) keys with their own lines; all further peers share one line a minute per kind."""
+"""Most (kind, peer, user) keys with their own lines; further peers share one line a minute for each kind."""
 MOST_USERS = 10
 """Most users of one peer with their own lines; all further users of the peer share one line a minute."""
 _OTHERS = ""
@@ -70,7 +70,7 @@ class Notices:
         return self._known.setdefault(key, _Silence())
 
     def _users(self, key: _Key) -> int:
-        """Return the number of users of the key's peer with their own lines; 0 if the key has no user."""
+        """Return the number of users with own lines of the key's peer, 0 if the key has no user."""
         return sum(each.user != "" and each[:2] == key[:2] for each in self._known) if key.user else 0
 
 
@@ -81,7 +81,9 @@ class _Key(NamedTuple):
 
 
 class _Silence:
-    """The end of a key's silence, in seconds of the clock, and the number of omitted messages."""
+    """When a key's next message may be logged, in seconds of the clock, and the number of omitted
+    messages.
+    """
 
     __slots__ = ("left_out", "until")
 

@@ -45,7 +45,9 @@ class PartitionRows:
         return rows is not None and rows.numbers == numbers
 
     def of(self, topic: str, version: int, numbers: Sequence[int], leaders: list[PartitionLeader]) -> Packed:
-        """Return the encoded rows of a topic's partitions; `leaders` has the leader of each."""
+        """Return the encoded rows of a topic's partitions `numbers`; `leaders` has one leader per
+        partition.
+        """
         rows = self._held.get((topic, version))
         if rows is not None and rows.numbers == numbers and rows.leaders == leaders:
             return rows.packed
@@ -66,8 +68,8 @@ class PartitionRows:
 
 
 def partition(kind: Any, number: int, led: PartitionLeader) -> Any:
-    """Return a partition's struct for Metadata or DescribeTopicPartitions: its one replica is on this node,
-    and is in sync if this node leads.
+    """Return a partition's struct for Metadata or DescribeTopicPartitions, with one replica, which is on this
+    node, and is in sync if this node leads.
     """
     here, nowhere = [NODE_ID], list[int]()
     is_led = led.leader_id == NODE_ID

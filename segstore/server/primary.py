@@ -12,16 +12,16 @@ from segstore.storage.store.writer import StoreWriter
 
 
 def primary_of(node: Node) -> Primary | None:
-    """Return the `Primary` of the node's store, None if it can't have a standby: it is open for reading, is
-    itself a standby, or is a replicated store.
+    """Return the `Primary` of the node's store, None if the store can't have a standby, because it is open
+    for reading, is itself a standby, or is a replicated store.
     """
     side = node.store.engine
     return side.primary if isinstance(side, StoreWriter) and side.may_have_standby else None
 
 
 def may_change_standby(node: Node, request: Request) -> bool:
-    """Return whether this client may register or remove a standby: an authenticated client, any client that
-    the allow list has let through, and a client with a loopback address or one of `standby.addresses`.
+    """Return whether this client may register or remove a standby. Allowed are authenticated clients, clients
+    that the allow list has let through, and clients with a loopback address or one of `standby.addresses`.
     """
     channel = request.channel
     if node.authorizer is not None or channel.principal != ANONYMOUS:

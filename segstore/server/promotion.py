@@ -14,12 +14,12 @@ from segstore.storage.store.store import Store
 
 
 def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None:
-    """Begin to notify the old primary, with these client settings, if that has not succeeded yet. Raises
+    """Begin to notify the old primary, with these client settings, unless it was notified before. Raises
     ConfigError, CorruptCheckpointError, StorageError.
     """
     context = store.context
     if settings is None and (store.mode != "rw" or not _is_there(store)):
-        return  # without the imports below, which only a notification needs
+        return  # before the imports below, which only a notification needs
     from segstore.replica_fetcher.new_leader_notice import Announcer
     from segstore.wire.settings import WireConfig
 

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 def replicated(store: Store) -> ReplicatedStore | None:
-    """Return the store as a ReplicatedStore, or None for a plain store; then replication is not imported."""
+    """Return the store as a ReplicatedStore, None if it is a plain store. The code of replication is imported
+    only if needed.
+    """
     if type(store) is Store:
         return None
     from segstore.replication.store import ReplicatedStore

@@ -33,10 +33,10 @@ ANSWERED: Final = Answered()
 
 
 Response = tuple[bytearray, Slices]
-"""An encoded response with its size, and its file stretches, as `write_response` returns both."""
+"""The result of `write_response`: an encoded response with its size, and its file stretches."""
 SHORT = 4096
-"""Largest size in bytes of a file stretch that is read, and sent together with the bytes around it: one call
-costs less than three.
+"""Largest size in bytes of a file stretch that is read, and sent together with the bytes around it, because
+one call costs less than three.
 """
 Received = tuple[int, "Response | Answered | Later | None", int]
 """The result of `LearnedRequest.receive`: (received, response, sent).
@@ -51,7 +51,7 @@ class ApiCounts(Protocol):
     """The counts of one API's requests."""
 
     counts: Any
-    """The `seg_counts *` in which C counts (exchange.h)."""
+    """The `seg_counts *` in which the C code counts (exchange.h)."""
     counts_at: int
     """The address of `counts`."""
 
@@ -73,27 +73,27 @@ class Channel(Protocol):
     """Set by a handler to answer later requests with similar bytes before they are decoded."""
 
     def when_closed(self, call: Callable[[], object]) -> None:
-        """Register a call, made in the loop's thread when the connection has ended."""
+        """Register a call, made in the loop's thread when the connection is closed."""
 
     def close(self) -> None:
         """Close the connection without an answer."""
 
     def answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
-        """Send the response to the current request; None: it has no response (acks=0)."""
+        """Send the response to the current request, or nothing if `body` is None (acks=0)."""
 
     def give(self, out: bytearray, slices: Slices, sent: int = 0) -> None:
-        """Send an encoded response to the current request, as `write_response` returns it. After `sent` bytes
-        that the socket has taken already, `out` and `slices` are the unsent part.
+        """Send an encoded response, a result of `write_response`, to the current request. If the socket has
+        taken `sent` bytes of the response already, `out` and `slices` are the unsent part.
         """
 
     def answered(self, size: int) -> None:
-        """End the current request, whose response of `size` bytes the socket has taken."""
+        """Complete the current request, whose response of `size` bytes the socket has taken."""
 
     def row(self, api: Api) -> ApiCounts:
         """Return the counts of an API's requests."""
 
     def mute(self, milliseconds: int) -> None:
-        """Read the next request after so many ms at the earliest, and after the current answer."""
+        """Read the next request only after the current answer, and after this time has passed."""
 
     def send_last(self, data: bytearray) -> None:
         """Send these bytes instead of an answer, as far as the kernel takes them at once, then close the
@@ -103,14 +103,14 @@ class Channel(Protocol):
 
 @dataclass(eq=False)
 class Request:
-    """A decoded request. `body` is a `structs(f"{api.message}Request")`; its memoryviews are of the
-    connection's buffer, and valid until the request is answered.
+    """A decoded request. `body` is a `structs(f"{api.message}Request")`; memoryviews in `body` refer to the
+    connection's buffer, and are valid until the request is answered.
 
     `answer` takes the response's body, or None for no response (acks=0), once and in the loop's thread; it
-    does nothing if the connection has ended.
+    does nothing if the connection is closed.
 
     `frame` is the encoded request without its size, from which a handler may learn; None if learning is not
-    allowed. `body_at` is the position of the body in it.
+    allowed. `body_at` is the position of the body in `frame`.
     """
 
     api: Api

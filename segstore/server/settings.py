@@ -108,7 +108,8 @@ class ServerConfig(SecurityConfig):
 
 def parted(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split settings, named with underscores for dots, into (store settings by Kafka's names, server
-    settings). A name that both have goes to both. Raises ConfigError for an unknown name.
+    settings). A setting that store and server both have is in both results. Raises ConfigError for an unknown
+    name.
     """
     store_names = {row.name.replace(".", "_"): row.name for row in StoreConfig.describe()}
     server_names = {row.name for row in ServerConfig.describe()}

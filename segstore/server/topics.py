@@ -1,8 +1,8 @@
 """Topics and partitions of a store as clients see them: names, ids, leaders.
 
-A server is one node for any store: on the wire a partition has one replica, on this node. The replicas of a
-replicated store are directories, which clients don't see; they see only whether the partition has a leader.
-Threads: any.
+A server is one node, even for a replicated store: on the wire a partition has one replica, on this node. The
+replicas of a replicated store are directories, which clients don't see; they see only whether the partition
+has a leader. Threads: any.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def check_replicas(nodes: Sequence[int]) -> None:
 
 
 def id_of(info: TopicInfo) -> bytes:
-    """Return a topic's id as 16 bytes, the zero id for a topic from before topic ids."""
+    """Return a topic's id as 16 bytes, the zero id if the topic is older than topic ids."""
     return names.topic_id_bytes(info.topic_id) if info.topic_id else NO_ID
 
 
 def with_id(topics: Mapping[str, TopicInfo], topic_id: bytes) -> TopicInfo | None:
-    """Return the topic with this id, None without one."""
+    """Return the topic with this id, None if there is no such topic."""
     text = names.topic_id_of(topic_id)
     return next((info for info in topics.values() if text and info.topic_id == text), None)
 
@@ -64,7 +64,7 @@ def with_id(topics: Mapping[str, TopicInfo], topic_id: bytes) -> TopicInfo | Non
 class Leaders:
     """The leaders of a store's partitions, for one answer.
 
-    No log is opened to find an epoch: a closed log has the epoch of its last opening. The epoch is unknown
+    No log is opened to find an epoch; a closed log has the epoch of its last opening. The epoch is unknown
     (-1, which Kafka's clients accept) for a broker's log that was never opened here, and for all logs of a
     store that is open for reading. `failed` are partitions whose logs could not be opened; they have no
     leader. `of` reuses the epochs that `closed` has read, so each answer needs its own object.
@@ -80,8 +80,8 @@ class Leaders:
     def closed(self, topics: Iterable[TopicInfo]) -> list[_Key]:
         """Return the partitions of topics whose logs must be opened to know their current epochs.
 
-        A replicated store knows its epochs without open logs, and a store that is open for reading never
-        knows them: both have no such partitions.
+        There are none in a replicated store, which knows its epochs without open logs, and in a store that is
+        open for reading, which never knows them.
         """
         found = list[_Key]()
         if self._writer is None:

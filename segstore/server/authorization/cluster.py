@@ -1,4 +1,6 @@
-"""Authorization of APIs of the whole cluster. The APIs of authentication are allowed to everybody."""
+"""Authorization of APIs of the whole cluster. APIs that clients need to authenticate are allowed to
+everybody.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _MESSAGE = "Cluster authorization failed."
 
 
 def cluster_operations(caller: Caller) -> int:
-    """Return the caller's operations on the cluster as bits, 0 without DESCRIBE
+    """Return the caller's operations on the cluster as bits, 0 if DESCRIBE is not allowed
     (KafkaApis.handleDescribeCluster).
     """
     return caller.operations(_CLUSTER) if caller.may(_O.DESCRIBE, _CLUSTER) else 0

@@ -1,4 +1,5 @@
-"""Authorization of settings, by rights on the topic or group, or for the broker on the cluster."""
+"""Authorization of settings. A topic's and a group's settings need rights on the topic or group, the broker's
+need rights on the cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def _judge(operation: AclOperation, answer_field: str) -> Judge:
     def of(resource: ResourceType) -> Judge:
         def judge(caller: Caller, request: Request) -> Verdict:
             def denied(each: Any) -> bool:
-                # An unknown type is checked on the cluster; if that is allowed, the handler refuses it.
+                # An unknown type is checked on the cluster; if the check succeeds, the handler refuses the
+                # type.
                 if _KINDS.get(each.resource_type, ResourceType.CLUSTER) is not resource:
                     return False
                 name = CLUSTER_NAME if resource is ResourceType.CLUSTER else each.resource_name

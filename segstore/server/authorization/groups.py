@@ -44,7 +44,7 @@ def _find_coordinator(caller: Caller, request: Request) -> Verdict:
     body, resource = request.body, _KEYS.get(request.body.key_type)
     if body.key_type == _SHARE:
         return whole(_O.CLUSTER_ACTION, ResourceType.CLUSTER)(caller, request)
-    if resource is None:  # the handler refuses it
+    if resource is None:  # the handler refuses an unknown key type
         return None
     if request.version < _BATCHED:
         return whole(_O.DESCRIBE, resource, of("key"))(caller, request)
@@ -67,7 +67,7 @@ def _describe_groups(caller: Caller, request: Request) -> Verdict:
 
 
 def _list_groups(caller: Caller, _request: Request) -> Verdict:
-    """Leave out groups that the caller may not describe, unless it may describe the cluster."""
+    """If the caller may not describe the cluster, leave out the groups that the caller may not describe."""
     if caller.may(_O.DESCRIBE, ResourceType.CLUSTER):
         return None
 
@@ -142,7 +142,7 @@ def _offsets_of_one(caller: Caller, request: Request) -> Verdict:
 
 
 def _describable(caller: Caller, topics: list[Any]) -> list[Any]:
-    """Return the topics that the caller may describe; an error for an unknown id, without a name, stays."""
+    """Return the topics that the caller may describe, and topics without a name, whose ids are unknown."""
     return [each for each in topics if not each.name or caller.may(_O.DESCRIBE, _TOPIC, each.name)]
 
 

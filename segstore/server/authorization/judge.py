@@ -58,14 +58,16 @@ class Caller(NamedTuple):
 
 
 Mend = Callable[[Any], Any]
-"""Changes the handler's answer, which is None for a request without an answer; returns the new one."""
+"""Changes the handler's answer and returns the new answer; both are None if the request needs none
+(acks=0).
+"""
 Verdict = Any
-"""A struct is the answer, in place of the handler's; a Mend is applied to the handler's answer; None allows
-the request.
+"""The result of a judge: None if the request is allowed; a `Mend` if the handler's answer must be changed; a
+struct if the handler must not be called, and the struct is the answer.
 """
 Judge = Callable[[Caller, Request], Verdict]
 Name = Callable[[Caller, Any], "str | None"]
-"""(caller, item of a request) -> name of the item's resource, None to skip the item's check."""
+"""(caller, item of a request) -> name of the item's resource, or None if the item needs no check."""
 
 
 def free(_caller: Caller, _request: Request) -> Verdict:
@@ -76,7 +78,7 @@ def free(_caller: Caller, _request: Request) -> Verdict:
 def whole(
     operation: AclOperation, resource: ResourceType, name: Callable[[Any], str] = lambda body: CLUSTER_NAME
 ) -> Judge:
-    """Return a judge of requests about one resource; `name` returns its name from the request's body."""
+    """Return a judge of requests about one resource; `name(body)` returns the name of that resource."""
 
     def judge(caller: Caller, request: Request) -> Verdict:
         if caller.may(operation, resource, name(request.body)):
@@ -106,7 +108,7 @@ def parts(
 def part(
     request: Request, request_field: str, answer_field: str, denied: Callable[[Any], bool], code: Code
 ) -> Mend | None:
-    """Remove denied items from a request; return a `Mend` that adds their errors, None if all are allowed."""
+    """Remove denied items from a request; return a `Mend` that adds their errors, None if none was denied."""
     wanted = getattr(request.body, request_field) or []
     out = [each for each in wanted if denied(each)]
     if not out:
@@ -133,7 +135,9 @@ def copied(request: Request, body: Any) -> Request:
 
 
 def both(*judges: Judge) -> Judge:
-    """Return a judge that asks several judges in order, until one answers; all their mends are applied."""
+    """Return a judge that asks several judges in order, until one answers; else all their mends are
+    applied.
+    """
 
     def judge(caller: Caller, request: Request) -> Verdict:
         mends: list[Mend] = []

@@ -44,14 +44,14 @@ def _without_offsets(answer: Any) -> Any:
 
 
 def _denied(request: Request, answer: Any) -> Any:
-    """Return the denial; close the connection of a client without an answer (acks=0)."""
+    """Return the denial; if the client expects no answer (acks=0), close its connection."""
     if not request.body.acks:
         request.channel.close()
     return _without_offsets(answer)
 
 
 def _init_producer_id(caller: Caller, request: Request) -> Verdict:
-    """Check the transactional id; without one any WRITE right on a topic is enough (KIP-679)."""
+    """Check the transactional id; if the request has none, WRITE on any topic is enough (KIP-679)."""
     transactional_id = request.body.transactional_id
     if transactional_id is not None:
         if caller.may(_O.WRITE, _TRANSACTION, transactional_id):
@@ -84,7 +84,8 @@ def _delete_records(caller: Caller, request: Request) -> Verdict:
 
 JUDGES: dict[Api, Judge] = {
     Api.PRODUCE: _produce,
-    # A session's requests don't name its partitions: `fetching.reading` checks each partition that it reads.
+    # Requests of a session don't name all partitions, so `fetching.reading` checks the partitions that it
+    # reads.
     Api.FETCH: free,
     Api.LIST_OFFSETS: parts(_O.DESCRIBE, _TOPIC, "topics", "topics", named("name")),
     Api.OFFSET_FOR_LEADER_EPOCH: parts(_O.DESCRIBE, _TOPIC, "topics", "topics", named("topic")),

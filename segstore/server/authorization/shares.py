@@ -34,7 +34,9 @@ def _topics(operation: AclOperation) -> Judge:
 
 
 def _describe_offsets(caller: Caller, request: Request) -> Verdict:
-    """Leave out topics that the client may not describe; topics that it names get an error instead."""
+    """Leave out topics that the client may not describe; such a topic gets an error if the request names
+    it.
+    """
     names = {each.group_id: _names(each) for each in request.body.groups}
     denied = part(
         request,
@@ -80,7 +82,7 @@ def _visible(caller: Caller, topic: Any, names: frozenset[str]) -> Any:
 
 
 JUDGES: dict[Api, Judge] = {
-    # A session's requests don't name its partitions: the handlers check the topics of each request.
+    # Requests of a session don't name all partitions, so the handlers check the topics.
     Api.SHARE_FETCH: _of_group(_O.READ),
     Api.SHARE_ACKNOWLEDGE: _of_group(_O.READ),
     Api.DESCRIBE_SHARE_GROUP_OFFSETS: _describe_offsets,

@@ -31,8 +31,8 @@ _IDS_SINCE = 12
 def _metadata(caller: Caller, request: Request) -> Verdict:
     """Hide topics that the caller may not describe (KafkaApis.handleTopicMetadataRequest).
 
-    Such a topic is answered with TOPIC_AUTHORIZATION_FAILED by name, and as unknown by id; an answer for all
-    topics leaves it out.
+    A request for such a topic is answered with TOPIC_AUTHORIZATION_FAILED if it names the topic, with
+    UNKNOWN_TOPIC_ID if it has the id. An answer with all topics leaves such topics out.
     """
     body, version = request.body, request.version
     everything = body.topics is None or (version == 0 and not body.topics)
@@ -118,7 +118,7 @@ def _with_operations(caller: Caller, answer: Any) -> Any:
 
 
 def _describe_topic_partitions(caller: Caller, request: Request) -> Verdict:
-    """Hide topics that the caller may not describe; a denied topic that is named gets an error."""
+    """Hide topics that the caller may not describe; a denied topic gets an error if the request names it."""
     # The handler is not called with an empty list of topics, which would mean all topics.
     body = request.body
     if not body.topics:  # the request then names all visible topics, so that pages have no gaps
@@ -148,7 +148,9 @@ def _described(caller: Caller, refused: list[Any]) -> Verdict:
 
 
 def _create_topics(caller: Caller, request: Request) -> Verdict:
-    """Check CREATE on the cluster or on each topic; settings are answered only with DESCRIBE_CONFIGS."""
+    """Check CREATE on the cluster or on each topic; settings are answered only if DESCRIBE_CONFIGS is
+    allowed.
+    """
     verdict = None
     if not caller.may(_O.CREATE, _CLUSTER):
         verdict = part(
@@ -171,7 +173,9 @@ def _create_topics(caller: Caller, request: Request) -> Verdict:
 
 
 def _delete_topics(caller: Caller, request: Request) -> Verdict:
-    """Refuse denied topics; an id's name is answered only with DESCRIBE (ControllerApis.deleteTopics)."""
+    """Refuse denied topics; the name for a topic id is answered only if the caller may describe that topic
+    (ControllerApis.deleteTopics).
+    """
     names, refused = caller.node.part(Logs), []
     kind = _Deleted.DeletableTopicResult
     body = request.body

@@ -22,7 +22,9 @@ _BATCHED = 4
 
 
 def _add_partitions_to_txn(caller: Caller, request: Request) -> Verdict:
-    """Refuse the whole request if one topic is denied; versions for brokers need CLUSTER_ACTION."""
+    """Refuse the whole request if one topic is denied; the versions that only brokers send need
+    CLUSTER_ACTION.
+    """
     body = request.body
     if request.version >= _BATCHED:
         return whole(_O.CLUSTER_ACTION, ResourceType.CLUSTER)(caller, request)

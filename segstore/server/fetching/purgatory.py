@@ -1,13 +1,13 @@
-"""`Purgatory`: fetches that wait for `min_bytes`, or for the end of their `max_wait_ms` (Kafka: DelayedFetch,
-DelayedOperationPurgatory).
+"""`Purgatory`: fetches that wait until `min_bytes` are available, or `max_wait_ms` have passed (Kafka:
+DelayedFetch, DelayedOperationPurgatory).
 
 Owns nothing on disk. Threads: the loop's. A parked fetch holds its request, but no bytes and no file. After a
-publication each awaited partition is checked once, whatever the number of its fetches; only the fetches of
+publication each awaited partition is checked once, even if many fetches wait for it; only the fetches of
 partitions whose ends have changed are counted again.
 
 The loop sees appends of its own requests at the end of each turn. Publications of other threads and processes
-end the sleep of a thread in `Store.wait`, which runs only while a fetch is parked. While a standby is in sync
-mode, every publication goes through Python, and a callback wakes the loop instead of that thread.
+wake a thread that sleeps in `Store.wait`; it sleeps there only while a fetch is parked. While a standby is in
+sync mode, every publication goes through Python, and a callback wakes the loop instead of that thread.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from segstore.storage.store.writer import StoreWriter
 
 _Key = tuple[str, int]
 _Ends = tuple[PartitionLog, int, int, int] | None
-"""(log, high watermark, last stable offset, log end offset) of a partition, None if it does not exist. The
-log end offset is read only if a replica waits; otherwise it is the high watermark.
+"""(log, high watermark, last stable offset, log end offset) of a partition, None if the partition does not
+exist. The log end offset is read only if a replica waits; otherwise the high watermark takes its place.
 """
 _SWEPT_AT_LEAST = 64
 _LONGEST_MS = 3_600_000.0
@@ -56,8 +56,8 @@ def awaited(look: Look) -> list[Awaited]:
 
 
 class Parked:
-    """A waiting fetch. `complete` answers it, and raises nothing. `sizes` has the available bytes of each
-    partition with any. `is_over`: `max_wait_ms` has passed.
+    """A waiting fetch. `complete` answers the fetch, and raises nothing. `sizes` has the available bytes of
+    each partition that has some. `is_over` says that `max_wait_ms` has passed.
     """
 
     def __init__(
@@ -115,11 +115,11 @@ class _Spot:
         shown = awaited.high_watermark
         self.seen: _Ends = None if log is None else (log, shown, awaited.last_stable_offset, shown)
         self.has_replica = False
-        """Whether a replica's fetch waits or has waited: then the log end offset is checked too."""
+        """Whether a replica's fetch waits or has waited; if so, the log end offset is checked too."""
         self.parked: dict[Parked, Wanted] = {}
 
     def has_moved(self, logs: Logs) -> bool:
-        """Read the partition's ends again; return whether they have changed, or the log is another one."""
+        """Read the partition's ends again; return whether they or the log object have changed."""
         before, self.seen = self.seen, _ends(logs, self.key, self.has_replica)
         return self.seen is None or self.seen != before
 
@@ -149,7 +149,7 @@ class Purgatory:
         self._parked: dict[Parked, None] = {}
         self._standing: dict[DelayedStandbyFetch, None] = {}
         self._swept_at = _SWEPT_AT_LEAST
-        self._seen = -1  # the store's publications before the last look or read
+        self._seen = -1  # the number of the store's publications before the last look or read
         self._watch = node.loop.watch(self._wake, self.look)
         node.loop.every_turn(self._end_turn)
         self._primary, self._thread = primary_of(node), -1
@@ -162,8 +162,9 @@ class Purgatory:
         return len(self._parked) + len(self._standing)
 
     def park(self, parked: Parked, waits: Iterable[Awaited], seen: int) -> None:
-        """Keep a fetch until it can be answered. `waits` are its partitions, `seen` the store's publications
-        before they were read. Raises IllegalStateError if no thread can be started.
+        """Keep a fetch until it can be answered. `waits` are its partitions, `seen` is the number of the
+        store's publications before the partitions were read. Raises IllegalStateError if no thread can be
+        started.
         """
         if len(self._parked) >= self._swept_at:
             self._sweep()
@@ -186,14 +187,14 @@ class Purgatory:
         self.complete(parked)
 
     def _begin(self, seen: int) -> None:
-        """Start the watch if needed, before the fetch is kept: an error fails the request."""
-        if not (self._parked or self._standing):  # otherwise `_seen` may be older than `seen`, and must stay
+        """Start the watch if needed. Called before the fetch is kept, so that an error fails its request."""
+        if not (self._parked or self._standing):  # else keep `_seen`, which may be older
             self._seen, self._thread = seen, threading.get_ident()
         self._ask()
 
     def stand(self, standing: DelayedStandbyFetch, seen: int, seconds: float) -> None:
-        """Keep a standby's fetch until it has new data, or `seconds` have passed. A running timer is reused,
-        because most of these fetches end early.
+        """Keep a standby's fetch until there is new data, or `seconds` have passed. A running timer is
+        reused, because most of these fetches are answered before it is due.
         """
         self._begin(seen)
         self._standing[standing] = None
@@ -227,12 +228,12 @@ class Purgatory:
 
     def _published(self) -> None:
         """Wake the loop after a publication of another thread. Called in any thread."""
-        # A publication before a fetch is parked is seen at the end of the turn.
+        # If no fetch is parked yet, `_end_turn` detects the publication at the end of the turn.
         if self._is_notified and (self._parked or self._standing) and threading.get_ident() != self._thread:
             self._loop.soon(self._end_turn)
 
     def _wake(self) -> None:
-        with suppress(SegstoreError):  # the store is closed: then no thread sleeps
+        with suppress(SegstoreError):  # if the store is closed, no thread sleeps
             self._store.wake()
 
     def _end_turn(self) -> None:
@@ -244,7 +245,8 @@ class Purgatory:
         """Answer the fetches that have enough bytes, after a publication."""
         if not (self._parked or self._standing):
             return
-        self._seen = self.publications  # read first: a publication during the look ends the next sleep
+        # Read before the look, so that a publication during the look ends the next sleep.
+        self._seen = self.publications
         if self._seen < 0:
             for parked in list(self._parked):
                 self.complete(parked)
@@ -269,7 +271,7 @@ class Purgatory:
             return -1
 
     def complete(self, parked: Parked) -> None:
-        """End the wait of a fetch, and answer it if its connection is open."""
+        """Forget a fetch, and answer it if its connection is open."""
         self.drop(parked)
         if parked.request.channel.is_open:
             parked.complete()
@@ -287,13 +289,15 @@ class Purgatory:
                     del self._spots[key]
 
     def _sweep(self) -> None:
-        """Forget the fetches of closed connections, each time that their number has doubled."""
+        """Forget the fetches of closed connections; called each time that the number of fetches has
+        doubled.
+        """
         for parked in [each for each in self._parked if not each.request.channel.is_open]:
             self.drop(parked)
         self._swept_at = max(2 * len(self._parked), _SWEPT_AT_LEAST)
 
     def close(self) -> None:
-        """Forget all fetches, at the server's end."""
+        """Forget all fetches, because the server is being closed."""
         for parked in list(self._parked):
             self.drop(parked)
         for standing in self._standing:

@@ -1,6 +1,7 @@
 """`look`: reads the partitions of a fetch once (Kafka: ReplicaManager.readFromLog, Partition.fetchRecords).
 
-Reads log files, and only the headers of batches: records are sent as stretches of files. Threads: the loop's.
+On disk: reads only the headers of batches in log files, because records are sent as stretches of files.
+Threads: the loop's.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 class Terms(NamedTuple):
     """The parameters of a fetch (Kafka: FetchParams). `max_bytes` is lowered to the server's own limit.
     `max_searched` is the argument of `PartitionLog.stretch`. `may_read` returns whether the client may read a
-    topic; with None it may read all. `broker_epoch` is the epoch of a fetching replica, -1 if unknown;
-    `primary` knows the registered standby, and is None if there can be none.
+    topic; if it is None, the client may read all topics. `broker_epoch` is the epoch of a fetching replica,
+    -1 if unknown. `primary` knows the registered standby; it is None if the store can have no standby.
     """
 
     version: int
@@ -55,9 +56,9 @@ class Terms(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The result of a look. `sizes`: bytes that count towards min_bytes, by partition, if any. `at_once`: the
-    answer must not wait, because of an error or a diverging epoch, or because no partition can get records.
-    `unsearched`: logs whose aborted transactions a worker must read first.
+    """The result of a look. `sizes` has the bytes that count towards min_bytes, for each partition with some.
+    `at_once` says that the answer must not wait, because of an error or a diverging epoch, or because no
+    partition can get records. `unsearched` are logs whose aborted transactions a worker must read first.
     """
 
     fetched: list[FetchedPartition]
@@ -85,7 +86,7 @@ def release(data: Any) -> None:
 
 def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
     """Read all partitions in order, up to `terms.max_bytes` together. The first partition with records gives
-    at least one whole batch, even if that is larger.
+    at least one whole batch, even if this batch is larger than the limit.
     """
     fetched: list[FetchedPartition] = []
     sizes: dict[Wanted, int] = {}
@@ -95,12 +96,12 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
         for wanted in asked:
             data, waits, size = _read(logs, wanted, terms, left, min_one, unsearched)
             fetched.append(FetchedPartition(wanted, data))
-            if data.error_code in _NOT_THERE:  # such an error does not end a long poll
+            if data.error_code in _NOT_THERE:  # a missing topic does not end a long poll
                 continue
             known, at_once = True, at_once or not waits
             if size:
                 sizes[wanted] = size
-            if data.records is not NO_RECORDS:  # it has at least one batch
+            if data.records is not NO_RECORDS:  # at least one batch
                 left, min_one = max(left - len(data.records), 0), False
     except BaseException:
         Look(fetched, sizes, True, unsearched).release()
@@ -109,7 +110,9 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
 
 
 def counted(logs: Logs, wanted: Wanted, terms: Terms) -> int | None:
-    """Return the available bytes of a parked fetch's partition, None if the fetch must be answered now."""
+    """Return the available bytes of one partition of a parked fetch, None if the fetch must not wait
+    longer.
+    """
     data, waits, size = _read(logs, wanted, terms, terms.max_bytes, True, [])
     release(data)
     return size if waits else None
@@ -164,7 +167,7 @@ def _records(
     bound = stretch.last_stable_offset if terms.committed else stretch.high_watermark
     if terms.replica_id >= 0:
         bound = log.log_end_offset
-    # Batches that did not fit count as available too, up to the limit: waiting would not help.
+    # Batches that did not fit count as available too, up to the limit, because waiting would not help.
     available = max(size, most) if stretch.next_offset < bound else size
     try:
         data = _data(wanted, stretch.high_watermark, stretch.last_stable_offset, stretch.log_start_offset)

@@ -1,8 +1,8 @@
 """Fetch sessions (KIP-227; Kafka: FetchSession.scala): the server remembers the partitions of a consumer's
 fetch, so that requests and answers name only changed partitions.
 
-Owns nothing on disk. Threads: the loop's. A session does not belong to a connection: it ends when its client
-ends it, or when a new session needs its slot.
+Owns nothing on disk. Threads: the loop's. A session does not belong to a connection: the
+session is open until its client closes it, or a new session needs its slot.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Key = tuple[Any, int]
 
 class Wanted:
     """A fetched partition (Kafka: CachedPartition). `topic` is None if no topic has the id. `high_watermark`
-    and `start_offset` are the values of the session's last answer, -1 for none.
+    and `start_offset` are the values of the session's last answer, -1 before the first answer.
     """
 
     __slots__ = (
@@ -45,7 +45,7 @@ class Wanted:
         self.current_epoch, self.fetched_epoch = asked.current_leader_epoch, asked.last_fetched_epoch
 
     def update(self, other: Wanted) -> None:
-        """Take offset, size and epochs over from a newer request."""
+        """Set the offset, size and epochs to the values of a newer request."""
         self.offset, self.max_bytes = other.offset, other.max_bytes
         self.current_epoch, self.fetched_epoch = other.current_epoch, other.fetched_epoch
 
@@ -53,7 +53,7 @@ class Wanted:
         """Remember an answer; return whether an incremental answer must include the partition."""
         must: bool = data.high_watermark != self.high_watermark or data.log_start_offset != self.start_offset
         must = must or bool(data.records) or data.error_code != Code.NONE or data.diverging_epoch.epoch >= 0
-        # After an error the next answer includes the partition, whatever its high watermark is.
+        # -1 makes the answer after an error include the partition, even if its high watermark is the same.
         self.high_watermark = -1 if data.error_code != Code.NONE else data.high_watermark
         self.start_offset = data.log_start_offset
         return must
@@ -67,7 +67,9 @@ class FetchedPartition(NamedTuple):
 
 
 def grouped(fetched: Iterable[FetchedPartition]) -> list[Any]:
-    """Return the answer's topic structs; adjacent partitions of a topic share one, in the same order."""
+    """Return the answer's topic structs; adjacent partitions of a topic share one struct, and keep their
+    order.
+    """
     topics: list[Any] = []
     last = None
     for wanted, data in fetched:
@@ -99,7 +101,7 @@ class ServedSession:
 
     def changed(self, fetched: Iterable[FetchedPartition]) -> Iterator[FetchedPartition]:
         """Yield the partitions that an incremental answer must include. Partitions with records move to the
-        end of the order, so that each gets its turn.
+        end of the order, so that the other partitions come first in the next answer.
         """
         for each in fetched:
             if each.wanted.note_answer(each.data):
@@ -130,7 +132,7 @@ class FetchContext(Protocol):
         """The partitions to read, in order of their priority."""
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
-        """Return the response's body, and remember it in the session."""
+        """Return the response's body, and note the answered offsets in the session."""
 
     def throttled(self) -> Any:
         """Return a response without partitions; the session does not change."""
@@ -168,7 +170,7 @@ class Full(Sessionless):
 
 
 class Incremental:
-    """A later request of a session, which has advanced the session to `epoch`."""
+    """A later request of a session; it has advanced the session to `epoch`."""
 
     def __init__(self, session: ServedSession, epoch: int) -> None:
         self.session, self.epoch = session, epoch
@@ -178,7 +180,7 @@ class Incremental:
         return list(self.session.wanted.values())
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
-        """Answer the changed partitions; an error if the session has advanced past this request."""
+        """Answer the changed partitions, or an error if a newer request has advanced the session."""
         if self.session.epoch != self.epoch:
             return self._outdated()
         changed = list(self.session.changed(fetched))
@@ -212,7 +214,8 @@ class FetchSessions:
     def open(self, version: int, body: Any, logs: Logs) -> FetchContext | Code:
         """Return the context of a request, or its top-level error code (Kafka: FetchManager.newContext).
 
-        Epoch 0 begins a session, -1 is a request without one; both end the session that they name.
+        Epoch 0 begins a session, and epoch -1 means no session; with either, the session that the request
+        names is closed.
         """
         uses_ids, epoch = version >= IDS_SINCE, body.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -230,7 +233,7 @@ class FetchSessions:
 
     def _go_on(self, session: ServedSession, asked: dict[Key, Wanted], body: Any, logs: Logs) -> FetchContext:
         session.update(asked, _forgotten(body, session.uses_ids))
-        if not session.wanted:  # a session without partitions ends
+        if not session.wanted:  # a session without partitions is closed
             del self._sessions[session.id]
             return Sessionless({})
         for wanted in session.wanted.values():
@@ -239,13 +242,13 @@ class FetchSessions:
         return Incremental(session, self.advance(session))
 
     def has(self, session: ServedSession) -> bool:
-        """Return whether a session has not ended."""
+        """Return whether a session is still open."""
         return self._sessions.get(session.id) is session
 
     def advance(self, session: ServedSession) -> int:
         """Advance a live session to its next epoch, and return that epoch."""
         del self._sessions[session.id]
-        self._sessions[session.id] = session  # moved to the end: the dictionary is ordered by last use
+        self._sessions[session.id] = session  # moved to the end, as sessions are ordered by last use
         session.used_ms = self._clock()
         session.epoch = next_epoch(session.epoch)
         return session.epoch
@@ -265,11 +268,11 @@ class FetchSessions:
         return session_id
 
     def _evict(self, size: int, now: int) -> bool:
-        """End a session to make room for a new one with `size` partitions (Kafka:
-        FetchSessionCacheShard.tryEvict).
+        """Close a session to free a slot for a new session with `size` partitions; return whether one was
+        closed (Kafka: FetchSessionCacheShard.tryEvict).
 
-        That is the least recently used session if it was idle for EVICTION_MS; otherwise the smallest session
-        that has fewer partitions and was in use for EVICTION_MS.
+        The least recently used session is closed if it was idle for EVICTION_MS; otherwise the smallest
+        session that has fewer partitions than `size` and was in use for EVICTION_MS.
         """
         if not self._sessions:
             return False

@@ -1,11 +1,12 @@
-"""`ShareWaits`: share fetches that wait for available records, or for the end of their time (KIP-932; Kafka:
+"""`ShareWaits`: share fetches that wait until records are available or their wait times out (KIP-932; Kafka:
 DelayedShareFetch, DelayedShareFetchGroupKey, DelayedShareFetchPartitionKey).
 
 Owns nothing on disk. Threads: the loop's; a share group reports available records in any thread.
 
 A fetch waits for two events: new records in its partitions, which the purgatory of all fetches detects, and
-records of its group that become available again, which the share group reports. Because a worker acquires the
-records, events in between are found by comparing an `AcquirableState` from before the acquisition.
+records of its group that become available again, which the share group reports. A worker
+acquires the records, so events before the fetch is parked are found by comparing the current
+`AcquirableState` with one from before the acquisition.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ NamedPartition = tuple[str, int]
 
 
 class Listening(Protocol):
-    """A registered call for available records."""
+    """The registration of a call for available records."""
 
     def cancel(self) -> None:
-        """Remove the call."""
+        """Remove the registration."""
 
 
 class AvailableRecords(Protocol):
@@ -44,7 +45,7 @@ class AvailableRecords(Protocol):
 
 class AcquirableState(NamedTuple):
     """The state that decides whether a share fetch could acquire more: the store's publications, the number
-    of reports of the group, and the ends of the partitions.
+    of reports of the group, and the high watermarks and last stable offsets of the partitions.
     """
 
     publications: int
@@ -52,15 +53,15 @@ class AcquirableState(NamedTuple):
     ends: Sequence[Awaited]
 
     def differs(self, before: AcquirableState, is_sated: bool = False) -> bool:
-        """Return whether the state differs from `before`; `is_sated` ignores the group's reports."""
+        """Return whether the state differs from `before`; if `is_sated`, the group's reports are ignored."""
         if (self.reports != before.reports and not is_sated) or len(self.ends) != len(before.ends):
             return True
         return any(now[1:] != then[1:] for now, then in zip(self.ends, before.ends, strict=True))
 
 
 class ParkedShareFetch(Parked):
-    """A share fetch that waits for at most `wait_ms`. It acquires again after any change of a partition,
-    because only the group knows which records a member may get.
+    """A share fetch that waits for at most `wait_ms`. After any change of a partition the fetch tries to
+    acquire again, because only the group knows which records a member may get.
     """
 
     def __init__(self, request: Request, wait_ms: int, complete: Callable[[], None]) -> None:
@@ -68,7 +69,7 @@ class ParkedShareFetch(Parked):
         super().__init__(request, terms, {}, complete)
 
     def recount(self, *_moved: Any) -> bool:
-        """Return True: the fetch must acquire again."""
+        """Return True, because the fetch must acquire again."""
         return True
 
 
@@ -108,8 +109,9 @@ class ShareWaits:
             held.listening.cancel()
 
     def glance(self, group: str, partitions: Sequence[NamedPartition]) -> AcquirableState:
-        """Return the current state; a missing partition has -1 as its ends."""
-        publications = self._purgatory.publications  # read first: later publications count as a change
+        """Return the current state; a missing partition has -1 for both offsets."""
+        # Read before the partitions' offsets, so that publications after this count as a change.
+        publications = self._purgatory.publications
         held = self._groups.get(group)
         reports = -1 if held is None else held.reports
         return AcquirableState(publications, reports, [self._ends(each) for each in partitions])
@@ -127,10 +129,11 @@ class ShareWaits:
         self, group: str, parked: ParkedShareFetch, glance: AcquirableState, is_sated: bool = False
     ) -> None:
         """Keep a fetch that found too few records since `glance`. `Parked.complete` is called after a change,
-        or when the time is over. Raises IllegalStateError if no thread can be started.
+        or when the wait times out. Raises IllegalStateError if no thread can be started.
 
-        `is_sated`: the fetch has acquired records, and released them because they were fewer than min_bytes.
-        The group's reports then don't end the wait: two such fetches would wake each other for ever.
+        `is_sated` says that the fetch has acquired records, and released them because they were fewer than
+        min_bytes. Then the group's reports don't end the wait, because two such fetches would wake each other
+        for ever.
         """
         held, complete = self._groups[group], parked.complete
 
@@ -145,7 +148,7 @@ class ShareWaits:
             held.parked[parked] = None
 
     def finish(self, group: str, parked: ParkedShareFetch) -> None:
-        """End the wait of a fetch, and complete it if its connection is open."""
+        """Forget a waiting fetch, and complete it if its connection is open."""
         if group in self._groups:
             self._groups[group].parked.pop(parked, None)
         self._purgatory.complete(parked)
@@ -158,6 +161,6 @@ class ShareWaits:
                 self._purgatory.complete(parked)
 
     def close(self) -> None:
-        """Remove all registrations, at the server's end."""
+        """Remove all registrations, because the server is being closed."""
         for group in list(self._groups):
             self.forget(group)

@@ -23,7 +23,7 @@ class ShareRates:
         self._failed: Counter[Api] = Counter()
 
     def counted(self, request: Request, begin: Callable[[Request], Any]) -> Any:
-        """Begin and count a request; an answer with an error is counted too, at once or later."""
+        """Count a request and call `begin`; an answer with an error is counted when it is sent."""
         self._total[request.api] += 1
         answer = request.answer
 

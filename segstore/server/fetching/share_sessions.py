@@ -1,4 +1,4 @@
-"""`WireSessions`: the share sessions of a server; a session ends with its connection (KIP-932; Kafka:
+"""`WireSessions`: the share sessions of a server; a session is closed with its connection (KIP-932; Kafka:
 ShareSessionCache, SharePartitionManager.newContext).
 
 Owns nothing on disk. Threads: the loop's.
@@ -21,7 +21,7 @@ class WireSessions:
     """The share sessions of a server, at most `limit` (group.share.max.share.sessions).
 
     `ended(session, False)` is called when a newer session of the member replaces a session, and
-    `ended(session, True)` when a session ends with its connection.
+    `ended(session, True)` when the connection of a session is closed.
     """
 
     def __init__(self, limit: int, ended: Callable[[WireSession, bool], object]) -> None:
@@ -36,11 +36,11 @@ class WireSessions:
     @property
     def partitions(self) -> int:
         """The number of partitions of all sessions (Kafka: SharePartitionsCount). Any thread may read it."""
-        groups = list(self._by_group.values())  # copies: the loop's thread may change them
+        groups = list(self._by_group.values())  # copied, because the loop's thread may change the originals
         return sum(len(session) for of_group in groups for session in list(of_group))
 
     def is_current(self, session: WireSession) -> bool:
-        """Return whether a session was neither ended nor replaced."""
+        """Return whether a session was neither closed nor replaced."""
         return self._sessions.is_current(session)
 
     def has_group(self, group: str) -> bool:
@@ -62,7 +62,9 @@ class WireSessions:
         return session
 
     def acknowledge(self, group: str, member: str, epoch: int) -> WireSession:
-        """Return the session of a ShareAcknowledge request. Raises as `ShareSessions.acknowledge`."""
+        """Return the session of a ShareAcknowledge request. Raises the errors of
+        `ShareSessions.acknowledge`.
+        """
         session = self._sessions.acknowledge(group, member, epoch)
         if epoch == FINAL:
             self._forget(session)
@@ -80,13 +82,13 @@ class WireSessions:
             channel.when_closed(partial(self._closed, id(channel)))
 
     def _closed(self, connection: int) -> None:
-        """End all sessions of a closed connection, which several members may share."""
+        """Close all sessions of a closed connection, which several members may share."""
         self._connections.discard(connection)
         for session in self._sessions.disconnected(connection):
             self._forget(session)
             self._ended(session, True)
 
     def close(self) -> None:
-        """End all sessions, at the server's end."""
+        """Close all sessions, because the server is being closed."""
         for connection in list(self._connections):
             self._closed(connection)

@@ -1,6 +1,6 @@
 """The handlers of all APIs, called after a request was authorized. ApiVersions advertises exactly these APIs.
 
-A handler module is imported at the first request for one of its APIs: importing all of them (groups,
+A handler module is imported at the first request for one of its APIs, because importing all modules (groups,
 transactions, administration) would take a third of the server's start.
 """
 

@@ -35,7 +35,7 @@ def describe_acls(node: Node, request: Request) -> Any:
         return _Response(error_code=Code.SECURITY_DISABLED, error_message=message)
     found: dict[tuple[int, str, int], list[Any]] = {}
     for rule in node.authorizer.rules:
-        if _is_meant(rule, request.body):
+        if _matches(rule, request.body):
             held = found.setdefault((rule.resource, rule.name, rule.pattern), [])
             held += [each for each in _acls(rule, request.body) if each not in held]
     resources = [
@@ -48,7 +48,7 @@ def describe_acls(node: Node, request: Request) -> Any:
     return _Response(error_message=None, resources=resources)
 
 
-def _is_meant(rule: Rule, body: Any) -> bool:
+def _matches(rule: Rule, body: Any) -> bool:
     """Return whether a rule's resource and principal pass the request's filter."""
     if body.resource_type_filter not in (_ANY, rule.resource):
         return False

@@ -1,9 +1,9 @@
 """DescribeConfigs, ListConfigResources, AlterConfigs, IncrementalAlterConfigs: settings of topics, of single
 groups, and of the one broker.
 
-Settings of topics and of groups may be changed. The broker's settings are read-only: they are the settings
-with which the server and its store were opened. Sources: Kafka's ConfigHelper, ConfigAdminManager and
-ConfigurationControlManager (KIP-133, KIP-226, KIP-339).
+Settings of topics and of groups may be changed. The broker's settings are read-only, because they are the
+settings with which the server and its store were opened. Sources: Kafka's ConfigHelper, ConfigAdminManager
+and ConfigurationControlManager (KIP-133, KIP-226, KIP-339).
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ def _check_loggers(node: Node, resource: Any) -> None:
 
 
 def _of_broker(node: Node) -> list[ConfigEntry]:
-    """Return the settings of the server and of its store; if both have a name, the server's setting wins."""
+    """Return the settings of the server and of its store; the server's replace the store's of the same
+    name.
+    """
     held = settings_of(node.store)
     found = {} if held is None else {entry.name: entry for entry in config_entries.of_store(held)}
     found.update({entry.name: entry for entry in config_entries.of_server(node.config)})
@@ -271,7 +273,7 @@ def _changing(held: KafkaSettings, configs: Any) -> _Changes:
 
 
 def _is_deleted(config: Any) -> bool:
-    """Return whether the operation is DELETE; AlterConfigs has no operations, which means SET."""
+    """Return whether the operation is DELETE; a setting of AlterConfigs has no operation, which means SET."""
     return getattr(config, "config_operation", AlterConfigOp.SET) == AlterConfigOp.DELETE
 
 
@@ -282,7 +284,7 @@ def _refuse_null(configs: Any) -> None:
 
 
 def _operated(held: KafkaSettings, config: Any) -> str | None:
-    """Return the new value of a setting, None to reset it to its default."""
+    """Return the new value of a setting, None if the setting is reset to its default."""
     if config.config_operation == AlterConfigOp.SET:
         return str(config.value)
     if config.config_operation == AlterConfigOp.DELETE:

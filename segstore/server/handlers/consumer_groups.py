@@ -41,7 +41,9 @@ _CLASSIC, _CONSUMER = 0, 1
 
 
 def consumer_group_heartbeat(node: Node, request: Request) -> Later:
-    """Handle a member's heartbeat; answer its epoch, and its assignment if that has changed."""
+    """Handle a member's heartbeat; answer the member's epoch, and its assignment if the assignment has
+    changed.
+    """
     body, asked = request.body, _asked(node, request)
 
     def run() -> Any:

@@ -1,6 +1,6 @@
 """Helpers of the handlers of groups and transactions: worker threads, error codes, answers by topic.
 
-Coordinator calls run in worker threads, because each may write to an internal topic and wait for its disk.
+Coordinator calls run in worker threads, because each may write to an internal topic and wait for the disk.
 Threads: each function names the thread that it runs in.
 """
 
@@ -39,13 +39,13 @@ _CODES: dict[type[BaseException], Code] = {
     errors.StoreClosedError: Code.NOT_COORDINATOR,
     errors.UnknownTopicOrPartitionError: Code.COORDINATOR_NOT_AVAILABLE,
 }
-"""Codes for errors of internal topics: clients find the coordinator again and retry (Kafka:
+"""Codes for errors of internal topics; on these codes clients look up the coordinator again and retry (Kafka:
 CoordinatorOperationExceptionHelper).
 """
 
 
 def coordinator_code(error: BaseException) -> Code:
-    """Return the error code of a coordinator's exception, and log it if that is UNKNOWN_SERVER_ERROR."""
+    """Return the error code of a coordinator's exception; an UNKNOWN_SERVER_ERROR is logged."""
     for kind in type(error).__mro__:
         if kind in _CODES:
             return _CODES[kind]
@@ -66,7 +66,8 @@ def coordinated(node: Node, request: Request, run: Callable[[], Any], failed: Ca
 def each_described(
     node: Node, request: Request, groups: Iterable[str], response: Any, describe: Callable[[str], Any]
 ) -> Later:
-    """Answer `describe(group)` for each group, made in a worker thread. Called in the loop's thread.
+    """Answer `describe(group)` for each group. Called in the loop's thread; `describe` runs in a worker
+    thread.
 
     `response` has the structs of the answer.
     """
@@ -103,7 +104,7 @@ def heartbeat_answer(kind: Any, beaten: Any) -> Any:
 
 
 def partitions_of(topics: Iterable[Any]) -> list[TopicPartition]:
-    """Return the partitions of topic structs that have a `name`, and numbers as `partitions`."""
+    """Return the partitions of structs that have a topic's `name` and a list of numbers, `partitions`."""
     return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
 
 

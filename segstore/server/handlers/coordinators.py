@@ -30,7 +30,7 @@ def find_coordinator(node: Node, request: Request) -> Any:
     (one,) = found
     return _Response(
         error_code=one.error_code,
-        error_message=one.error_message or Code.NONE.name,  # "NONE" as in Kafka: kafkajs' tests compare it
+        error_message=one.error_message or Code.NONE.name,  # "NONE" as in Kafka, which kafkajs' tests expect
         node_id=one.node_id,
         host=one.host,
         port=one.port,

@@ -1,5 +1,5 @@
-"""Fetch: stored batches, sent by sendfile, at once or when `min_bytes` are there (KIP-227, KIP-516, KIP-595;
-Kafka: KafkaApis.handleFetchRequest).
+"""Fetch: stored batches, sent by sendfile, at once or when `min_bytes` are available (KIP-227, KIP-516,
+KIP-595; Kafka: KafkaApis.handleFetchRequest).
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ class Fetches:
         return answer
 
     def _keep(self, fetch: _FetchUnderWay) -> None:
-        """Learn the request's frame: later requests with the same bytes are answered without decoding."""
+        """Learn the request's frame, so that later requests like it are answered without decoding."""
         request, context, terms = fetch.request, fetch.context, fetch.terms
         learned = request.channel.learned
         if isinstance(learned, LearnedFetch) and learned.is_like:
-            return  # the frame matched and stays learned; only its answer needed this handler
+            return  # the learned frame has matched; only this answer needed the handler
         if self._node.store.mode != "rw" or self._node.authorizer is not None:
             return
         serve = partial(self._serve_again, fetch)
@@ -112,10 +112,10 @@ class Fetches:
         self._later(again, lambda: self._serve(again, False))
 
     def _serve(self, fetch: _FetchUnderWay, may_wait: bool = True) -> Any:
-        """Answer or park a fetch, or first let a worker read aborted transactions that it needs."""
+        """Answer or park a fetch; if aborted transactions must be read first, a worker reads them."""
         terms = fetch.terms
         may_wait = may_wait and terms.max_wait_ms > 0
-        # Read first, so that a publication during the look ends the wait.
+        # The number is read before the look, so that a publication during the look ends the wait.
         seen = self.purgatory.publications if may_wait else 0
         found = look(self._logs, fetch.context.wanted, terms)
         if found.unsearched:
@@ -129,14 +129,18 @@ class Fetches:
         return LATER
 
     def _finish(self, fetch: _FetchUnderWay, found: Look, seen: int) -> None:
-        """Answer a parked fetch; read again unless nothing was found and nothing was published since."""
+        """Answer a parked fetch: without records if none were found and nothing was published since, else by
+        a new read.
+        """
         if not found.size and seen == self.purgatory.publications:
             self._later(fetch, lambda: self._answer(fetch, found))
         else:
             self._later(fetch, lambda: self._serve(fetch, False))
 
     def _later(self, fetch: _FetchUnderWay, serve: Callable[[], Any]) -> None:
-        """Serve a fetch whose handler has returned, and close its connection if that raises."""
+        """Send the answer that `serve` returns, after the handler has returned; close the connection if
+        `serve` raises.
+        """
         try:
             answer = serve()
             if answer is not LATER:
@@ -150,7 +154,7 @@ class Fetches:
 
         def run() -> None:
             for each in unsearched:
-                with suppress(SegstoreError):  # raised again, and answered, when the partition is read
+                with suppress(SegstoreError):  # the next read raises the error again, and answers it
                     outcomes(each)
 
         def done(_: object) -> None:
@@ -171,7 +175,9 @@ class Fetches:
         return throttle
 
     def _terms(self, request: Request, throttle: QuotaThrottle) -> Terms:
-        """Return the fetch's limits; `max_bytes` is lowered to the bytes that its quota allows at once."""
+        """Return the fetch's limits; `max_bytes` is lowered to the bytes that the client's quota allows at
+        once.
+        """
         body = request.body
         most = max(min(body.max_bytes, self._most), 0)
         if throttle.bound is not None:
@@ -196,7 +202,7 @@ class Fetches:
         )
 
     def _reader(self, request: Request, replica_id: int) -> Callable[[str], bool]:
-        """Return a predicate for the topics that the client may read, checked anew with each request.
+        """Return a predicate for the topics that the client may read; each call checks the current rights.
 
         A replica needs CLUSTER_ACTION on the cluster instead of READ on the topic.
         """
@@ -219,7 +225,7 @@ class Fetches:
         return body
 
     def close(self) -> None:
-        """End the long polls."""
+        """Forget the parked fetches."""
         self.purgatory.close()
 
 

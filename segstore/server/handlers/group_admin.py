@@ -1,6 +1,7 @@
 """ListGroups, DescribeGroups, DeleteGroups: the administration of groups.
 
-Threads: handlers run in the loop's thread and call the coordinator in worker threads, as it may read a log.
+Threads: handlers run in the loop's thread and call the coordinator in worker threads, because it may read a
+log.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def _listing(group: str, protocol: str, state: str, kind: str) -> Any:
 def describe_groups(node: Node, request: Request) -> Later:
     """Answer a result or an error for each classic group.
 
-    A missing group is answered as Dead, since version 6 also with GROUP_ID_NOT_FOUND. The same goes for a
-    consumer group, which ConsumerGroupDescribe describes.
+    A missing group and a consumer group are answered as Dead, since version 6 also with GROUP_ID_NOT_FOUND;
+    ConsumerGroupDescribe describes consumer groups.
     """
 
     def describe(group: str) -> Any:
@@ -109,7 +110,9 @@ def _described(groups: GroupCoordinator, group: str, version: int) -> Any:
 
 
 def _group(group: str, info: GroupInfo) -> Any:
-    """Return a group's answer; protocol and member metadata only if it is stable (Kafka: ClassicGroup)."""
+    """Return a group's struct; only a stable group has a protocol and member metadata (Kafka:
+    ClassicGroup).
+    """
     stable = info.state is ClassicGroupState.STABLE
     members = [
         _Described.DescribedGroupMember(
@@ -135,7 +138,8 @@ def _group(group: str, info: GroupInfo) -> Any:
 
 
 def delete_groups(node: Node, request: Request) -> Later:
-    """Delete groups that have no members; answer a code for each. A group named twice is deleted once.
+    """Delete groups that have no members; answer an error code for each group. A group named twice is deleted
+    once.
 
     As in Kafka, the empty group id gets GROUP_ID_NOT_FOUND.
     """

@@ -110,7 +110,7 @@ class AskedPartition(NamedTuple):
     def check_available(self) -> None:
         """Raise OffsetNotAvailableError while the high watermark is below the leader epoch's first offset.
 
-        A new leader's high watermark may lag: an answer from it could be lower than an earlier answer
+        A new leader's high watermark may lag, so an answer from it could be lower than an earlier answer
         (KIP-207).
         """
         held = self.log
@@ -164,7 +164,7 @@ def _answer(version: int, asked: AskedPartition, answer: Any) -> None:
 
 
 def _guarded(version: int, answer: Any, run: Callable[[], Any]) -> Any:
-    """Return the result of `run`, or None after setting the answer's code to the error of `run`."""
+    """Return the result of `run`; if `run` raises, set the error code of `answer` and return None."""
     try:
         return run()
     except SegstoreError as error:

@@ -1,7 +1,8 @@
 """DescribeLogDirs, AlterReplicaLogDirs: the directories of the logs, and the logs' sizes (KIP-113, KIP-827).
 
-A plain store is one log directory. A replicated store has one for each of its replica directories. No replica
-is moved between directories over the wire. Source: ReplicaManager's describeLogDirs and alterReplicaLogDirs.
+A plain store is one log directory. A replicated store has a log directory for each of its replica
+directories. Clients can't move a replica between directories. Source: ReplicaManager's describeLogDirs and
+alterReplicaLogDirs.
 """
 
 from __future__ import annotations

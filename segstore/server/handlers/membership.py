@@ -1,8 +1,8 @@
 """JoinGroup, SyncGroup, Heartbeat, LeaveGroup: remote members of classic groups.
 
-JoinGroup and SyncGroup are answered when the group's rebalance completes that phase: the coordinator returns
-a ticket, which calls back in the loop. Threads: handlers run in the loop's thread and call the group
-coordinator in worker threads.
+JoinGroup and SyncGroup wait for the other members: the coordinator returns a ticket, whose callback in the
+loop's thread sends the answer. Threads: handlers run in the loop's thread and call the group coordinator in
+worker threads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def _when_done(
     done: Callable[[Any], Any],
     failed: Callable[[BaseException], Any],
 ) -> Later:
-    """Answer `done(result)` when the ticket of `ask` is done, or `failed(error)` if it or `ask` fails."""
+    """Answer `done(result)` with the result of the ticket that `ask` returns, or `failed(error)` if `ask`,
+    the ticket or `done` raises.
+    """
 
     def send(ticket: Ticket[Any]) -> None:
         try:
@@ -67,7 +69,7 @@ _NEEDS_ID, _HAS_TYPE, _SKIPS = 4, 7, 9  # first versions: KIP-394, KIP-559, KIP-
 
 
 def join_group(node: Node, request: Request) -> Later:
-    """Join a member to its group; answered when all members have joined."""
+    """Join a member to its group; the answer is sent when all members have joined."""
     body, joining = request.body, _joining(node, request)
     return _when_done(
         node,
@@ -89,7 +91,7 @@ def _joining(node: Node, request: Request) -> Joining:
         client_id=request.client_id or "",
         client_host=f"/{request.channel.peer}",
         session_timeout_ms=body.session_timeout_ms,
-        # Version 0 has no rebalance timeout: the session timeout is used (Kafka: JoinGroupRequest).
+        # Version 0 has no rebalance timeout, so the session timeout is used (Kafka: JoinGroupRequest).
         rebalance_timeout_ms=body.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
         protocol_type=body.protocol_type,
         initial_delay_ms=node.config.group_initial_rebalance_delay_ms,
@@ -176,7 +178,7 @@ def heartbeat(node: Node, request: Request) -> Later:
         return _Beaten()
 
     def failed(code: Code) -> Any:
-        # As in Kafka: clients don't know COORDINATOR_LOAD_IN_PROGRESS in a Heartbeat answer.
+        # As in Kafka, because clients don't know COORDINATOR_LOAD_IN_PROGRESS in a Heartbeat answer.
         return _Beaten(error_code=Code.NONE if code is Code.COORDINATOR_LOAD_IN_PROGRESS else code)
 
     return coordinated(node, request, run, failed)

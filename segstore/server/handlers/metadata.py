@@ -1,8 +1,8 @@
 """Metadata and DescribeTopicPartitions: topics, and the leaders of their partitions.
 
-A null list of topics means all topics; in version 0 an empty list does. Topic ids are used since version 12.
-A missing topic is created if the client and auto.create.topics.enable allow it. Source:
-KafkaApis.handleTopicMetadataRequest, DescribeTopicPartitionsRequestHandler.
+A request for all topics has null in place of the list of topics, or in version 0 an empty list. Topic ids are
+used since version 12. A missing topic is created if the client and auto.create.topics.enable allow it.
+Source: KafkaApis.handleTopicMetadataRequest, DescribeTopicPartitionsRequestHandler.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _AskedTopic(NamedTuple):
 
 
 def metadata(node: Node, request: Request) -> Any:
-    """Answer topics; at once if no topic must be created, no log opened, and the answer is short."""
+    """Answer topics, at once if no topic must be created, no log must be opened, and the answer is short."""
     body, topics = request.body, shown(node.store)
     everything = body.topics is None or (request.version == 0 and not body.topics)
     if not everything and request.version < _IDS_SINCE and _misuses_ids(body.topics):
@@ -70,7 +70,9 @@ def _answer_known(
     partitions: int,
     leaders: Leaders,
 ) -> Any:
-    """Answer topics that exist and whose logs are open; a worker does it if there are many partitions."""
+    """Answer topics that exist and whose logs are open; a worker encodes the answer if it has many
+    partitions.
+    """
     rows = node.part(PartitionRows)
     if partitions <= _AT_ONCE:
         return _answer(node, request, asked, topics, leaders, rows)
@@ -102,7 +104,7 @@ def _refused(topics: list[Any]) -> Any:
 def _creatable(
     node: Node, body: Any, asked: list[_AskedTopic], topics: Mapping[str, TopicInfo]
 ) -> dict[str, Code]:
-    """Return the missing topics that may be created, by name, with Code.NONE."""
+    """Return the names of the missing topics that may be created, each with Code.NONE."""
     if not (body.allow_auto_topic_creation and node.config.auto_create_topics_enable):
         return {}
     if node.store.mode == "r":
@@ -148,7 +150,7 @@ def _prepared(
 def _created(node: Node, name: str) -> Code:
     try:
         node.store.create_topic(name, node.config.num_partitions)
-    except TopicAlreadyExistsError:  # another client has created it
+    except TopicAlreadyExistsError:  # another client has created the topic
         return Code.NONE
     except SegstoreError as error:
         return code_of(error)

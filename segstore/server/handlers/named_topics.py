@@ -15,7 +15,9 @@ from segstore.server.node import Node
 
 
 class NamedTopics:
-    """The topics of a request. In `known` each has its name; `unknown` are topics whose id does not exist."""
+    """The topics of a request: `known` topics, whose names are set, and `unknown` topics, whose ids no topic
+    has.
+    """
 
     def __init__(self, node: Node, topics: Iterable[Any], have_ids: bool) -> None:
         self.known, self.unknown = list[Any](), list[Any]()
@@ -36,7 +38,9 @@ class NamedTopics:
         return {name: names.topic_id_of(topic_id) for name, topic_id in self._ids.items()}
 
     def with_ids(self, topics: list[Any], refuse: Callable[[Any], Any]) -> list[Any]:
-        """Return an answer's topics with their ids set, then `refuse(topic)` for each topic of `unknown`."""
+        """Set the ids of an answer's topics; return these, then `refuse(topic)` for each topic of
+        `unknown`.
+        """
         for topic in topics:
             topic.topic_id = self._ids.get(topic.name, topic.topic_id)
         return [*topics, *map(refuse, self.unknown)]

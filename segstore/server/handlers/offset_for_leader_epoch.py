@@ -1,5 +1,5 @@
-"""OffsetForLeaderEpoch: the end offset of a leader epoch. A client compares it with its position to find out
-whether the log was truncated (KIP-101, KIP-320; Kafka: Partition.lastOffsetForLeaderEpoch).
+"""OffsetForLeaderEpoch: the end offset of a leader epoch. A client compares that offset with its position to
+find out whether the log was truncated (KIP-101, KIP-320; Kafka: Partition.lastOffsetForLeaderEpoch).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _Topic, _End = _Response.OffsetForLeaderTopicResult, _Response.EpochEndOffset
 
 
 def offset_for_leader_epoch(node: Node, request: Request) -> Any:
-    """Answer the largest known epoch up to the requested epoch, and its end offset; (-1, -1) without one."""
+    """Answer the largest known epoch up to the requested epoch, and that epoch's end offset; answer -1 for
+    both if no such epoch is known.
+    """
     logs = node.part(Logs)
     return _Response(
         topics=[

@@ -63,7 +63,7 @@ def _trimmed(node: Node, topic: str, wanted: Any) -> Any:
 
 
 def _trim(node: Node, topic: str, wanted: Any) -> int:
-    """Raise the log start offset of a partition; return the new one."""
+    """Raise the log start offset of a partition; return the new offset."""
     log = node.store.partition(topic, wanted.partition_index)
     if "delete" not in node.store.topics()[topic].settings.cleanup_policy:
         raise Refusal(
@@ -94,7 +94,7 @@ def _elect_all(node: Node, body: Any) -> Any:
     results = []
     for topic, numbers in asked.items():
         found = [_elected(node, topics, topic, number, election) for number in numbers]
-        if everything:  # as in Kafka: without partitions that need no election
+        if everything:  # as in Kafka: partitions that need no election are left out
             found = [each for each in found if each.error_code != Code.ELECTION_NOT_NEEDED]
         results.append(_Elected.ReplicaElectionResult(topic=topic, partition_result=found))
     return _Elected(replica_election_results=results)
@@ -160,7 +160,7 @@ def _reassigned(topics: Mapping[str, TopicInfo], topic: str, wanted: Any) -> Any
 
 
 def list_partition_reassignments(_node: Node, _request: Request) -> Any:
-    """Answer that no reassignment is in progress: with one node there is never one."""
+    """Answer that no reassignment is in progress, because one node never has any."""
     return _Reassigned(error_message=None)
 
 

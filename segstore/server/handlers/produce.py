@@ -1,7 +1,8 @@
 """Produce: appends each partition's batch as it was encoded (Kafka: KafkaApis.handleProduceRequest).
 
-Threads: a request is handled in the loop's thread if its appends take microseconds. It goes to a worker
-thread if an append may wait for a disk, for replicas or for a transaction's lock, opens a log, or is long.
+Threads: a request is handled in the loop's thread if its appends take microseconds. A worker thread handles
+the request if an append may wait for a disk, for replicas or for a transaction's lock, must open a log, or is
+large.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ def _may_wait(target: PartitionLog | Code, acks: int) -> bool:
 def _answered(
     node: Node, request: Request, topics: list[tuple[Any, list[_PartitionAppend]]], delay: int
 ) -> Any:
-    """Append all batches; return the answer. `delay` is its throttle time in ms."""
+    """Append all batches; return the answer. `delay` is the request's throttle time in ms."""
     if request.body.transactional_id is None:
         return _responses(request, topics, delay, _unverified(request.version))
     batches = [batch for _, found in topics for batch in found]
@@ -263,8 +264,8 @@ def _unverified(version: int) -> _Verified:
 def _transaction(node: Node, request: Request, batches: list[_PartitionAppend]) -> Iterator[_Verified]:
     """Run a block with the verified partitions of the request's transaction (KIP-890).
 
-    The transaction can't end while the block runs. Since version 12 the request adds its partitions to the
-    transaction. (Kafka: AddPartitionsToTxnManager.TransactionSupportedOperation.)
+    The transaction can't be committed or aborted while the block runs. Since version 12 the request adds its
+    partitions to the transaction. (Kafka: AddPartitionsToTxnManager.TransactionSupportedOperation.)
     """
     unverified, transactional_id = _unverified(request.version), request.body.transactional_id
     identity, theirs = _transactional(batches)
@@ -293,7 +294,7 @@ def _transactional(
 ) -> tuple[tuple[int, int] | None, frozenset[TopicPartition]]:
     """Return ((producer id, epoch), partitions) of a request's transactional batches.
 
-    The first is None without such batches, or if they have several producers.
+    (producer id, epoch) is None if no batch is transactional, or if the batches have several producers.
     """
     theirs = [batch for batch in batches if _is_transactional(batch)]
     identities = {_identity(batch.records) for batch in theirs}

@@ -75,7 +75,7 @@ def _filter(components: list[Any]) -> dict[str, Any]:
 
 
 def _matches(entity: Entity, wanted: dict[str, Any], *, strict: bool) -> bool:
-    """Return whether an entity matches a filter; `strict` allows no entity type that is not in the filter."""
+    """Return whether an entity matches a filter; if `strict`, the filter must name all its entity types."""
     named = _components(entity)
     if not named.keys() >= wanted.keys() or (strict and named.keys() != wanted.keys()):
         return False

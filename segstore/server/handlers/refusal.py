@@ -7,7 +7,7 @@ from segstore.protocol.error_codes import Code, code_of
 
 
 class Refusal(Exception):
-    """Refuses one item of a request with `code` and a message; its other items may succeed."""
+    """Refuses one item of a request with `code` and a message; other items of the request may succeed."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)

@@ -1,8 +1,9 @@
 """SaslHandshake and SaslAuthenticate: a client's authentication (KIP-43, KIP-152, KIP-368).
 
-Source: Kafka's SaslServerAuthenticator. Version 0 of SaslHandshake is advertised because old clients look for
-it, but refused, because its tokens would follow without request headers. Threads: handlers run in the loop's
-thread; tokens are checked in a worker, because that may compute long, or call an application's code.
+Source: Kafka's SaslServerAuthenticator. Version 0 of SaslHandshake is advertised, because old clients look
+for it, but every such request is refused, because the tokens after it would have no request headers. Threads:
+handlers run in the loop's thread; a worker checks tokens, because a check may compute for long, or call the
+application's code.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def sasl_handshake(node: Node, request: Request) -> Any:
 
 
 def sasl_authenticate(node: Node, request: Request) -> Any:
-    """Check a token of the client, and answer the next token or the end of the authentication."""
+    """Check a token of the client, and answer the next token, or that the authentication is complete."""
     session = request.channel.sasl
     if session is None or session.state is not SaslState.TOKENS:
         return _Authenticated(
@@ -66,7 +67,7 @@ def _judged(node: Node, request: Request, session: SaslSession, result: bytes | 
         answer = _Authenticated(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=str(error))
         _warn(node, request, str(error), session.mechanism, session.name)
         _fail(node, request, session, answer)
-    except Exception as error:  # of the application or the store: the text may have secrets
+    except Exception as error:  # raised by the application or the store, so its text may have secrets
         answer = _Authenticated(
             error_code=Code.SASL_AUTHENTICATION_FAILED, error_message="Authentication failed"
         )

@@ -1,7 +1,8 @@
 """ShareAcknowledge: a share group member acknowledges records without fetching (KIP-932; Kafka:
 KafkaApis.handleShareAcknowledgeRequest).
 
-Threads: handled in the loop's thread; a worker calls the share coordinator if that call may wait.
+Threads: requests are handled in the loop's thread; a worker calls the share coordinator if that call may
+wait.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _Leader = _Response.LeaderIdAndEpoch
 
 
 def share_acknowledge(node: Node, request: Request) -> Any:
-    """Acknowledge records; answered when the share partitions' state is written to the log."""
+    """Acknowledge records; the answer is sent when the share partitions' state is written to the log."""
     if not has_share_groups(node):
         return _Response(error_code=Code.UNSUPPORTED_VERSION)
     if is_unnamed(request.body):

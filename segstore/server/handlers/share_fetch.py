@@ -1,10 +1,11 @@
 """ShareFetch: a share group member acknowledges earlier records and acquires new ones, or waits for new ones
 (KIP-932, KIP-1206, KIP-1222; Kafka: KafkaApis.handleShareFetchRequest, DelayedShareFetch).
 
-Threads: handled in the loop's thread; a worker calls the share coordinator if that call may wait, or be long.
+Threads: requests are handled in the loop's thread; a worker calls the share coordinator if the call may wait
+or take long.
 
-Records are acquired for one answer, after a check of the client's quota. If the connection or the session
-ends before the answer is sent, the acquisition is cancelled: the records' delivery counts stay as before.
+The client's quota is checked before records are acquired. If the connection or the session is closed before
+the answer is sent, the acquisition is cancelled, and the records' delivery counts stay as before.
 """
 
 from __future__ import annotations
@@ -82,9 +83,9 @@ class _ShareFetch:
     # --- rounds --------------------------------------------------------------------------------
 
     def _go_on(self, acknowledgements: Acknowledgements, may_wait: bool, is_again: bool = False) -> Any:
-        """Run a round, in a worker if it may wait or if `is_again`; answer if there is nothing to do.
+        """Run a round, in a worker if the round may wait or if `is_again`; answer if there is nothing to do.
 
-        `is_again`: an earlier round has found nothing, so that this one may have to read on for long.
+        `is_again` says that an earlier round has found no records, so this round may have to read for long.
         """
         if not self._is_current:
             return self._stale()
@@ -98,7 +99,7 @@ class _ShareFetch:
             if not wanted or any(each.error is None for each in found.acquisitions):
                 return self._worked(found, glance, may_wait)
             self._acknowledged.update(found.acknowledged)
-            return self._go_on({}, may_wait, is_again=True)  # search further than one read
+            return self._go_on({}, may_wait, is_again=True)  # this round may read more than once
 
         def run() -> _Work:
             return self._work(acknowledgements, wanted, terms)
@@ -125,7 +126,7 @@ class _ShareFetch:
 
     @property
     def _is_current(self) -> bool:
-        """Whether the request can still be answered: its connection is open, its session not advanced."""
+        """Whether the connection is open, and the session has not advanced past this request."""
         session = self._session
         is_next = self._fetches.sessions.is_current(session) and session.next_epoch == self._next_epoch
         return self._request.channel.is_open and (is_next or self._is_last)
@@ -163,7 +164,7 @@ class _ShareFetch:
     def _work(
         self, acknowledgements: Acknowledgements, wanted: Sequence[WirePartition], terms: AcquireTerms
     ) -> _Work:
-        """Acknowledge records, then acquire records, also ones that the acknowledgements have released."""
+        """Acknowledge records, then acquire records; the acknowledgements may have released some of them."""
         fetches, session = self._fetches, self._session
         outcomes = fetches.acknowledge(session, acknowledgements)
         if self._is_last:
@@ -173,13 +174,15 @@ class _ShareFetch:
         places = list(map(text_of, wanted))
         try:
             return _Work(outcomes, fetches.coordinator.acquire(session.group, session.member, places, terms))
-        except SegstoreError as error:  # outcomes of acknowledgements are answered all the same
+        except SegstoreError as error:  # outcomes of acknowledgements are answered nevertheless
             return _Work(outcomes, [AcquiredPartition(*each, error) for each in places])
 
     # --- after a round -------------------------------------------------------------------------
 
     def _worked(self, done: _Work, glance: AcquirableState, may_wait: bool) -> Any:
-        """Answer the acquired records, or park the request until there are more."""
+        """Answer the acquired records, or cancel their acquisition and park the request if there are too
+        few.
+        """
         self._acknowledged.update(done.acknowledged)
         if not self._is_current:
             self._cancel(done.acquisitions)
@@ -190,7 +193,7 @@ class _ShareFetch:
             key = by_text[each.topic_id, each.partition]
             if each.error is None:
                 got[key] = each
-            elif not isinstance(each.error, OffsetNotAvailableError):  # still loading: no error
+            elif not isinstance(each.error, OffsetNotAvailableError):  # the state is still being loaded
                 self._refused[key] = outcome_of(each.error)
         if not may_wait or self._is_done(got):
             return self._answer(got)
@@ -228,7 +231,9 @@ class _ShareFetch:
             fail(self._request, error)
 
     def _cancel(self, acquisitions: Sequence[AcquiredPartition]) -> None:
-        """Undo acquisitions whose answer is not sent, with their delivery counts (rule Q94)."""
+        """Undo acquisitions that are not answered, so that the delivery counts of the records stay as
+        before.
+        """
         for each in acquisitions:
             if each.stretch is not None:
                 each.stretch.release()

@@ -1,7 +1,7 @@
 """`ShareFetches`: the share sessions, waits and counts of a server (Kafka: SharePartitionManager).
 
-Owns nothing on disk. Threads: the loop's thread calls the share coordinator if that takes microseconds (the
-state is in memory, and is written without waiting); otherwise worker threads call it.
+Owns nothing on disk. Threads: the loop's thread calls the share coordinator if the call takes microseconds
+(the state is in memory, and is written without waiting); otherwise worker threads call it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ MOST_AT_ONCE = 100
 
 
 class ShareFetches:
-    """The share sessions of a server. `with_share_fetches` makes it after the store's share coordinator."""
+    """The share sessions of a server. `with_share_fetches` makes this object after the store's share
+    coordinator.
+    """
 
     def __init__(self, node: Node) -> None:
         self.node, self.topics = node, ShareTopics(node)
@@ -57,7 +59,7 @@ class ShareFetches:
         group_settings(node.store).set_share_version(node.config.share_version)
 
     def counted(self, request: Request, begin: Callable[[ShareFetches, Request], Any]) -> Any:
-        """Begin a request with `begin`, and count it in the metrics."""
+        """Begin a request with `begin`, and count the request in the metrics."""
         return self._rates.counted(request, lambda request: begin(self, request))
 
     def metrics(self) -> dict[str, float]:
@@ -85,7 +87,7 @@ class ShareFetches:
     def may_wait(self, session: WireSession, keys: Collection[WirePartition]) -> bool:
         """Return whether a worker must acknowledge or acquire the records of these partitions.
 
-        That is so if there are many partitions, if disks or replicas may be waited for, or if records of the
+        True if there are many partitions, if the call may wait for disks or replicas, or if records of the
         member's earlier session are still being released.
         """
         who = session.group, session.member
@@ -105,10 +107,11 @@ class ShareFetches:
         return {key: _outcome(errors[text_of(key)], key in granted) for key in batches}
 
     def release(self, session: WireSession) -> bool:
-        """Release all acquired records of an ended session, in a worker thread. Return whether it was done.
+        """Release all acquired records of a closed session, in a worker thread; return False if the
+        release is postponed.
 
-        If a worker still acquires records for the session, the release is postponed until `end_work`. These
-        records must be cancelled first, so that their delivery counts stay as before (rule Q94).
+        The release is postponed until `end_work` if a worker still acquires records for the session. The
+        acquisition of these records must be cancelled first, so that their delivery counts do not rise.
         """
         with self._lock:
             if session in self._at_work:
@@ -131,7 +134,9 @@ class ShareFetches:
             self._at_work[session] += 1
 
     def end_work(self, session: WireSession) -> None:
-        """Subtract a worker whose acquired records were answered or cancelled; begin a postponed release."""
+        """Note that a worker's acquired records were answered or cancelled; after the session's last worker,
+        begin a postponed release.
+        """
         with self._lock:
             self._at_work[session] -= 1
             if self._at_work[session]:
@@ -152,8 +157,8 @@ class ShareFetches:
             del self._parked[session]
 
     def go_on(self, session: WireSession) -> None:
-        """End the wait of a session's parked fetch, because the session has ended or has a newer request. The
-        fetch acquires no more records.
+        """Complete a session's parked fetch, because the session was closed or has a newer request. The fetch
+        acquires no more records.
         """
         parked = self._parked.pop(session, None)
         if parked is not None:
@@ -162,7 +167,9 @@ class ShareFetches:
             self.waits.forget(session.group)
 
     def _ended(self, session: WireSession, is_broken: bool) -> None:
-        """Handle the end of a session; if its connection was closed, its member's records are released."""
+        """Complete a closed session's parked fetch; if the connection was closed too, release the session's
+        records.
+        """
         self.go_on(session)
         if not is_broken:
             self._granted.pop(session, None)
@@ -181,21 +188,21 @@ class ShareFetches:
         self.node.loop.work(lambda: self.release(session), done, True)
 
     def close(self) -> None:
-        """End all sessions and waits, at the server's end."""
+        """Close all sessions and remove their waits, when the server closes."""
         self.sessions.close()
         self.waits.close()
 
 
 def _outcome(error: SegstoreError | None, was_granted: bool) -> PartOutcome:
-    """Return the outcome of an acknowledgement that raised `error`, or succeeded with None."""
-    # The session has acquired records of this share partition: it was dropped from memory since.
+    """Return the outcome of an acknowledgement; `error` is its exception, None if it succeeded."""
+    # The partition exists, because the session has acquired records of it; it was dropped from memory since.
     if was_granted and isinstance(error, UnknownTopicOrPartitionError):
         return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
     return outcome_of(error)
 
 
 def with_share_fetches(node: Node, request: Request, begin: Callable[[ShareFetches, Request], Any]) -> Any:
-    """Answer a request by `begin`, after a worker has made the share coordinator if there is none."""
+    """Answer a request by `begin`; if the store has no share coordinator yet, a worker makes it first."""
     if existing(node.store, ShareCoordinator) is not None:
         return node.part(ShareFetches).counted(request, begin)
 

@@ -35,7 +35,9 @@ _Described = structs("ShareGroupDescribeResponse")
 
 
 def share_group_heartbeat(node: Node, request: Request) -> Any:
-    """Handle a member's heartbeat; answer its epoch, and its assignment if that has changed."""
+    """Handle a member's heartbeat; answer the member's epoch, and its assignment if the assignment has
+    changed.
+    """
     if not has_share_groups(node):
         return _Beaten(error_code=Code.UNSUPPORTED_VERSION)
     body, asked = request.body, _asked(request)

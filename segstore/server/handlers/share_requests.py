@@ -74,7 +74,7 @@ def is_unnamed(body: Any) -> bool:
 
 
 def asked_of(body: Any) -> ShareAsked:
-    """Return a request's partitions and acknowledgements; a partition named twice is merged."""
+    """Return a request's partitions and acknowledgements; the entries of the same partition are merged."""
     asked = ShareAsked({}, {})
     for topic in body.topics:
         for each in topic.partitions:
@@ -157,7 +157,7 @@ class ShareTopics:
         return name
 
     def leader(self, key: WirePartition, outcome: PartOutcome) -> tuple[int, int]:
-        """Return the id and the epoch of a partition's leader if `outcome` is an error about leaders; else
+        """Return the id and the epoch of a partition's leader if `outcome` is an error about leaders, else
         (-1, -1).
         """
         name = self._logs.name_of(key[0]) if outcome.code in ABOUT_LEADERS else None
@@ -175,18 +175,18 @@ class ShareTopics:
 
 
 def text_of(key: WirePartition) -> tuple[str, int]:
-    """Return a partition with its topic id as text, the coordinators' form."""
+    """Return (topic id as text, partition), as the coordinators need it."""
     return names.topic_id_of(key[0]), key[1]
 
 
 def outcome_of(error: SegstoreError | None) -> PartOutcome:
-    """Return the outcome of a share partition's error, or of success for None."""
+    """Return the outcome for an error of a share partition; None means success."""
     if error is None:
         return GOOD
     if isinstance(error, _FENCED):  # clients look up the leader again, and retry
         return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
     code = code_of(error)
-    # IllegalStateError means a share partition that is not initialised: it is not logged.
+    # IllegalStateError is not logged, because it only means that the share partition is not initialised.
     if code is Code.UNKNOWN_SERVER_ERROR and not isinstance(error, IllegalStateError):
         log.error("a share partition failed: %s: %s", type(error).__name__, error)
     return PartOutcome(code, str(error))

@@ -2,8 +2,8 @@
 ReadShareGroupStateSummary: the durable states of share partitions, for other brokers (KIP-932; Kafka:
 ShareCoordinatorService, ShareCoordinatorShard).
 
-Threads: handlers run in the loop's thread and call the state log in worker threads. A change of a state here
-drops the share partition from memory; the next fetch reads the state again.
+Threads: handlers run in the loop's thread and call the state log in worker threads. After a change of a
+state, the share partition is dropped from memory, and the next fetch reads the state again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def _each(job: Job) -> Handler:
             try:
                 job(node.store, _key(body.group_id, topic_id, asked), asked, row)
             except SegstoreError as error:
-                # UnknownTopicOrPartitionError is about the named topic; others may be the state topic's.
+                # UnknownTopicOrPartitionError is about the named topic; other errors may be about the state
+                # topic.
                 is_its_own = isinstance(error, UnknownTopicOrPartitionError)
                 row.error_code = code_of(error) if is_its_own else coordinator_code(error)
                 row.error_message = str(error)
@@ -79,7 +80,7 @@ def _each(job: Job) -> Handler:
 
 
 def _key(group: str, topic_id: bytes, asked: Any) -> ShareKey:
-    """Return the share partition of a request's part. Raises InvalidRequestError if it is not valid."""
+    """Return the share partition that `asked` names. Raises InvalidRequestError if `asked` is not valid."""
     text = names.topic_id_of(topic_id)
     numbers = (asked.partition, getattr(asked, "state_epoch", 0), getattr(asked, "leader_epoch", 0))
     if not text or min(numbers) < 0:
@@ -115,7 +116,7 @@ def _write(store: Store, key: ShareKey, asked: Any, _row: Any) -> None:
         StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
         for each in asked.state_batches
     ]
-    # Version 0 has no such field: its default, -1, stands for an unknown count.
+    # Version 0 has no delivery complete count: the default, -1, means that it is unknown.
     complete = asked.delivery_complete_count
     update = Update(asked.state_epoch, asked.leader_epoch, asked.start_offset, complete, batches)
     _write_one(shared(store, StateLog), key, update)

@@ -3,7 +3,7 @@ primary after a promotion (KIP-631, KIP-595; Kafka: ClusterControlManager.regist
 KafkaRaftClient.handleBeginQuorumEpochRequest).
 
 Only clients that the operator allows (`may_change_standby`) register or remove a standby. Only the registered
-standby can fence the store, because only it knows the random id of its directory.
+standby can fence the store, because nobody else knows the random id of its directory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UNKNOWN = "the setting standby.addresses does not name that address"
 
 
 def register(node: Node, request: Request) -> Any:
-    """Register a standby durably. A standby that is registered already may have any address."""
+    """Register a standby durably. The registered standby may register again from any address."""
     is_known, notices = may_change_standby(node, request), node.part(Notices)
     return in_worker(node, request, lambda: _register(node, request, notices, is_known))
 
@@ -65,7 +65,7 @@ def _register(node: Node, request: Request, notices: Notices, is_known: bool) ->
 
 
 def _warn(notices: Notices, peer: str, message: str, *given: object) -> None:
-    """Log a refused request, at a limited rate: strangers may send any number of them."""
+    """Log a refused request, at a limited rate, because strangers may send many such requests."""
     notices.log(message, peer, f"{message} (asked by %s)", *given, peer)
 
 
@@ -79,8 +79,8 @@ def _id(incarnation: bytes) -> str:
 
 
 def begin_epoch(node: Node, request: Request) -> Any:
-    """Fence the store durably, because its standby leads from the request's epoch on. A store without a
-    standby closes the connection, as a broker does.
+    """Fence the store durably, because its standby leads from the request's epoch on. If the store has no
+    standby, the connection is closed without an answer.
     """
     primary, notices = primary_of(node), node.part(Notices)
     if primary is not None and not primary.registration.is_there:

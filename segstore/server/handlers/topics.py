@@ -39,7 +39,7 @@ _ASSIGNED = "a manual partition assignment was specified, but {} was not set to 
 
 
 def create_topics(node: Node, request: Request) -> Any:
-    """Create topics; answer a result or an error for each."""
+    """Create topics; answer a result or an error for each topic."""
     return in_worker(node, request, lambda: _create_all(node, request.body))
 
 

@@ -73,7 +73,9 @@ _ADD_KNOWS_FENCED, _BATCHED, _ABORTABLE = 2, 4, 5
 
 
 def add_partitions_to_txn(node: Node, request: Request) -> Later:
-    """Add partitions to a transaction, all or none; since version 4 to several transactions, for brokers."""
+    """Add all of the partitions to a transaction, or none; since version 4 brokers may name several
+    transactions.
+    """
     body, store, version = request.body, node.store, request.version
     if version >= _BATCHED:
 
@@ -188,8 +190,8 @@ def add_offsets_to_txn(node: Node, request: Request) -> Later:
 
 
 def txn_offset_commit(node: Node, request: Request) -> Later:
-    """Commit offsets in a transaction; they become visible when it commits. Since version 5 AddOffsetsToTxn
-    is not needed before (KIP-890).
+    """Commit offsets in a transaction; the offsets become visible when the transaction is committed. Since
+    version 5 clients need not send AddOffsetsToTxn first (KIP-890).
     """
     body, version = request.body, request.version
     knows_epochs = version >= _COMMITS_BY_ID

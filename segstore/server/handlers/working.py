@@ -29,8 +29,8 @@ def in_worker(
 ) -> Later:
     """Answer with the body that `run` returns in a worker thread.
 
-    If `run` raises, the body is `failed(error)`; without `failed` the error is passed to `fail`. `waits`: the
-    job may wait for replicas, so it runs in a pool of its own.
+    If `run` raises, the body is `failed(error)`; without `failed` the error is passed to `fail`. `waits` says
+    that the job may wait for replicas; it then runs in a separate pool.
     """
 
     def done(result: Any) -> None:
@@ -52,7 +52,7 @@ def work(
     waits: bool = False,
 ) -> Later:
     """Call `run` in a worker thread, then `done(result or exception)`, which answers the request at once or
-    later. `waits`: the job may wait for replicas, so it runs in a pool of its own.
+    later. `waits` says that the job may wait for replicas; it then runs in a separate pool.
     """
     node.loop.work(run, guarded(request, done), waits)
     return LATER

@@ -1,3 +1,3 @@
-"""Learned requests: a request that differs from an earlier one of its connection only in a few numbers is
+"""Learned requests: a request that differs only in a few numbers from an earlier request of the connection is
 recognised by its bytes, and answered without decoding.
 """

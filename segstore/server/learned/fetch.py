@@ -1,8 +1,8 @@
 """`LearnedFetch`: repeated Fetch requests for one partition without a fetch session (librdkafka), or for a
 fetch session of few partitions (KIP-227: Java consumers, kafka-python, standbys).
 
-Without a session each request names the only partition. In a session it names no partition, or the partition
-of the last answered records. Requests differ in correlation id, session epoch and fetch offset.
+Without a session each request names the only partition. In a session each request names no partition, or only
+the partition of the last answered records. Requests differ in correlation id, session epoch and fetch offset.
 
 On disk: reads log files. Threads: the loop's.
 """
@@ -44,8 +44,8 @@ log = Logger("segstore")
 Looked = list[tuple[Wanted, Stretch]]
 """Partitions with their read stretches, of which at most one has records."""
 FEW, FEW_OF_REPLICA = 16, 256
-"""Most partitions of a learned session, of a consumer and of a standby. Each request reads all partitions;
-a standby's session has all partitions of the store.
+"""Most partitions of a learned session: of a consumer, and of a standby, whose session has all partitions of
+the store. They are limited because each request reads all partitions.
 """
 _NEVER = -2
 """A value that `Purgatory.publications` never has."""
@@ -54,7 +54,7 @@ _NEVER = -2
 class FetchTarget(NamedTuple):
     """The server's objects that a learned fetch uses, and the client's terms and throttle.
 
-    `serve(context, correlation id)` answers a request that has waited, by the handler's code.
+    `serve(context, correlation id)` lets the handler's code answer a request that has waited.
     """
 
     logs: Logs
@@ -67,7 +67,7 @@ class FetchTarget(NamedTuple):
 
 class Named(NamedTuple):
     """The partition that a request names. `asked` has the values of the request. `wanted` is the session's
-    entry, which takes them over only when the request is answered here.
+    entry, which is updated with these values only if `LearnedFetch` answers the request.
     """
 
     key: Key
@@ -79,14 +79,14 @@ class Named(NamedTuple):
 class LearnedFetch(LearnedRequest):
     """Answers repeated fetches of one connection; `session` is None without a fetch session.
 
-    C receives and answers small fetches without a session, and fetches of a standby that has fetched
-    everything.
+    The C code receives and answers small fetches without a session, and fetches of a standby that has
+    fetched everything.
     """
 
     def __init__(
         self, request: Request, wanted: dict[Key, Wanted], session: ServedSession | None, target: FetchTarget
     ) -> None:
-        """`wanted` are the partitions in the order of the answer: the session's own dictionary."""
+        """`wanted` are the partitions in the order of the answer; a session's own dictionary is passed."""
         super().__init__(request)
         self.wanted, self.session, self.target = wanted, session, target
         self.logs: dict[Wanted, PartitionLog] = {}
@@ -97,7 +97,7 @@ class LearnedFetch(LearnedRequest):
         self._empty = empty_answer(request.version, self._session_id)
         self._standing: StandingFetch | None = None
         self._is_short = False
-        """Whether the last immediate answer had records, few enough for C to copy them."""
+        """Whether the last immediate answer had records, and few enough for the C code to copy."""
 
     # --- learning -----------------------------------------------------------------------------
 
@@ -107,10 +107,11 @@ class LearnedFetch(LearnedRequest):
         return session is self.session and target.terms == mine.terms and target.throttle is mine.throttle
 
     def learn(self, request: Request) -> bool:
-        """Learn a request that the handler has answered: answer similar requests from now on.
+        """Learn a request that the handler has answered, so that similar requests are answered here from now
+        on.
 
         Return False, without learning, if the request names several partitions or has unknown tagged fields,
-        if the session has too many partitions, or if only the handler can answer for one of them.
+        if the session has too many partitions, or if only the handler can answer for one of the partitions.
         """
         body, self._standing = request.body, None
         parts = [part for topic in body.topics for part in topic.partitions]
@@ -126,7 +127,7 @@ class LearnedFetch(LearnedRequest):
         named = self._name(template, body.topics[0], parts[0]) if parts else None
         if parts and named is None:
             return False
-        if len(self._forms) > 2 * FEW:  # forms with earlier leader epochs are never removed one by one
+        if len(self._forms) > 2 * FEW:  # forms with earlier leader epochs are only removed all at once
             self._forms.clear()
         self._shapes[len(template.front)], self._forms[template.constants] = template, named
         return True
@@ -139,7 +140,7 @@ class LearnedFetch(LearnedRequest):
         return Named(key, wanted, Wanted(wanted.topic, wanted.topic_id, part), template)
 
     def _found(self, version: int) -> dict[Wanted, PartitionLog]:
-        """Return the logs of all partitions; empty if only the handler can answer for one of them."""
+        """Return the logs of all partitions; return none if only the handler can answer for a partition."""
         found: dict[Wanted, PartitionLog] = {}
         few = FEW if self.target.terms.replica_id < 0 else FEW_OF_REPLICA
         for wanted in self.wanted.values():
@@ -153,9 +154,7 @@ class LearnedFetch(LearnedRequest):
         """Return the template of answers with one partition."""
         answer = self._answers.get(wanted)
         if answer is None:
-            if len(self._answers) >= 2 * len(
-                self.logs
-            ):  # some are of partitions that the session has forgotten
+            if len(self._answers) >= 2 * len(self.logs):  # the session has forgotten some of these partitions
                 self._answers.clear()
             topic, committed = wanted.topic or "", self.target.terms.committed
             answer = self._answers[wanted] = partition_answer(
@@ -171,9 +170,9 @@ class LearnedFetch(LearnedRequest):
     # --- a request ----------------------------------------------------------------------------
 
     def match(self, frame: memoryview) -> tuple[Any, ...] | None:
-        """Return (named partition or None, (correlation id, session epoch, fetch offset)), or None.
+        """Return (named partition, (correlation id, session epoch, fetch offset)), or None if a byte differs.
 
-        Session epoch and fetch offset are only there if the request has them.
+        The partition is None if the request names none; the tuple has only the numbers that the request has.
         """
         shape, session = self._shapes.get(len(frame)), self.session
         if shape is None:
@@ -197,7 +196,7 @@ class LearnedFetch(LearnedRequest):
         if terms.replica_id >= 0 and not (is_standby(terms) and noted(self, named)):
             return None
         may_wait = terms.max_wait_ms > 0
-        # Read first, so that a publication during the look ends the wait.
+        # The number is read before the look, so that a publication during the look ends the wait.
         seen = self.target.purgatory.publications if may_wait else _NEVER
         looked = self._look(named)
         if looked is None:
@@ -215,8 +214,8 @@ class LearnedFetch(LearnedRequest):
         return self._wait(self._advance(named), named, looked, seen, correlation_id)
 
     def _look(self, named: Named | None) -> Looked | None:
-        """Read all partitions; return None if the handler must answer, also if several partitions have
-        records: they share `max_bytes`.
+        """Read all partitions; return None if the handler must answer, as it must if several partitions have
+        records, because these share `max_bytes`.
         """
         looked: Looked = []
         size = 0
@@ -224,7 +223,7 @@ class LearnedFetch(LearnedRequest):
             return None
         for wanted in self.wanted.values():
             held = self.logs.get(wanted)
-            self.is_like = held is not None and not held.is_gone  # False makes the handler learn anew
+            self.is_like = held is not None and not held.is_gone  # if False, the handler learns again
             if held is None or not self.is_like:
                 return None
             asked = named.asked if named is not None and named.wanted is wanted else wanted
@@ -244,9 +243,11 @@ class LearnedFetch(LearnedRequest):
         return Incremental(self.session, self.target.sessions.advance(self.session))
 
     def _changed(self, looked: Looked) -> Looked | None:
-        """Return the partition that the answer must include, if any; None if there are several.
+        """Return a list of the partition that the answer must include, an empty list if there is none, None
+        if there are several.
 
-        Without a session that is always the only partition; in a session `Wanted.note_answer` has the rule.
+        Without a session, the answer includes the only partition; with a session, the changed partitions (as
+        in `Wanted.note_answer`).
         """
         if self.session is None:
             return looked
@@ -258,7 +259,7 @@ class LearnedFetch(LearnedRequest):
         return changed if len(changed) <= 1 else None
 
     def _written(self, changed: Looked, correlation_id: int) -> Response:
-        """Encode the answer, which owns the stretch from now on, and remember it in the session."""
+        """Encode the answer, which owns the stretch from now on; note the answered offsets in the session."""
         if not changed:
             return self._empty.fill((correlation_id,))[0], []
         ((wanted, stretch),) = changed
@@ -274,7 +275,7 @@ class LearnedFetch(LearnedRequest):
         out, at = answer.fill((correlation_id, *ends[: len(answer.holes) - 1]), stretch.size)
         return out, [(at, stretch)] if stretch.size else []
 
-    # --- requests that C handles ----------------------------------------------------------------
+    # --- requests that the C code handles -------------------------------------------------------
 
     def _limits(self, wanted: Wanted) -> CopyLimits:
         terms = self.target.terms
@@ -282,13 +283,15 @@ class LearnedFetch(LearnedRequest):
         return CopyLimits(most, terms.min_bytes if terms.max_wait_ms > 0 else 0, SHORT, terms.committed)
 
     def receive(self, sock: int, memory: Any) -> Received | None:
-        """Let C receive the fetch of a standby that has fetched everything, or one after a short answer."""
+        """Let the C code receive a fetch after a short answer, or of a standby that has fetched
+        everything.
+        """
         if self._standing is not None:
             return self._standing.receive(sock, memory)
         return super().receive(sock, memory) if self._is_short else None
 
     def exchanged(self, sock: int, exchange: NativeExchange) -> bool | None:
-        """Receive and answer by C, unless the client has a quota or another leader epoch."""
+        """Receive and answer in C; return None if the client has a quota, or has another leader epoch."""
         ((wanted, held),) = self.logs.items()
         if self.target.throttle.bound is not None or wanted.current_epoch not in (-1, held.leader_epoch):
             return None
@@ -299,7 +302,9 @@ class LearnedFetch(LearnedRequest):
     def _wait(
         self, context: FetchContext, named: Named | None, looked: Looked, seen: int, correlation_id: int
     ) -> Later:
-        """Park a fetch; for a standby that has fetched everything, C handles the next fetches."""
+        """Park a fetch; if a standby that has fetched everything sent it, the C code handles the next
+        fetches.
+        """
         terms = self.target.terms
         if self.session is not None and named is not None and terms.replica_id >= 0 and terms.min_bytes <= 1:
             if self._standing is None or self._standing.named is not named:
@@ -315,8 +320,8 @@ class LearnedFetch(LearnedRequest):
         return LATER
 
     def finish(self, context: FetchContext, correlation_id: int, looked: Looked, seen: int = _NEVER) -> None:
-        """Answer a fetch that has waited, with `looked` if nothing was published since `seen`. An unexpected
-        error closes the connection.
+        """Answer a fetch that has waited; read again if there were publications since `seen`, else use
+        `looked`. An unexpected error closes the connection.
         """
         channel, target = self.request.channel, self.target
         try:
@@ -335,14 +340,16 @@ class LearnedFetch(LearnedRequest):
             channel.close()
 
     def _is_current(self, context: FetchContext) -> bool:
-        """Return whether a waiting fetch is still the session's last, and a standby's still registered."""
+        """Return whether no later request has advanced the session, and a fetching standby is still
+        registered.
+        """
         if isinstance(context, Incremental) and context.epoch != context.session.epoch:
             return False
         return self.target.terms.replica_id < 0 or is_standby(self.target.terms)
 
 
 def _learnable(logs: Logs, wanted: Wanted, version: int) -> PartitionLog | None:
-    """Return a partition's log, None if only the handler can answer its fetches."""
+    """Return a partition's log, None if only the handler can answer fetches of this partition."""
     try:
         if wanted.topic is None or (version >= IDS_SINCE and logs.id_of(wanted.topic) != wanted.topic_id):
             return None
@@ -353,7 +360,7 @@ def _learnable(logs: Logs, wanted: Wanted, version: int) -> PartitionLog | None:
 
 
 def _stretch(held: PartitionLog, asked: Wanted, terms: Terms) -> Stretch | None:
-    """Return a stretch of a log, None if the handler must answer with an error or aborted transactions."""
+    """Return a stretch of a log, None if the handler must answer an error or list aborted transactions."""
     is_replica = terms.replica_id >= 0
     if asked.fetched_epoch >= 0 and not is_replica:
         return None
@@ -372,8 +379,8 @@ def _stretch(held: PartitionLog, asked: Wanted, terms: Terms) -> Stretch | None:
 def learned_fetch(
     request: Request, context: Sessionless | Incremental, target: FetchTarget
 ) -> LearnedFetch | None:
-    """Return a `LearnedFetch` for requests like this one, which the handler has answered; None if
-    `LearnedFetch.learn` returns False, or for a standby without a session.
+    """Return a `LearnedFetch` for requests like this one, which the handler has answered. Return
+    None if `LearnedFetch.learn` returns False, or if a standby's request has no session.
     """
     session = context.session if isinstance(context, Incremental) else None
     if session is not None:

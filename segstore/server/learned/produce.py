@@ -34,16 +34,16 @@ AT_ONCE = 1 << 20
 """Most bytes of a request that the loop's thread appends; a worker appends larger requests."""
 _Response = structs("ProduceResponse")
 _LEAST, _FLEXIBLE_SINCE = 7, 9
-"""The first version whose batches may have any codec, and the first whose lengths are varints."""
+"""The first version whose batches may have any codec, and the first version whose lengths are varints."""
 _ACKS = (-1, 1)
 """The `acks` of learned requests; requests with acks=0 have no answer."""
 _FLEXIBLE, _FIXED = RecordsFrame(True, b"\0\0\0"), RecordsFrame(False, b"")
-"""The bytes after the batch: the counts, 0, of tagged fields of partition, topic and body."""
+"""The bytes after the batch: the numbers of tagged fields of partition, topic and body, which are 0."""
 _ANSWER_FIELDS = ("base_offset", "log_append_time_ms", "log_start_offset")
 
 
 class ProduceTarget(NamedTuple):
-    """A producer's log and throttle. `refused` makes the partition's struct of an answer from an error."""
+    """A producer's log and throttle. `refused` returns the answer's partition struct for an error."""
 
     log: PartitionLog
     throttle: QuotaThrottle
@@ -67,7 +67,7 @@ class LearnedProduce(LearnedRequest):
         return self._template.match(frame) if len(frame) <= AT_ONCE else None
 
     def answer(self, holes: tuple[Any, ...]) -> Response | None:
-        """Append the batch; None if the handler must do it."""
+        """Append the batch and return the response, None if the handler must append."""
         correlation_id, batch = holes
         log, throttle, refused = self._target
         if not batch or throttle.bound is not None or log.is_gone or log.append_may_wait(self._acks):
@@ -88,7 +88,7 @@ class LearnedProduce(LearnedRequest):
         return self._answer
 
     def exchanged(self, sock: int, exchange: NativeExchange) -> Response | bool | None:
-        """Receive, append and answer by C, unless the producer has a quota."""
+        """Receive, append and answer in C; return None if the producer has a quota."""
         if self._target.throttle.bound is not None:
             return None
         try:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class LearnedRequest(ABC):
-    """Answers requests of a connection before they are decoded. `row` counts the requests; `is_like` is
-    whether the last request has matched. `exchange`, once set, lets C receive and answer requests.
+    """Answers requests of a connection before they are decoded. `row` counts the requests; `is_like` says
+    whether the last request has matched. If `exchange` is set, the C code may receive and answer requests.
     """
 
     def __init__(self, request: Request) -> None:
@@ -27,7 +27,7 @@ class LearnedRequest(ABC):
 
     def __call__(self, frame: memoryview) -> Response | Later | None:
         """Answer a request, given without its size. Return the whole response, LATER if `Channel.give` sends
-        it, or None, without any effect, if the handler must answer.
+        the response, or None, without any effect, if the handler must answer.
         """
         holes = self.match(frame)
         self.is_like = holes is not None
@@ -39,11 +39,11 @@ class LearnedRequest(ABC):
 
     @abstractmethod
     def answer(self, holes: tuple[Any, ...]) -> Response | Later | None:
-        """Answer a request with these values in the holes; the result is the same as of `__call__`."""
+        """Answer a request with these values in the holes; return the same as `__call__`."""
 
     def receive(self, sock: int, memory: Any) -> Received | None:
-        """Receive a request into `memory`, a `uint8_t[]`, and answer it, by one non-blocking call of C.
-        Return None, without receiving, if C can't be used.
+        """Receive a request into `memory`, a `uint8_t[]`, and answer it, by one non-blocking call in C.
+        Return None, without receiving, if the C code can't be used.
         """
         exchange = self.exchange
         if exchange is None:
@@ -61,7 +61,7 @@ class LearnedRequest(ABC):
         return c.received, ANSWERED if sent == c.answered else (exchange.rest, []), sent
 
     def exchanged(self, sock: int, exchange: NativeExchange) -> Response | bool | None:
-        """Make the call of C. Return whether C has answered, or a response to send instead, or None, without
-        receiving, if C can't be used.
+        """Let the C code receive and answer a request. Return True if it has answered, False if it has only
+        received, a response if that must be sent instead, None if nothing was received.
         """
         raise NotImplementedError

@@ -1,9 +1,9 @@
 """`StandingFetch`: the fetches of a standby that has fetched everything. Each names the partition of the last
 answered records, waits for the next append to any log, and is answered with that append.
 
-One call of C receives a request, and one call sends an answer. `LearnedFetch` answers if several logs have
-new records, if the log has a new segment, or if the append is larger than C copies. On disk: reads log files.
-Threads: the loop's.
+One call in C receives a request, and another sends an answer. `LearnedFetch` answers if several logs have new
+records, if the append is in a new segment of its log, or if the append is larger than the C code copies. On
+disk: reads log files. Threads: the loop's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 _ROOM = SHORT + 1024
 _NUMBER = slice(SIZE + NUMBER_AT, SIZE + NUMBER_AT + INT32.size)
-"""The bytes of the correlation id in a request with its size."""
+"""The place of the correlation id in a request that includes its size."""
 
 
 class Spot:
@@ -51,13 +51,15 @@ class Spot:
         self._exchange: NativeExchange | None = None
 
     def agrees(self) -> bool:
-        """Return whether the standby's leader epoch and last fetched epoch are this log's epoch, or -1."""
+        """Return whether both the standby's leader epoch and last fetched epoch are this log's epoch or
+        -1.
+        """
         wanted, epoch = self.wanted, self.visible.publisher.epoch
         known = -1, epoch
         return wanted.current_epoch in known and wanted.fetched_epoch in known
 
     def stands_at(self, offset: int) -> bool:
-        """Return whether the log ends at an offset, and remember the view of the log."""
+        """Return whether the log ends at an offset; remember the log's current view as `written`."""
         self.written = written = self.visible.written
         return written.end_offset == offset
 
@@ -74,7 +76,7 @@ class Spot:
         return (view.end_offset, view.start_offset) == (wanted.high_watermark, wanted.start_offset)
 
     def handle(self, segment: Segment) -> Handle | None:
-        """Return the open log file of a segment, None if it is closed."""
+        """Return the log file of a segment, None if the file is not open."""
         handle = self._handle() if segment is self._segment else None
         if handle is None and (ready := segment.ready()) is not None:
             handle = ready[0]
@@ -90,7 +92,7 @@ class Spot:
 
 class StandingFetch:
     """A standby's waiting fetch (`DelayedStandbyFetch` of the purgatory). `learned` has the templates of
-    answers, and answers a fetch that this class can't answer.
+    answers, and answers those fetches that this class can't.
     """
 
     def __init__(
@@ -114,9 +116,9 @@ class StandingFetch:
     # --- requests -------------------------------------------------------------------------
 
     def receive(self, sock: int, memory: Any) -> Received | None:
-        """Receive the next request by C, and wait with it if the standby still has everything."""
+        """Receive the next request in C; park it if the standby still has everything."""
         session, asked = self._session, self._asked
-        if self._epoch != session.epoch:  # the handler or `LearnedFetch` has answered since
+        if self._epoch != session.epoch:  # the handler or `LearnedFetch` has answered a later request
             return None
         asked.begin(memory)
         c = asked.c
@@ -133,7 +135,7 @@ class StandingFetch:
         return c.received, LATER, 0
 
     def _may_wait(self, offset: int) -> bool:
-        """Report the standby's offsets to the primary; return whether it has fetched everything."""
+        """Report the standby's offsets to the primary; return whether the standby has fetched everything."""
         target, named = self._target, self.named.wanted
         primary = target.terms.primary
         if primary is None or target.throttle.bound is not None or not target.sessions.has(self._session):
@@ -146,15 +148,16 @@ class StandingFetch:
                     return False
                 at = offset if spot.wanted is named else spot.wanted.offset
                 primary.fetched(spot.key, spot.partition, at)
-            # Read before the logs' ends, so that a publication in between ends the wait.
+            # The number is read before the logs' ends, so that a publication in between ends the wait.
             self._seen = target.purgatory.publications
             return all(s.stands_at(offset if s.wanted is named else s.wanted.offset) for s in self._spots)
         except SegstoreError:
             return False
 
     def begin(self, epoch: int, number: int, seen: int) -> bool:
-        """Wait with a request that `LearnedFetch` has received, at this session epoch. Return False if the
-        standby has not fetched everything. `seen` are the publications before the partitions were read.
+        """Park a request that `LearnedFetch` has received, which has this session epoch and correlation id.
+        Return False if the standby has not fetched everything. `seen` is the number of publications before
+        the partitions were read.
         """
         try:
             stands = all(spot.stands_at(spot.wanted.offset) for spot in self._spots)
@@ -202,7 +205,7 @@ class StandingFetch:
         return moved.agrees() and not [s for s in self._spots if s is not moved and not s.knows_ends()]
 
     def _give(self, spot: Spot) -> bool:
-        """Send the records appended to a log, by C; return False if C can't, and nothing was sent."""
+        """Send the records appended to a log in C; return False if the C code can't, and has sent nothing."""
         wanted, before, written = spot.wanted, spot.written, spot.visible.written
         segment, shown = written.segments[-1], spot.visible.view
         if before is None or before.end_offset != wanted.offset or before.segments[-1] is not segment:
@@ -230,7 +233,7 @@ class StandingFetch:
 
 
 def is_standby(terms: Terms) -> bool:
-    """Return whether a fetching replica is still the standby; else the handler answers an error."""
+    """Return whether a fetching replica is still the registered standby."""
     primary = terms.primary
     try:
         return primary is not None and primary.check_replica(terms.replica_id, terms.broker_epoch)
@@ -247,7 +250,7 @@ def noted(learned: LearnedFetch, named: Named | None) -> bool:
     assert primary is not None
     for wanted in learned.wanted.values():
         held = learned.logs.get(wanted)
-        learned.is_like = held is not None and not held.is_gone  # False makes the handler learn anew
+        learned.is_like = held is not None and not held.is_gone  # if False, the handler learns again
         asked = named.asked if named is not None and named.wanted is wanted else wanted
         if held is None or not learned.is_like or not _agrees(held, asked):
             return False
@@ -259,8 +262,8 @@ def noted(learned: LearnedFetch, named: Named | None) -> bool:
 
 
 def _agrees(held: PartitionLog, asked: Wanted) -> bool:
-    """Return whether a standby knows this log's leader epoch, and its log does not diverge by leader epochs
-    (KIP-595).
+    """Return whether a standby knows this log's leader epoch, and the leader epochs of the standby's log
+    don't diverge from this log's (KIP-595).
     """
     epoch = held.leader_epoch
     if asked.current_epoch >= 0 and asked.current_epoch != epoch:

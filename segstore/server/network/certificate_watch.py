@@ -19,7 +19,9 @@ SOON = 30 * DAY
 
 
 class CertificateWatch:
-    """Checks a listener's certificate once a day; `end()` is its expiry, in seconds since the epoch."""
+    """Checks a listener's certificate once a day; `end()` is the certificate's expiry, in seconds since the
+    epoch.
+    """
 
     def __init__(
         self,

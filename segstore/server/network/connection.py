@@ -7,8 +7,9 @@ SocketServer, KafkaChannel).
     READING -> STARVING -> QUEUED      waits for memory for a large request
 
 Bytes are read in READING only. In every other state received bytes stay in the kernel's buffer, and TCP flow
-control stops the client. Their event is switched off only after it was reported once, so a client that waits
-for each answer costs no system call for that. With TLS, decrypted bytes may wait in memory without an event.
+control stops the client. The loop stops waiting for received bytes only after epoll has reported them once,
+so a client that waits for each answer costs no system call for this. With TLS, received bytes may be in
+memory already, and epoll does not report those.
 Threads: the loop's only.
 """
 
@@ -65,7 +66,7 @@ class ServerConnection:
     """The connection of one client, as a `segstore.server.request.Channel`.
 
     `active_at` is the time of the last bytes received or sent, by `Loop.now`. `closed(connection)` is called
-    at its end.
+    when the connection is closed.
     """
 
     def __init__(
@@ -87,9 +88,7 @@ class ServerConnection:
         self._muted_until = 0.0
         self._farewells: list[Callable[[], object]] = []
         self._is_serving = self._reads_next = False
-        self._row: ApiCounts | None = (
-            None  # counts of the current request's API, if it is known before the answer
-        )
+        self._row: ApiCounts | None = None  # counts of the current request's API, if the API is known
         self._received = 0  # bytes of the current request, received at `active_at`
 
     def open(self) -> None:
@@ -110,7 +109,7 @@ class ServerConnection:
     # --- authentication -------------------------------------------------------------------
 
     def _shaken(self, error: BaseException | None) -> None:
-        """Handle the end of the TLS handshake: begin to read, or close the connection after an error."""
+        """Begin to read after the TLS handshake, or close the connection if the handshake has failed."""
         assert self._wire is not None
         if error is not None:
             if isinstance(error, ConnectionError):  # closed by the peer, for example a load balancer's probe
@@ -132,7 +131,7 @@ class ServerConnection:
 
     def resecure(self, sasl: Sasl | None) -> None:
         """Check the client's next authentication against the users of `sasl`, after a reload of security."""
-        self.learned = None  # it was authorized by the old allow list: decode and authorize the next request
+        self.learned = None  # authorized by the old allow list, so the next request must be authorized again
         if self.sasl is not None and sasl is not None:
             self.sasl.sasl = sasl
 
@@ -160,7 +159,7 @@ class ServerConnection:
             return
         if events & GONE and not (
             self.state is ConnectionState.READING and events & IN
-        ):  # with IN, received bytes are read before the close
+        ):  # if there are bytes to read, they are read before the connection is closed
             self.close()
             return
         if events & OUT:
@@ -172,7 +171,9 @@ class ServerConnection:
                 self._not_now(events)
 
     def _not_now(self, events: int) -> None:
-        """Leave received bytes in the kernel, and close the connection if the client has closed its end."""
+        """Leave received bytes in the kernel; if the client has left while its request is handled, close the
+        connection.
+        """
         if not events & RDHUP:
             self._want(self._events & ~IN | RDHUP)
         elif self.state is ConnectionState.WORKING and self._has_left():
@@ -181,7 +182,7 @@ class ServerConnection:
             self._want(self._events & ~IN)
 
     def _has_left(self) -> bool:
-        """Return whether the client has closed its end, and every byte that it sent was read."""
+        """Return whether the client has closed the connection, and all bytes that it sent were read."""
         if not self._frames.is_empty:
             return False
         try:
@@ -218,7 +219,9 @@ class ServerConnection:
         self._serve()
 
     def _exchanged(self, learned: LearnedRequest) -> bool:
-        """Let C receive a request and match it with the learned one; return False if C is not used."""
+        """Let the C code receive a request and match it with the learned request; return False, without
+        receiving, if the C code can't be used.
+        """
         shared = self._shared
         try:
             result = learned.receive(self._fd, shared.scratch.for_c)
@@ -231,7 +234,7 @@ class ServerConnection:
         count, response, sent = result
         if count > 0:
             self.active_at = shared.loop.now
-        if response is ANSWERED:  # C has counted it too
+        if response is ANSWERED:  # the C code has counted the request too
             if not shared.is_ending:
                 return True
         elif response is not None:
@@ -310,7 +313,7 @@ class ServerConnection:
             shared.scratch.leave()  # the request keeps views of its record batches
 
     def _wait_for_more(self) -> None:
-        """Take memory for a request that has come in part, and wait for its other bytes."""
+        """Take memory for a request that is still incomplete, and wait for its other bytes."""
         wanted = self._frames.wanted
         if wanted:
             if not self._shared.memory.take(wanted, self._fed):
@@ -332,7 +335,9 @@ class ServerConnection:
     # --- answers --------------------------------------------------------------------------
 
     def answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
-        """Send the response to the current request, or none for None; the request's views end here."""
+        """Send the response to the current request; send nothing if `body` is None. Views of the request
+        become invalid.
+        """
         self._row = row = self._shared.metrics.rows[api]
         if not self.is_open:
             exchange.release(body)
@@ -355,7 +360,9 @@ class ServerConnection:
         self.give(out, slices)
 
     def give(self, out: bytearray, slices: Slices, sent: int = 0) -> None:
-        """Send the unsent part of an encoded response to the current request, after `sent` sent bytes."""
+        """Send the rest of an encoded response to the current request; `sent` bytes of it were sent
+        before.
+        """
         self.state = ConnectionState.WRITING
         size = SIZE_FIELD + _SIZE.unpack_from(out)[0] if slices else sent + len(out)
         try:
@@ -413,7 +420,7 @@ class ServerConnection:
             self._finish()
 
     def _finish(self) -> None:
-        """Go on after an answer was sent: read the next request, when the quota allows it (KIP-219)."""
+        """After an answer was sent, read the next request as soon as the quota allows this (KIP-219)."""
         if self._memory:
             self._give_memory()
         if self._shared.is_ending:
@@ -444,7 +451,8 @@ class ServerConnection:
 
     def note_acknowledged(self) -> None:
         """Count TCP acknowledgements of the client as activity."""
-        # The socket becomes writable only when a third of its buffer is free: a slow client needs seconds.
+        # The socket becomes writable only when a third of its buffer is free, and a slow client takes seconds
+        # to free it.
         count = taken(self._sock)
         if count > self._taken:
             self.active_at, self._taken = self._shared.loop.now, count
@@ -452,12 +460,14 @@ class ServerConnection:
     # --- the end --------------------------------------------------------------------------
 
     def end_if_idle(self) -> None:
-        """Close the connection unless a request is being answered; then `_finish` closes it."""
+        """Close the connection; if a request is being answered, `_finish` closes it after the answer."""
         if self.state not in (ConnectionState.WORKING, ConnectionState.WRITING):
             self.close()
 
     def send_last(self, data: bytearray) -> None:
-        """Send bytes instead of an answer, as far as the kernel takes them at once, and close."""
+        """Send bytes instead of an answer, as far as the kernel takes them at once, then close the
+        connection.
+        """
         if self.is_open:
             self._outgoing.put(data, [])
             with suppress(OSError):
@@ -465,7 +475,7 @@ class ServerConnection:
             self.close()
 
     def when_closed(self, call: Callable[[], object]) -> None:
-        """Register a call for the end of the connection."""
+        """Register a call, made when the connection is closed."""
         self._farewells.append(call)
 
     def close(self) -> None:
@@ -478,7 +488,8 @@ class ServerConnection:
             with suppress(OSError):
                 self._sock.send(self._wire.farewell())
         self._set_up()
-        # These refer back to the connection: they would keep it in memory until the next cycle collection.
+        # Both refer to the connection, which would otherwise stay in memory until the next garbage
+        # collection.
         self._handshake = self.learned = None
         if self.sasl is not None:
             self.sasl.abandon()
@@ -486,7 +497,7 @@ class ServerConnection:
         self.is_open, self.state = False, ConnectionState.CLOSED
         self._shared.loop.remove(self._sock)
         self._outgoing.release()
-        # A parked request keeps the connection object until its timeout; about 70 KB of TLS are freed now.
+        # A parked request keeps this object until the timeout of the request, so 70 KB of TLS are freed now.
         self._wire, self._outgoing = None, Outgoing()
         self._give_memory()
         self._closed(self)

@@ -22,7 +22,7 @@ _SHORTEST_ROUND = 0.02  # seconds
 
 
 class Connections:
-    """The open connections of a listener; `freed()` is called when a connection has ended."""
+    """The open connections of a listener; `freed()` is called when a connection is closed."""
 
     def __init__(self, shared: Shared, freed: Callable[[], object]) -> None:
         self._shared, self._freed = shared, freed
@@ -65,7 +65,7 @@ class Connections:
     # --- idle connections -----------------------------------------------------------------
 
     def _limits(self) -> list[tuple[int, tuple[ConnectionState, ...]]]:
-        """Return (ms, states): the longest times that a connection may be in these states without traffic."""
+        """Return pairs (ms, states): a connection may be in one of the states for so long without traffic."""
         waiting = (
             ConnectionState.READING,
             ConnectionState.QUEUED,
@@ -98,7 +98,9 @@ class Connections:
     # --- the end --------------------------------------------------------------------------
 
     def end_idle_now(self) -> None:
-        """Close connections that are not answering a request; busy connections close after the answer."""
+        """Close connections that are not answering a request; busy connections are closed after their
+        answers.
+        """
         for connection in [*self._all]:
             connection.end_if_idle()
 
@@ -109,8 +111,8 @@ class Connections:
                 connection.close()
 
     def end_stalled(self, seconds: float, since: float) -> None:
-        """Close connections that are sending an answer, but whose clients have acknowledged no bytes for so
-        many seconds, counted from `since` at the earliest.
+        """Close connections that are sending an answer, but whose clients have acknowledged no bytes for
+        `seconds`, counted from `since` at the earliest.
         """
         now = self._shared.loop.now
         for connection in [*self._all]:

@@ -46,8 +46,8 @@ def begin(
     """Decode a request and call its handler. Return None if the answer was sent, else the exchange, whose
     answer comes later.
 
-    Raises InvalidRequestError and UnsupportedVersionError, which end the connection, and the handler's
-    exception if the response has no error code.
+    Raises InvalidRequestError and UnsupportedVersionError, and the handler's exception if the response has no
+    error code; the caller then closes the connection.
     """
     header = read_header(frame)
     api = header.api
@@ -79,7 +79,9 @@ def begin(
 
 
 def _refuse(header: RequestHeader, send: Send) -> None:
-    """Answer an unknown version of ApiVersions in version 0 (KIP-511); raise for every other request."""
+    """Answer an unknown version of ApiVersions in version 0 (KIP-511); raise UnsupportedVersionError for
+    every other API.
+    """
     api = header.api
     if api is not Api.API_VERSIONS:
         raise UnsupportedVersionError(f"{api.message} version {header.version} is not served")

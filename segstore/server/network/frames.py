@@ -27,7 +27,8 @@ class Frames:
     def __init__(self, most: int) -> None:
         self.most = most
         self._rest = _NOTHING
-        """Received bytes that were not taken yet: whole requests, then perhaps a part of a request."""
+        """Received bytes that were not taken yet: whole requests, and after them perhaps a part of a request.
+        """
         self._shared = False
         """Whether `_rest` is in the shared buffer, which the next read of any connection overwrites."""
         self.wanted = 0
@@ -51,7 +52,9 @@ class Frames:
         return count
 
     def received(self, count: int, scratch: Scratch) -> None:
-        """Accept `count` bytes that C has received at the start of the shared buffer, while `is_empty`."""
+        """Accept `count` bytes that the C code has received at the start of the shared buffer, while
+        `is_empty`.
+        """
         self._rest, self._shared = scratch.view[:count], True
 
     def take(self) -> memoryview | None:

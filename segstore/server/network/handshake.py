@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Handshake:
-    """A TLS handshake. `done(None)` is called at its end, `done(error)` if it fails, and neither after
-    `abandon`. At the end the loop waits for bytes of the socket.
+    """A TLS handshake. `done(None)` is called when the handshake is complete, `done(error)` if it fails;
+    `done` is not called after `abandon`.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Handshake:
         """Handle events of the socket."""
         if events & GONE and not events & IN:
             self._end(ConnectionResetError("the client has gone"))
-        elif self._works:  # a worker computes a step: received bytes are read after it
+        elif self._works:  # received bytes are read when the worker has computed the step
             self._loop.change(self._sock, 0)
         elif events & OUT:
             self._send()
@@ -63,7 +63,8 @@ class Handshake:
     def _stepped(self, result: bool | BaseException) -> None:
         self._works = False
         if isinstance(result, BaseException):
-            # Breaks a cycle: the worker's frame refers to the error, and to this handshake.
+            # Breaks a reference cycle, because the traceback's frames refer to the error and to this
+            # handshake.
             result.__traceback__ = None
         if self._is_over:
             return
@@ -72,7 +73,7 @@ class Handshake:
         self._send()
 
     def _send(self) -> None:
-        """Send the bytes of the last step; then wait for the client, or end the handshake."""
+        """Send the bytes of the last step; then wait for the client, or complete or fail the handshake."""
         try:
             while self._left:
                 self._left = self._left[self._sock.send(self._left) :]

@@ -25,10 +25,10 @@ log = Logger("segstore")
 _ACCEPTS_A_TURN = 64
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE = 0.5
-"""Seconds without accepting, after there was no file descriptor for a connection."""
+"""Seconds without accepting, after the system had no file descriptor for a connection."""
 _RESERVE = 64
-"""File descriptors that are reserved for the store, at most an eighth of all: without them idle connections
-could keep it from rolling a log.
+"""File descriptors that are reserved for the store, at most an eighth of all, because otherwise idle
+connections could prevent the store from rolling a log.
 """
 
 
@@ -40,7 +40,7 @@ def _most_descriptors() -> int:
 
 class Listener:
     """Accepts connections within the limits. Beyond max_connections or max_connection_creation_rate clients
-    wait in the kernel's queue; beyond max_connections_per_ip they are refused.
+    wait in the kernel's queue; connections beyond max_connections_per_ip are refused.
     """
 
     def __init__(self, sockets: list[socket.socket], shared: Shared) -> None:
@@ -111,7 +111,7 @@ class Listener:
         self._node.part(Notices).log(kind, peer, message, *args, level=level)
 
     def _wait(self, seconds: float | None) -> None:
-        """Accept no connections for so many seconds, or with None until `_freed` is called."""
+        """Accept no connections for `seconds`; None means until `_freed` is called."""
         self._is_waiting = True
         for sock in self._sockets:
             self._loop.change(sock, 0)
@@ -119,7 +119,7 @@ class Listener:
             self._loop.later(seconds, self._freed)
 
     def _freed(self) -> None:
-        """Accept connections again, after one has ended or a pause is over."""
+        """Accept connections again, after a connection was closed or a pause is over."""
         if self._is_waiting:
             self._is_waiting = False
             for sock in self._sockets:

@@ -1,7 +1,8 @@
 """`Loop`: one thread that waits for sockets by level-triggered epoll, and makes queued and timed calls.
 
 Threads: any thread may call `soon`, `end` and `age`. Every other method is called in the loop's thread, or
-before it runs. No signal handler runs in that thread. After a fork the child closes inherited descriptors.
+before it runs. No signal handler runs in the loop's thread. After a fork the child closes inherited
+descriptors.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Loop:
     # --- calls ----------------------------------------------------------------------------
 
     def later(self, seconds: float, call: Callable[[], object]) -> LoopTimer:
-        """Make a call after so many seconds; `NodeLoop` documents this and the next four methods."""
+        """Make a call after `seconds`; `NodeLoop` documents this and the next four methods."""
         return self._timers.add(time.monotonic() + seconds, call)
 
     def soon(self, call: Callable[[], object]) -> None:
@@ -83,8 +84,8 @@ class Loop:
 
     @property
     def age(self) -> float:
-        """Seconds since the current turn began, or since the last turn of an ended loop; 0.0 while the loop
-        sleeps. Any thread may read it.
+        """Seconds since the current turn began, 0.0 while the loop sleeps; if the loop has stopped, seconds
+        since its last turn began. Any thread may read it.
         """
         return 0.0 if self._is_asleep else max(time.monotonic() - self.now, 0.0)
 
@@ -102,13 +103,13 @@ class Loop:
         self._sockets[sock.fileno()] = sock, call
 
     def change(self, sock: socket.socket, events: int) -> None:
-        """Replace the events of a socket that the loop waits for."""
+        """Replace the events for which the loop waits at a socket."""
         self._poll.modify(sock, events)
 
     def remove(self, sock: socket.socket) -> None:
-        """Shut a socket's connection down; its descriptor is closed at the end of the turn."""
-        # If it were closed now, a new socket with the same number could get the old socket's events.
-        with suppress(OSError):  # the other end has closed it already
+        """Shut down the connection of a socket; close the socket at the end of the turn."""
+        # If the socket were closed now, a new socket with the same number could get the old socket's events.
+        with suppress(OSError):  # the peer has closed the connection already
             sock.shutdown(socket.SHUT_RDWR)
         self._poll.unregister(sock)
         del self._sockets[sock.fileno()]
@@ -117,7 +118,7 @@ class Loop:
     # --- the thread -----------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run turns until `end`, then close all sockets. Later calls of `soon` have no effect."""
+        """Run turns until `end` is called, then close all sockets. Later calls of `soon` have no effect."""
         # sendfile(2) to a closed connection must return an error, whatever the application's SIGPIPE handler
         # is. A pending signal is discarded at the end of this thread.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
@@ -136,7 +137,7 @@ class Loop:
     def _turn(self) -> None:
         events = self._sleep()
         self.now = time.monotonic()
-        self._is_asleep = False  # after `now`: else `age` would include the time asleep
+        self._is_asleep = False  # set after `now`, because else `age` would include the time asleep
         for fd, happened in events:
             if (found := self._sockets.get(fd)) is not None:
                 try:  # `_call` inlined, to save a call for each request
@@ -183,7 +184,7 @@ class Loop:
         self._close()
 
     def forget(self) -> None:
-        """Close the descriptors in the child of a fork; the parent's connections are not shut down."""
+        """Close the descriptors in the child of a fork; the parent's connections stay open."""
         self._over = True
         for sock in [*[sock for sock, _ in self._sockets.values()], *self._left]:
             sock.close()
@@ -197,7 +198,7 @@ _FAILED = "a call in a server's loop has failed"
 
 
 def _call(call: Callable[[], object]) -> None:
-    """Make a call, and log its exception, which must not end the loop."""
+    """Make a call, and log its exception, which must not stop the loop."""
     try:
         call()
     except Exception:

@@ -46,7 +46,7 @@ METRICS = (
 
 
 def families_of(server: CountingServer) -> list[Family]:
-    """Return the metric families of a server, those of share groups included."""
+    """Return the metric families of a server and of its share groups."""
     counted = server.metrics()
     of_shares: list[Family] = [
         (each, (), [MetricSample((), counted[each.name])]) for each in METRICS if each.name in counted
@@ -57,8 +57,8 @@ def families_of(server: CountingServer) -> list[Family]:
 def begin_http(
     address: str, store: Store, server: CountingServer, services: Sequence[Service]
 ) -> HttpEndpoint:
-    """Open the HTTP endpoint of a server; it ends with the server or its store. Raises the errors of
-    `HttpEndpoint`, and StoreClosedError.
+    """Open the HTTP endpoint of a server; closing the server or its store closes the endpoint. Raises the
+    errors of `HttpEndpoint`, and StoreClosedError.
     """
     operated = Operated(
         known=lambda: families_of(server),

@@ -49,7 +49,9 @@ class Outgoing:
         return bool(self._parts)
 
     def give(self, sock: socket.socket, out: bytearray, slices: Slices) -> int:
-        """Send an answer as far as the socket takes it, and keep its unsent part. Called if empty."""
+        """Send an answer as far as the socket takes it, and keep its unsent part. Called if no part is
+        unsent.
+        """
         if slices and (size := _size(slices)) <= SHORT:
             out, slices = _whole(out, slices, size), []
         if slices:
@@ -64,7 +66,7 @@ class Outgoing:
         return count
 
     def put(self, out: bytearray, slices: Slices) -> None:
-        """Add an answer, with its file stretches in `slices`, as `write_response` returns both."""
+        """Add an answer: `out` and `slices` are the result of `write_response`."""
         view, begin = memoryview(out), 0
         for place, part in slices:
             if place > begin:
@@ -82,7 +84,7 @@ class Outgoing:
         try:
             while self._parts and total < MOST_A_TURN:
                 total += self._send_part(sock)
-                if self._at:  # the part was sent partially: the socket is full
+                if self._at:  # the socket took only some bytes, so it is full
                     break
         except BlockingIOError:
             pass
@@ -130,7 +132,7 @@ def _size(slices: Slices) -> int:
 
 
 def _whole(out: bytearray, slices: Slices, size: int) -> bytearray:
-    """Return an answer with the `size` bytes of its stretches read in, and release the stretches."""
+    """Return an answer as bytes, after reading its stretches of `size` bytes; release the stretches."""
     whole, begin, more = bytearray(len(out) + size), 0, 0
     try:
         with ffi.from_buffer("uint8_t[]", whole, require_writable=True) as into:

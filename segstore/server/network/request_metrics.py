@@ -23,12 +23,12 @@ SIZE_FIELD = 4
 
 
 class ApiMetrics:
-    """The counts of one API's requests, of answered requests and of those without an answer (acks=0).
+    """The counts of one API's requests that were answered, or need no answer (acks=0).
 
-    C counts in `counts`, a seg_counts at address `counts_at`: `received` and `sent` are bytes with the length
-    fields, without TLS; `times` is the number of requests in each bucket of BOUNDS; `seconds` is the sum of
-    the times. `errors` is the number of each error code except NONE. `tallies` has for each version the
-    function that counts the error codes of a response.
+    The C code counts in `counts`, a seg_counts at address `counts_at`: `received` and `sent` are bytes with
+    the length fields, without TLS; `times` is the number of requests in each bucket of BOUNDS; `seconds` is
+    the sum of the times. `errors` is the number of each error code except NONE. `tallies` has for each
+    version the function that counts the error codes of a response.
     """
 
     __slots__ = ("counts", "counts_at", "errors", "tallies")

@@ -39,7 +39,9 @@ def secured(store: Store, config: ServerConfig) -> Secured:
 
 
 def _tls(config: ServerConfig) -> Callable[[socket.socket], TlsWire] | None:
-    """Return a factory of `TlsWire`, or None without TLS; then OpenSSL is not imported."""
+    """Return a factory of `TlsWire`, None if the listener does not use TLS. OpenSSL is imported only if
+    needed.
+    """
     if not config.uses_tls:
         return None
     from segstore.server.security.tls import tls_context
@@ -57,12 +59,14 @@ def _certificate_end(config: ServerConfig) -> float | None:
 
     try:
         return certificate_end(config)
-    except (OSError, ValueError, IndexError):  # replaced since `_tls`, or in an unknown form
+    except (OSError, ValueError, IndexError):  # the file was replaced since `_tls`, or is malformed
         return None
 
 
 def _sasl(store: Store, config: ServerConfig) -> Sasl | None:
-    """Return the factory of SASL sessions, or None without SASL; then its code is not imported."""
+    """Return the factory of SASL sessions, None if the listener does not use SASL. The code of SASL is
+    imported only if needed.
+    """
     if not config.uses_sasl:
         return None
     from segstore.server.security.sasl import sasl_of

@@ -68,7 +68,7 @@ def serve(
     `segstore.server.settings.ServerConfig`: `security_protocol` and `allow` restrict connections and rights;
     by default everybody may do everything. With `listeners` the server has several addresses, each with its
     security protocol and advertised address; then `host`, `port` and `advertised` are not allowed. A store
-    may have several servers. Closing the store ends them.
+    may have several servers. Closing the store closes its servers.
 
     `lease()` acquires or renews a lease; it returns a fencing token while the caller holds the lease, else
     None. The store leads only with a token, which becomes its leader epoch. Without a token it refuses all
@@ -78,7 +78,7 @@ def serve(
     connection, the same as for `follow`: `security.protocol`, `sasl.username` and others.
 
     `http`, "HOST:PORT", is the address of /metrics, /healthz and /readyz, for Prometheus and for process
-    supervisors: unencrypted, and without a login. It needs the package prometheus-client.
+    supervisors. The endpoint is unencrypted and needs no login; it needs the package prometheus-client.
 
     Raises ListenError, ConfigError, InvalidArgumentError, InvalidTypeError, StoreClosedError,
     CorruptCheckpointError, StorageError, IllegalStateError; MissingPackageError for `http`.
@@ -101,8 +101,8 @@ def start(
 ) -> Server:
     """Make a server for `serve`, with the given handlers.
 
-    The server is made in a thread that runs no signal handlers. If an interrupt ends the wait for that
-    thread, the server is closed, because the caller does not get it.
+    The server is made in a thread that runs no signal handlers. If an interrupt stops the wait for that
+    thread, the server is closed, because it is not returned to the caller.
     """
     made: list[Server] = []
     lost = False
@@ -141,7 +141,7 @@ def _started(
     arguments.whole("port", port, 0, _MOST_PORT)
     announced = None if advertised is None else endpoint("advertised", advertised)
     if http is not None:
-        from segstore.operating.endpoint import check_http  # imported here: it imports asyncio
+        from segstore.operating.endpoint import check_http  # imported here, because it imports asyncio
 
         check_http(http)
     cluster_id = cluster_id_of(store)
@@ -158,7 +158,7 @@ def _started(
         if http is not None:
             server._begin_http(http)
     except BaseException:
-        for _, _, service in services:  # started before the error
+        for _, _, service in services:  # the listeners that were started before the error
             service.end(0.0)
         raise
     return server
@@ -166,7 +166,7 @@ def _started(
 
 def _go_on_with_groups(store: Store) -> None:
     """Make the group coordinator, which loads groups before their members' first requests."""
-    # Imported here: a store without groups does not need this code.
+    # Imported here, because a store without groups does not need this code.
     from segstore.coordinator.group.coordinator import GroupCoordinator
 
     shared(store, GroupCoordinator)
@@ -245,7 +245,7 @@ def _service(
 
 
 class Server(Closing):
-    """The server of a store, and a context manager. Without `close` it goes on until its store is closed,
+    """The server of a store, and a context manager. It runs until `close` is called or its store is closed,
     also if the object is dropped. With several `listeners`, `host`, `port` and `bootstrap_servers` are the
     first listener's.
     """
@@ -286,7 +286,7 @@ class Server(Closing):
 
     @property
     def http(self) -> str | None:
-        """Return the address of the HTTP endpoint, "HOST:PORT", or None without one."""
+        """Return the address of the HTTP endpoint, "HOST:PORT", None if the server has none."""
         return None if self._http is None else str(self._http.address)
 
     @property
@@ -296,7 +296,7 @@ class Server(Closing):
 
     @property
     def lease_error(self) -> Exception | None:
-        """Return the last error of `lease()`, or of the check of its token; None without an error."""
+        """Return the last error of `lease()`, or of the check of its token; None if there was none."""
         return lease_error(self._node.store)
 
     @property
@@ -309,12 +309,12 @@ class Server(Closing):
         return [(self._node, self._bound), *((node, bound) for node, bound, _ in self._others)]
 
     def metrics(self) -> dict[str, float]:
-        """Return the counts of share groups since the server's start, summed over all listeners, by Kafka's
-        names.
+        """Return the counts of share groups since the server was started, summed over all listeners, by
+        Kafka's names.
 
         `TotalShareFetchRequestsPerSec` and `TotalShareAcknowledgementRequestsPerSec` count requests;
         `FailedShareFetchRequestsPerSec` and `FailedShareAcknowledgementRequestsPerSec` count requests with an
-        error; `ExpiresPerSec` counts fetches whose wait ended without records. `ShareSessionsCount` and
+        error; `ExpiresPerSec` counts fetches whose wait timed out. `ShareSessionsCount` and
         `SharePartitionsCount` are the current share sessions, and the partitions in them. The mapping is
         empty before the first request of a share group.
         """
@@ -324,7 +324,7 @@ class Server(Closing):
         return dict(total)
 
     def families(self) -> list[Family]:
-        """Return the server's metrics since its start, in the form of Prometheus' clients.
+        """Return the server's metrics since it was started, in the form of Prometheus' clients.
 
         Each family is a metric (name, meaning, kind: "counter", "gauge" or "histogram"), the names of its
         labels, and its samples: label values and a number.
@@ -334,10 +334,10 @@ class Server(Closing):
         `listener` (its name in `listeners`, or the security protocol): open, made and refused connections;
         authentications; malformed requests; the expiry of the certificate, in seconds since the epoch; and
         the seconds for which the loop has been busy with the current turn, 0.0 while it sleeps. Counts begin
-        at 0 with the server; an API has samples from its first request on. Any thread may call it, also after
-        the server's end; it does not block.
+        at 0 when the server starts; an API has samples from its first request on. Any thread may call this
+        method, also after `close`; it does not block.
         """
-        from segstore.server.families import families  # imported here: most processes don't need it
+        from segstore.server.families import families  # imported here, because most processes don't need it
 
         return families([s.counted() for s in (self._service, *(each for _, _, each in self._others))])
 
@@ -354,7 +354,7 @@ class Server(Closing):
         server with an allow list or super users must keep one of them; a server without both can't get one.
 
         After an error nothing is changed. Raises ConfigError, which names a setting that can't change;
-        InvalidArgumentError and StorageError for files; IllegalStateError if the server has ended.
+        InvalidArgumentError and StorageError for files; IllegalStateError if the server is closed.
         """
         with self._reload_lock:
             config = self._config.changed(settings)
@@ -365,16 +365,16 @@ class Server(Closing):
             self._config = config
 
     def close(self, timeout: float | None = None) -> None:
-        """Stop accepting connections, answer the received requests, and end. A second call does nothing.
+        """Stop accepting connections, answer the received requests, and stop. A second call does nothing.
 
         `timeout` is the longest time for the answers, in seconds (a number of at least 0, by default 10);
-        after it connections are closed without an answer. A connection is closed earlier if its client
-        receives nothing of an answer for a second. An interrupt closes all connections at once. A call in a
+        after that time connections are closed without an answer. A connection is closed earlier if its client
+        receives nothing of an answer for a second. An interrupt closes all connections at once. A call from a
         handler does not wait. The store stays open.
         """
         seconds = arguments.seconds("timeout", timeout, CLOSE_TIMEOUT)
         others = [service for _, _, service in self._others]
-        for service in others:  # all services end in parallel
+        for service in others:  # all services stop in parallel
             service.begin_to_end(seconds)
         for service in (self._service, *others):
             service.end(seconds)

@@ -1,7 +1,7 @@
-"""`Service`: one listener's thread, which accepts connections until `end`, or until the store is closed.
+"""`Service`: one listener's thread, which accepts connections until `end` is called or the store is closed.
 
-Threads: the loop runs in the service's thread; `soon`, `counted`, `resecure`, `end` and the methods that a
-store calls of its clients may be called in any thread.
+Threads: the loop runs in the service's thread; `soon`, `counted`, `resecure`, `end` and the methods of
+`StoreClient` may be called in any thread.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 CLOSE_TIMEOUT = 10.0
-"""Longest time for answers at the end, in seconds. A closing store gives a server no more than this, so that
-some of its timeout is left to producers.
+"""Longest time for the last answers, in seconds. A store that is being closed gives a server no more time, so
+that some of the store's timeout is left for producers.
 """
 _STALL = 1.0
-"""Seconds after which, during the end, a connection is closed if its client receives nothing of an answer."""
+"""Seconds after which a stopping service closes a connection whose client receives nothing of an answer."""
 _LOOK = 0.5
-"""Interval in seconds at which a caller that waits for the loop checks whether the loop has ended."""
+"""Interval in seconds at which a caller that waits for the loop checks whether the loop has stopped."""
 _GRACE = 1.0
-"""Seconds beyond the deadline for a call that the loop is making."""
+"""Seconds beyond the deadline in which the loop may finish its current call."""
 
 
 class Service:
-    """The thread of one listener, a client of the store (`StoreClient`). Lives as long as the thread."""
+    """The thread of one listener, attached to the store as a `StoreClient`. The running thread keeps this
+    object alive.
+    """
 
     turn = Turn.READER
 
@@ -57,7 +59,7 @@ class Service:
         self._certificate = self._watch() if shared.tls is not None else None
 
     def _watch(self) -> CertificateWatch:
-        from .certificate_watch import CertificateWatch  # imported here: not needed without TLS
+        from .certificate_watch import CertificateWatch  # imported here, because only TLS needs it
 
         shared = self._shared
         return CertificateWatch(shared.loop, shared.metrics.listener, lambda: shared.certificate_end)
@@ -96,15 +98,15 @@ class Service:
         self._shared.loop.soon(call)
 
     def counted(self) -> Counted:
-        """Return the listener's metrics. Any thread may call it; it does not wait for the loop."""
+        """Return the listener's metrics. Any thread may call this; it does not wait for the loop."""
         shared = self._shared
         return Counted(
             shared.metrics, len(self._listener.connections), shared.loop.age, shared.certificate_end
         )
 
     def resecure(self, secured: Secured) -> None:
-        """Replace certificates, users and rights of all connections, together in one call of the loop.
-        Raises IllegalStateError if the service has ended.
+        """Replace certificates, users and rights of all connections, together in one call of the loop. Raises
+        IllegalStateError if the service has stopped.
         """
         if self.is_within:
             self._resecure(secured)
@@ -128,7 +130,7 @@ class Service:
         node.config, node.authorizer = secured.config, secured.authorizer
         self._listener.connections.resecure(secured.sasl)
 
-    # --- the end --------------------------------------------------------------------------
+    # --- stopping -------------------------------------------------------------------------
 
     @property
     def is_ending(self) -> bool:
@@ -137,7 +139,7 @@ class Service:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the thread has ended."""
+        """Whether the thread has stopped."""
         return self._ended.is_open
 
     @property
@@ -146,17 +148,17 @@ class Service:
         return threading.get_ident() == self._thread.ident
 
     def begin_to_end(self, seconds: float) -> None:
-        """Begin to end within so many seconds, without waiting."""
-        if self._here[0]:  # not in the child of a fork, which has no thread to end
+        """Begin to stop within `seconds`, without waiting."""
+        if self._here[0]:  # not in the child of a fork, which has no such thread
             self._shared.loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
 
     def end(self, seconds: float) -> bool:
-        """Stop reading requests, answer the received ones, and end within so many seconds.
+        """Stop reading requests, answer the received requests, and stop the thread, within `seconds`.
 
-        Return whether the thread has ended: False in a call from a handler, which does not wait, or if a
+        Return True if the thread has stopped, False if a handler calls this, which does not wait, or if a
         handler does not return in time. An interrupt of the wait closes all connections at once.
         """
-        if not self._here[0]:  # in the child of a fork, which has no thread to end
+        if not self._here[0]:  # in the child of a fork, which has no such thread
             return True
         loop = self._shared.loop
         loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
@@ -169,7 +171,7 @@ class Service:
             raise
 
     def _begin_to_end(self, deadline: float) -> None:
-        """Begin to end; a later call can only bring the deadline forward."""
+        """Begin to stop; a later call can only bring the deadline forward."""
         loop = self._shared.loop
         if not self._shared.is_ending:
             self._shared.is_ending, self._deadline = True, deadline
@@ -181,7 +183,7 @@ class Service:
         loop.later(max(self._deadline - time.monotonic(), 0.0), self._go_on)
 
     def _go_on(self) -> None:
-        """Go on ending: wait for workers' jobs, close the node's parts, then wait for unsent answers."""
+        """Continue to stop: wait for workers' jobs, close the node's parts, then wait for unsent answers."""
         connections, loop = self._listener.connections, self._shared.loop
         if time.monotonic() >= self._deadline:
             self._close_parts()
@@ -191,14 +193,16 @@ class Service:
             return
         elif not self._are_parts_closed:
             self._close_parts()
-            loop.soon(self._go_on)  # after the calls by which the parts answer parked requests
+            loop.soon(self._go_on)  # queued after the calls by which the parts answer parked requests
         else:
             connections.end_unanswered()
             if not len(connections):
                 loop.end()
 
     def _end_stalled(self, since: float) -> None:
-        """Close connections whose clients receive nothing of their answers; repeat it every `_STALL / 4`."""
+        """Close connections whose clients receive nothing of their answers, every `_STALL / 4` seconds from
+        now on.
+        """
         self._listener.connections.end_stalled(_STALL, since)
         self._shared.loop.later(_STALL / 4, lambda: self._end_stalled(since))
 
@@ -218,12 +222,12 @@ class Service:
         return self.is_within
 
     def begin_to_close(self) -> None:
-        """Do nothing: a server has no unwritten records."""
+        """Do nothing, because a server has no unwritten records."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """End, because the store is being closed."""
+        """Stop the thread, because the store is being closed."""
         self.end(min(max(deadline - time.monotonic(), 0.0), CLOSE_TIMEOUT) if orderly else 0.0)
 
     def unwritten(self) -> Unwritten:
-        """Return an empty `Unwritten`: a server has no unwritten records."""
+        """Return an empty `Unwritten`, because a server has no unwritten records."""
         return Unwritten(Counter(), None)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Shared:
     """The common state of a listener's connections.
 
-    `tls`, `sasl` and `certificate_end` are the same as in `Secured`. `is_ending`: no more requests are read.
+    `tls`, `sasl` and `certificate_end` are the same as in `Secured`. While `is_ending`, no requests are read.
     `clear` is a buffer for pieces of files that TLS encrypts.
     """
 

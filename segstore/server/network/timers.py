@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 
 LONGEST_WAIT = 86_400.0
-"""Longest sleep of the loop in seconds: epoll_wait(2) does not accept years."""
+"""Longest sleep of the loop in seconds, because epoll_wait(2) does not accept years."""
 NEVER = math.inf
 _MOST_CANCELLED = 256
 
@@ -30,14 +30,16 @@ class LoopTimer:
 
 
 class Timers:
-    """A heap of timers. Cancelled timers are removed when due, or sooner if they are more than half of it."""
+    """A heap of timers. Cancelled timers are removed when they are due, or sooner if most timers are
+    cancelled.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, LoopTimer]] = []
         self._numbers = itertools.count()
         self._cancelled = [0]
         self.due = NEVER
-        """Time of the first timer, also if that is cancelled; NEVER without timers."""
+        """Time of the first timer, even if this timer is cancelled; NEVER without timers."""
 
     def __len__(self) -> int:
         return len(self._heap)

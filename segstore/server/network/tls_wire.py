@@ -14,20 +14,24 @@ from typing import Any
 from segstore.server.security.tls import subject
 
 RECEIVED = 1 << 16
-"""Most bytes that are received at once; no more wait in memory undecrypted."""
+"""Most bytes that are received at once, and thus most encrypted bytes in memory."""
 _MOST_A_TURN = 1 << 18
 """Most bytes that one `recv_into` decrypts before other connections get their turn."""
 _ALERT = 31
-"""Largest size of a TLS record with a close_notify alert (TLS 1.2 with AES-GCM); a request is larger."""
+"""Largest size of a TLS record with a close_notify alert (TLS 1.2 with AES-GCM); a record with a request is
+larger.
+"""
 
 
 class TlsWire:
-    """The TLS of one connection. `has_more`: bytes may be in memory, for which the socket has no event."""
+    """The TLS of one connection. If `has_more`, received bytes may be in memory, which epoll does not
+    report.
+    """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         self._sock, self._in, self._out = sock, ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
-        self._read_into: Any = self._tls.read  # with a buffer it returns a count, against its type
+        self._read_into: Any = self._tls.read  # given a buffer, `read` returns an int, not bytes
         self.has_more = False
 
     # --- the handshake --------------------------------------------------------------------
@@ -44,7 +48,7 @@ class TlsWire:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             return False
-        self.has_more = self._in.pending > 0  # bytes that were received with the end of the handshake
+        self.has_more = self._in.pending > 0  # bytes that came with the last handshake message
         return True
 
     @property
@@ -55,8 +59,8 @@ class TlsWire:
     # --- bytes ----------------------------------------------------------------------------
 
     def recv_into(self, view: memoryview) -> int:
-        """Receive and decrypt into a view; return the number of bytes, 0 at the end. Raises BlockingIOError,
-        OSError.
+        """Receive and decrypt into a view; return the number of bytes, 0 at the end of the stream. Raises
+        BlockingIOError, OSError.
         """
         total = 0
         self.has_more = False
@@ -101,7 +105,9 @@ class TlsWire:
     # --- the end --------------------------------------------------------------------------
 
     def has_left(self) -> bool:
-        """Return whether a client that has closed its end sent at most a close_notify. Raises OSError."""
+        """Return whether at most a close_notify alert is unread, after the client has closed the connection.
+        Raises OSError.
+        """
         return len(self._sock.recv(_ALERT + 1, socket.MSG_PEEK)) <= _ALERT and not self._in.pending
 
     def farewell(self) -> bytes:

@@ -13,7 +13,8 @@ from segstore.mutex import nesting
 
 class Wakeup:
     """The loop's eventfd. The loop sets `asleep` before its last check for queued calls. So a thread that
-    queues a call and then reads False need not write: the loop finds the call before it sleeps.
+    queues a call, and then finds that `asleep` is False, need not write, because the loop finds the call
+    before it sleeps.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,8 @@ class Wakeup:
                 self.fd = -1
 
     def forget(self) -> None:
-        """Close the eventfd in the child of a fork; a lost thread may hold the lock, so it is replaced."""
+        """Close the eventfd in the child of a fork; the lock is replaced, because a thread of the parent may
+        hold it.
+        """
         self._lock = nesting()
         self.close()

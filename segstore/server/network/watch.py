@@ -1,4 +1,4 @@
-"""`Watch`: a thread that waits for the loop until the store has news (`Store.wait`), one wait per `ask`.
+"""`Watch`: a thread that waits, in place of the loop, for publications (`Store.wait`); `ask` begins one wait.
 
 Threads: `ask` and `end` are the loop's.
 """
@@ -17,7 +17,7 @@ _TRIES, _TRY = 100, 0.01
 
 
 class Watch:
-    """A waiting thread. `wake()` ends its sleep; after each sleep the loop calls `then()`."""
+    """A waiting thread. `wake()` interrupts its sleep; after each sleep the loop calls `then()`."""
 
     def __init__(
         self,
@@ -29,11 +29,11 @@ class Watch:
         self._asked: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._thread: Background | None = None
         self.asleep = False
-        """Whether a sleep was requested, and `then` was not called yet."""
+        """Whether a sleep was requested, but `then` was not called yet."""
 
     def ask(self, sleep: Callable[[], object]) -> None:
-        """Call `sleep` in the thread; it returns when there is news, or early. While a sleep is under way,
-        this does nothing. Raises IllegalStateError if no thread can be started.
+        """Call `sleep` in the thread; `sleep` returns after a publication, or early. If the last call of
+        `sleep` has not returned, do nothing. Raises IllegalStateError if no thread can be started.
         """
         if self.asleep:
             return
@@ -48,7 +48,7 @@ class Watch:
         while (sleep := self._asked.get()) is not None:
             try:
                 sleep()
-            except Exception as error:  # for example StoreClosedError, which `then` finds again
+            except Exception as error:  # for example StoreClosedError, which `then` finds too
                 log.info("a server's wait for news has ended: %s", error)
             del sleep
             self._soon(self._woken)
@@ -58,7 +58,7 @@ class Watch:
         self._then()
 
     def end(self) -> None:
-        """End the thread, and wait up to a second for it. The loop has ended, so `then` is not called."""
+        """Stop the thread, and wait up to a second for it. The loop has stopped, so `then` is not called."""
         thread, tries = self._thread, 0
         self._asked.put(None)
         while thread is not None and thread.is_alive() and tries < _TRIES:

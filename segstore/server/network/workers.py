@@ -56,7 +56,7 @@ class Workers:
     def _do(self, run: Callable[[], Any], done: Callable[[Any], object]) -> None:
         try:
             result = run()
-        except BaseException as error:  # `done` gets it in place of a result
+        except BaseException as error:  # `done` gets the exception in place of a result
             result = error
         self._soon(partial(self._finish, done, result))
 
@@ -65,7 +65,7 @@ class Workers:
         done(result)
 
     def end(self) -> None:
-        """End the threads after their queued jobs, without waiting for these jobs."""
+        """Stop the threads after the queued jobs; wait for the threads only if no job is left."""
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads if not self.under_way else ():

@@ -46,7 +46,7 @@ class Authorizer:
 
 
 def authorizer_of(config: SecurityConfig) -> Authorizer | None:
-    """Return the authorizer of a server; None without `allow` and `super_users`: no checks."""
+    """Return the authorizer of a server, None if neither `allow` nor `super_users` is set."""
     if config.allow is None and not config.super_users:
         return None
     return Authorizer(config.allow or (), principals(config.super_users))

@@ -1,5 +1,6 @@
-"""The expiry of a server's certificate. The standard library can't read it for the own certificate, only for
-authorities and trusted peers; so the DER fields before notAfter are skipped here (X.509: RFC 5280, 4.1).
+"""The expiry of a server's certificate. The standard library reads the expiry of authorities and peers, but
+not of the own certificate, so this module parses the DER form up to the field notAfter (X.509: RFC 5280,
+4.1).
 
 On disk: reads the file that the settings name. Threads: any; no state.
 """
@@ -37,11 +38,11 @@ def not_after(der: bytes) -> float:
     """
     at = _content(der, _content(der, 0))
     if der[at] == _VERSION:
-        at = _behind(der, at)
+        at = _after(der, at)
     for _ in range(3):  # serial number, algorithm, issuer
-        at = _behind(der, at)
-    at = _behind(der, _content(der, at))  # skip notBefore
-    text = der[_content(der, at) : _behind(der, at)].decode("ascii")
+        at = _after(der, at)
+    at = _after(der, _content(der, at))  # notBefore
+    text = der[_content(der, at) : _after(der, at)].decode("ascii")
     form = "%y%m%d%H%M%SZ" if der[at] == _UTC_TIME else "%Y%m%d%H%M%SZ"
     return float(timegm(datetime.strptime(text, form).timetuple()))
 
@@ -51,7 +52,7 @@ def _content(der: bytes, at: int) -> int:
     return at + 2 + (der[at + 1] - _LONG if der[at + 1] > _LONG else 0)
 
 
-def _behind(der: bytes, at: int) -> int:
+def _after(der: bytes, at: int) -> int:
     """Return the position after the DER element at `at`."""
     content = _content(der, at)
     return content + (int.from_bytes(der[at + 2 : content], "big") if der[at + 1] > _LONG else der[at + 1])

@@ -20,7 +20,7 @@ _USERS = "users of all mechanisms are given by sasl_users, also in the form of s
 
 class ListenerSpec(NamedTuple):
     """One listener: its name, security protocol, host and port, and its advertised address "HOST:PORT".
-    `advertised` is None if that is the same as host and port.
+    `advertised` is None if clients connect to `host` and `port`.
     """
 
     name: str
@@ -58,8 +58,8 @@ Own = dict[str, dict[str, Any]]
 
 def own_settings(mapping: Any, allowed: tuple[str, ...]) -> tuple[Any, Own]:
     """Split settings into (settings of all listeners, settings of single listeners). The latter are named
-    `listener_name_<name>_<setting>`, with a setting in `allowed`. A `mapping` that is none is returned
-    unchanged. Raises ConfigError.
+    `listener_name_<name>_<setting>`, with a setting in `allowed`. If `mapping` is not a mapping, it is
+    returned unchanged. Raises ConfigError.
     """
     known = mapping if isinstance(mapping, Mapping) else {}
     given = [name for name in known if str(name).startswith(OWN_PREFIX)]
@@ -74,8 +74,8 @@ def own_settings(mapping: Any, allowed: tuple[str, ...]) -> tuple[Any, Own]:
 
 
 def _names(listeners: object) -> dict[str, str]:
-    """Return the listeners by the prefixes of their settings' names, the longest prefix first, because one
-    may be the beginning of another.
+    """Return the listeners' names by the prefixes of their settings. Longer prefixes come first, because a
+    prefix may begin with a shorter one.
     """
     if not isinstance(listeners, str):
         raise ConfigError("listener.name is for settings of listeners, which are missing")
@@ -127,7 +127,7 @@ def _places(setting: str, text: str) -> dict[str, tuple[str, int]]:
 
 
 def _check_ports(places: dict[str, tuple[str, int]]) -> None:
-    ports = [port for _, port in places.values() if port]  # with 0 the system chooses the port
+    ports = [port for _, port in places.values() if port]  # for port 0 the system chooses the port
     if len({*ports}) < len(ports):
         raise ConfigError("listeners: each listener must have a different port")
 

@@ -34,7 +34,7 @@ _LEAST_BETWEEN = 1.0
 
 class Mechanism(Protocol):
     """The server's side of one authentication. `name` is set by the first client message with a user name,
-    `principal` at the successful end.
+    `principal` when the authentication has succeeded.
     """
 
     principal: str | None
@@ -88,7 +88,7 @@ def _nobody(_principal: str) -> None:
 
 
 class SaslSession:
-    """The authentication of one connection. `entered(principal)` is called after its success."""
+    """The authentication of one connection. `entered(principal)` is called when it has succeeded."""
 
     def __init__(
         self,
@@ -105,7 +105,9 @@ class SaslSession:
         self._until = self._begun = 0.0  # monotonic seconds
 
     def check(self, api: Api) -> None:
-        """Raise InvalidRequestError, which ends the connection, for a request that is not allowed now."""
+        """Raise InvalidRequestError, which closes the connection, if a request of this API is not allowed
+        now.
+        """
         if self.state is SaslState.DONE:
             if self._until and self._clock() > self._until and api is not Api.SASL_HANDSHAKE:
                 raise InvalidRequestError("its SASL session has expired")
@@ -116,7 +118,7 @@ class SaslSession:
 
     def begin(self, mechanism: str) -> Code:
         """Begin an authentication or a reauthentication; return an error code. ILLEGAL_SASL_STATE does not
-        change the session, UNSUPPORTED_SASL_MECHANISM ends it.
+        change the session; after UNSUPPORTED_SASL_MECHANISM the session has failed.
         """
         now = self._clock()
         again = self.state is SaslState.DONE
@@ -136,34 +138,34 @@ class SaslSession:
 
     @property
     def mechanism(self) -> str:
-        """The mechanism of the last authentication that has begun, "" before the first."""
+        """The mechanism of the last begun authentication, "" before the first authentication."""
         return self._mechanism
 
     @property
     def name(self) -> str:
-        """The client's user name in the current authentication, not verified yet; "" for none."""
+        """The client's user name in the current authentication, "" if unknown; it may not be verified yet."""
         return "" if self._exchange is None else self._exchange.name
 
     def abandon(self) -> None:
-        """Disable the call of `entered`, because the connection is closed."""
+        """Never call `entered` from now on, because the connection is closed."""
         self._entered = _nobody
 
     def fail(self) -> None:
-        """End the session as failed; no further request is allowed."""
+        """Let the session fail; no further request is allowed."""
         self.state, self._exchange = SaslState.FAILED, None
 
     def respond(self, token: bytes) -> bytes:
         """Check a token in a worker, and return the answer; the loop then calls `finish`. Raises
         AuthenticationError, and the errors of the application's callable.
         """
-        if self._exchange is None:  # only now, because the users may have changed since the handshake
+        if self._exchange is None:  # made only now, because the users may have changed since the handshake
             self._judge = self.sasl
             self._exchange = self._judge.begin(self._mechanism)
         return self._exchange.respond(token)
 
     def finish(self) -> int:
-        """Apply the result of `respond`; return the session's lifetime in ms, 0 for no limit, or if the
-        authentication is not complete. Raises AuthenticationError if the user was removed, or if a
+        """Apply the result of `respond`; return the session's lifetime in ms, or 0 if there is no limit or
+        the authentication is not complete. Raises AuthenticationError if the user was removed, or if a
         reauthentication has another principal.
         """
         assert self._exchange is not None

@@ -47,7 +47,7 @@ def of_password(mechanism: str, password: str, iterations: int = LEAST_ITERATION
 def of_nobody(mechanism: str, secret: bytes, name: str) -> ScramCredential:
     """Return a credential for a name without a user, by which nobody can authenticate.
 
-    Its salt is always the same for a name, so that answers don't reveal which users exist.
+    The salt is always the same for a name, so that answers don't reveal which users exist.
     """
     kind = HASHES[mechanism]
     salt = hmac.digest(secret, b"salt" + name.encode("utf-8", "surrogatepass"), kind)[:_SALT_BYTES]
@@ -81,7 +81,7 @@ class ScramExchange:
     def _begin(self, text: str) -> str:
         """Return the server-first-message for a client-first-message."""
         found = _FIRST.fullmatch(text)
-        if found is None or found["more"]:  # extensions, such as those of delegation tokens
+        if found is None or found["more"]:  # extensions, such as delegation tokens, are not supported
             raise self._failed()
         self.name = _unescaped(found["name"])
         if found["authzid"] is not None and _unescaped(found["authzid"]) != self.name:

@@ -1,4 +1,5 @@
-"""`ScramUsers`: finds the SCRAM credential of a name: stored in the store, or made from a known password.
+"""`ScramUsers`: finds the SCRAM credential of a user: the stored credential, or one that is derived from the
+user's known password.
 
 On disk: the store's SCRAM credentials. Threads: any.
 """

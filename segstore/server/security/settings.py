@@ -101,7 +101,7 @@ def _super_users(value: object) -> str:
 
 
 def _merged(held: Own, given: Own) -> Own:
-    """Return `held`, overwritten by `given`, the settings of single listeners; None removes a setting."""
+    """Return the settings of single listeners in `held`, overwritten by `given`; None removes a setting."""
     both = {name: {**held.get(name, {}), **given.get(name, {})} for name in {**held, **given}}
     return {name: {k: v for k, v in own.items() if v is not None} for name, own in both.items()}
 
@@ -259,7 +259,7 @@ class SecurityConfig(Settings):
 
     def conflict(self) -> str | None:
         """Return a message if settings contradict each other, else None (Kafka: DefaultSslEngineFactory).
-        Raises ConfigError for a single listener.
+        Raises ConfigError if the settings of a single listener do.
         """
         if self.listeners is None and (self.advertised_listeners or self.listener_security_protocol_map):
             return (

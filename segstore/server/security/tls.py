@@ -31,8 +31,8 @@ _SHORT = {
 
 
 def tls_context(config: SecurityConfig) -> ssl.SSLContext:
-    """Make the TLS context of a server. Raises ConfigError, which names the setting, but shows nothing of the
-    key.
+    """Make the TLS context of a server. Raises ConfigError, whose message names the setting and
+    shows nothing of the key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     versions = sorted(_VERSIONS[each] for each in config.ssl_enabled_protocols.split(","))
@@ -54,7 +54,7 @@ def _load_key(context: ssl.SSLContext, config: SecurityConfig) -> None:
             path = stack.enter_context(memory_file(both.encode()))
         try:
             check_regular(path)
-            # Always with a password: without one the library would ask for it at the terminal.
+            # A password is always given, because otherwise the library would ask for one at the terminal.
             context.load_cert_chain(path, password=config.ssl_key_password or "")
         except (OSError, ValueError) as error:
             where = f"={path!r}" if name == "ssl_keystore_location" else ""

@@ -1,8 +1,8 @@
 """`Users`: users with passwords, from a mapping, a file, or a callable that checks a password (Kafka:
 PlainServerCallbackHandler).
 
-On disk: the file is read once. It has a line `name:password` for each user, and comments that begin with "#";
-or it is Kafka's JAAS entry with `user_NAME="password"`. Threads: any.
+On disk: the file is read once. The file has a line `name:password` for each user, and comments that begin
+with "#"; or it has Kafka's JAAS entry with `user_NAME="password"`. Threads: any.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Users:
         return len(self._passwords)
 
     def may_enter(self, name: str, password: str) -> bool:
-        """Return whether this is the user's password, in a time that is independent of the differing byte."""
+        """Return whether this is the user's password; the time does not depend on the number of equal
+        bytes.
+        """
         if self._check is not None:
             return bool(self._check(name, password))
         held = self._passwords.get(name)
@@ -43,11 +45,11 @@ class Users:
         return same and held is not None
 
     def knows(self, name: str) -> bool:
-        """Return whether a user of this name exists; always True with a callable."""
+        """Return whether a user of this name exists; always True if a callable checks passwords."""
         return self._check is not None or name in self._passwords
 
     def password_of(self, name: str) -> str | None:
-        """Return a user's password, None if it is unknown."""
+        """Return a user's password, None if the user or the password is unknown."""
         return self._passwords.get(name)
 
 
@@ -69,7 +71,7 @@ def users_of(source: Any) -> Users:
 
 
 def check_path_of_users(path: str) -> None:
-    """Raise InvalidArgumentError if the path looks like NAME:PASSWORD; the message does not show it."""
+    """Raise InvalidArgumentError if the path looks like NAME:PASSWORD; the message does not show the path."""
     if ":" in path and not is_there(path):
         raise InvalidArgumentError("sasl_users is the path of a file of users, and no user with a password")
 
