@@ -44,8 +44,8 @@ _REFUSED_AT_ONCE = 100
 
 
 class HttpEndpoint:
-    """An HTTP endpoint. Implements `storage.store.clients.StoreClient`: closing the store closes it. Raises the
-    errors of `http_address`, MissingPackageError, ListenError, IllegalStateError.
+    """An HTTP endpoint. Implements `storage.store.clients.StoreClient`: closing the store closes it. Raises
+    the errors of `http_address`, MissingPackageError, ListenError, IllegalStateError.
     """
 
     turn = Turn.READER
