@@ -92,7 +92,7 @@ def _views(
 
 
 def _check_names(connection: duckdb.DuckDBPyConnection, views: Mapping[str, str]) -> None:
-    """Raise InvalidArgumentError if two views, or a view and a table, would have one name to DuckDB."""
+    """Raise InvalidArgumentError if two views, or a view and a table, would have the same name for DuckDB."""
     by_name: defaultdict[str, list[str]] = defaultdict(list)
     for view in views:
         by_name[view.lower()].append(view)

@@ -37,10 +37,10 @@ T = TypeVar("T")
 PLAIN_TIMES, PLAIN_LEAST = 16, 64 << 20
 """A read ends at PLAIN_TIMES * `max_bytes` of decompressed bytes, but not before PLAIN_LEAST."""
 TRIES = 10
-"""How often one read may take the newest state."""
+"""How many times one read may look up the newest state."""
 SMALL_PIECE = 4 << 20
-"""Bytes of an extent that is read to find the base offset of a batch in it; a larger extent's index is read
-instead.
+"""Extents of up to this many bytes are read to find the base offset of a batch; of a larger extent the index
+is read.
 """
 
 
@@ -66,7 +66,7 @@ class ArchivedLog(Closing):
         self._stable: int | None = None
 
     def close(self) -> None:
-        """End the thread that reads ahead."""
+        """Stop the thread that reads ahead."""
         self._windows.close()
 
     @property
@@ -156,7 +156,9 @@ class ArchivedLog(Closing):
         )
 
     def _renew(self, name: str) -> None:
-        """Take the newest contents, which must lack the object `name` and continue the old contents."""
+        """Read from the newest contents. Raises CorruptArchiveError if they still have the object `name`,
+        DataLossError if the log has diverged from the old contents.
+        """
         before, now = self.contents, self._newest()
         if now.has(name):
             raise CorruptArchiveError(name, "it is missing")
@@ -195,8 +197,8 @@ class ArchivedLog(Closing):
         return empty_records(offset)
 
     def _span(self, window: BatchWindow, offset: int, limit: int, max_bytes: int) -> tuple[int, int]:
-        """Return the range (first, last) of a window's batches for a read. It ends at a gap that compaction
-        can't have made. Raises CorruptRecordError if such a gap, or damage, is at `offset`.
+        """Return the range (first, last) of a window's batches for a read. The range ends at a gap that
+        compaction can't have made. Raises CorruptRecordError if such a gap, or damage, is at `offset`.
         """
         batches = window.batches
         first = int(np.searchsorted(batches["last_offset"], offset))
@@ -259,7 +261,7 @@ class ArchivedLog(Closing):
         """Return the extent that has an offset. Raises CorruptArchiveError if there is none."""
         found = self.contents.after(offset)
         if found is None and self.contents.is_part:
-            raise ObjectGoneError("")  # the newest state has more
+            raise ObjectGoneError("")  # the reader then looks up the whole log
         if found is None:
             raise CorruptArchiveError(
                 str(self.contents.key), f"no object has offsets from {offset} to {self.contents.end}"
@@ -371,7 +373,7 @@ class ArchivedLog(Closing):
 
 
 def _is_hinted(batch: np.void, last_offset: int) -> bool:
-    """Return whether an entry of an offset index, with `last_offset`, can point to a batch."""
+    """Return whether an entry of the offset index with offset `last_offset` can point to a batch."""
     found = int(batch["last_offset"])
     return found == last_offset or (int(batch["magic"]) != MAGIC and found < last_offset)
 

@@ -47,7 +47,7 @@ class ArchivedLogs(Closing):
         self._logs: dict[TopicIdPartition, ArchivedLog] = {}
 
     def close(self) -> None:
-        """End the threads of the logs."""
+        """Stop the threads of the logs."""
         for each in self._logs.values():
             each.close()
 

@@ -1,9 +1,9 @@
 """`Archiver`: copies a store into an archive, tick by tick, under one claim.
 
 A tick reads the ends of all logs at one moment, uploads the sealed segments that the archive needs before it,
-and writes one commit with pieces of all logs that have grown; then it checks that its claim is still the
-highest. A tick's records are in the archive when `tick` returns. In the archive: segments, lists, commits and
-states. On disk files are only read. Threads: one, and those of `Uploads`.
+and writes one commit with pieces of all logs that have grown; then the archiver checks that its claim is
+still the highest. A tick's records are in the archive when `tick` returns. In the archive: segments, lists,
+commits and states. On disk files are only read. Threads: one, and those of `Uploads`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Archiver:
         self._unreadable = set[TopicIdPartition]()
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._uploads.close()
         self._beside.close()
 
@@ -210,7 +210,9 @@ class Archiver:
     # --- segments ---------------------------------------------------------------------------------
 
     def _first_of_a_commit(self, first: list[SealedSegment]) -> list[SealedSegment]:
-        """Return the first segments of all partitions, up to the size for which one commit waits."""
+        """Return the first of these segments, as many as one commit waits for: at least one, else up to
+        `most_at_once` bytes.
+        """
         size = 0
         found: list[SealedSegment] = []
         for each in first:
@@ -278,7 +280,7 @@ class Archiver:
         return True
 
     def _before(self) -> int:
-        """Return the time (ms) of the last moment with known topics, or 0 if the archive begins."""
+        """Return the time (ms) of the last moment with known topics, or 0 if the archive is new."""
         if self.carried is not None:
             return self.carried.time
         return self.state.time if self.state.topics else 0
@@ -326,7 +328,7 @@ class Archiver:
         self.is_uncertain = True
         while True:
             try:
-                self._objects.write(name, body)  # repeated after a lost answer: the bytes are the same
+                self._objects.write(name, body)  # the same bytes, so a repeated write does no harm
                 self._check()
                 break
             except ArchiveFencedError:
@@ -464,8 +466,9 @@ def _is_live(name: str, claim: ArchiverClaim, uploads: set[str]) -> bool:
 
 
 def _is_advanced(plan: PartitionPlan, uploaded: list[SealedSegment]) -> bool:
-    """Return whether the uploaded segments move a partition forward."""
+    """Return whether the archive's end of a partition moves forward by the uploaded segments."""
     if plan.lost:
-        # With a part of them, the partition's end in the archive would move back.
+        # Lost pieces are dropped: if only some of the segments replaced them, the archive's end would move
+        # back.
         return all(each in uploaded for each in plan.first)
     return bool(plan.first) and plan.first[0] in uploaded

@@ -21,7 +21,9 @@ from segstore.leader_epochs import LeaderEpochCache
 from segstore.replication.observed_log import OffsetAndEpoch, agreed_in, position_in
 
 AHEAD = 2
-"""Extents after a part of a log. Mostly they have the markers of the part's last transactions."""
+"""The number of extents after its end offset that a part also has, mostly enough for the markers of its last
+transactions.
+"""
 
 
 class Extent(NamedTuple):

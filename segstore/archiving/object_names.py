@@ -32,7 +32,7 @@ STATE = ".state"
 SEGMENTS = ".segments"
 SEGMENT_SUFFIXES = (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPSHOT)
 NO_TOPIC_ID = "-"
-"""The topic id in the names of a topic of an old broker, which has no id."""
+"""Stands for the topic id in the names of objects if an old broker made the topic, which then has no id."""
 
 _CLAIM = r"([0-9]{10})-([0-9a-f]{16})"
 _CLAIM_NAME = re.compile(_CLAIM)

@@ -2,7 +2,7 @@
 after them.
 
 A reader that begins anywhere needs only the log from there on. It reads ahead until every transaction of the
-batches has ended, mostly within the next window. The control batches are the authority, as in a store.
+batches is completed, mostly within the next window. The control batches are the authority, as in a store.
 Threads: one, that of the reader.
 """
 
@@ -36,9 +36,7 @@ class TransactionsAhead:
         self._last: BatchWindow | None = None
 
     def begun(self, window: BatchWindow) -> ProducerState:
-        """Forget all transactions, begin with a window, and return the state, which changes with each
-        `take`.
-        """
+        """Begin anew with a window, and return the producer state, which each `take` updates."""
         self._state, self._aborted = ProducerState(), []
         self._begin = window.ask.begin
         self.take(window)
@@ -80,7 +78,7 @@ class TransactionsAhead:
         return bad, known
 
     def _reach(self, window: BatchWindow, offset: int) -> None:
-        """Take windows until the transactions up to an offset have ended, or the log ends."""
+        """Add windows until all transactions that begin up to an offset are completed, or the log ends."""
         if self._last is None or not self._begin <= window.ask.begin < self._last.end:
             self.begun(window)
         while self._last is not None and (

@@ -96,11 +96,11 @@ def readings(
 
 
 def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> list[ArchivedSegment]:
-    """Return the segments that are the archive's log from now on, without a doubled offset: the store's
-    uploaded segments, and older archived ones between them.
+    """Return the segments that are the archive's log from now on, each offset once: the store's uploaded
+    segments, and older archived segments between them.
 
-    A segment of the store's waits for the segments before it. It also waits for its neighbours if it would
-    replace only a part of an older segment.
+    An uploaded segment is left out until the segments before it are uploaded. If it would replace only a part
+    of an older segment, it is left out until its neighbours are uploaded, too.
     """
     old = [each for each in listed.current if each.end > plan.view.bases[0]]
     known = {(each.base, each.source): each for each in old} | dict(ready)

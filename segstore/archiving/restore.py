@@ -1,8 +1,9 @@
 """`restore`: makes a store from an archive, in its newest state or an earlier one.
 
 On disk: a new store under the name `<path>.restoring`, which gets its own name last; see `storage.new_store`.
-It is opened once before that: each partition begins a leader epoch, and transactions that are decided in some
-partitions and open in others are completed. In the archive: only reads. Threads and processes: any.
+Before that the store is opened once: this begins a leader epoch in each partition, and completes transactions
+whose marker is in some partitions and missing in others. In the archive: only reads. Threads and processes:
+any.
 """
 
 from __future__ import annotations
@@ -120,8 +121,8 @@ def restore(
 
 
 def _was_removed(remote: RemoteFiles, error: BaseException) -> bool:
-    """Return whether an error is that of an object which the archive does not name any more: an archiver has
-    removed it since the state was read.
+    """Return whether an error is about an object that the newest state no longer names: an archiver may have
+    removed the object after the older state was read.
     """
     return isinstance(error, CorruptArchiveError) and error.object not in named_objects(remote).objects
 
@@ -259,7 +260,7 @@ class _Restoring:
             left = [each for each in left if not each.cut()]
 
     def _rest(self) -> None:
-        """Write the small files last, because their content must be true of the logs."""
+        """Write the small files. They are last, because their content must fit the restored logs."""
         for name, versions in self._state.files.items():
             if name in _ALWAYS_NEWEST:
                 data = version_at(self._newest.files.get(name, versions), None)

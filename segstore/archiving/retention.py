@@ -35,7 +35,7 @@ class ArchiveRetention:
         return True
 
     def forgotten(self, state: ArchiveState, time: int) -> list[tuple[str, str]]:
-        """Return the deleted topics whose retention in the archive has ended."""
+        """Return the deleted topics whose retention in the archive has expired."""
         if self._settings.retention_ms < 0:
             return []
         limit = time - self._settings.retention_ms

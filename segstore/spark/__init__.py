@@ -83,7 +83,7 @@ def checkpoints(
     with it the whole batch before: one fsync a batch), "commit" (also each micro-batch's commit), "file"
     (every file), "none" (as in a plain directory: a killed process loses nothing, a power cut may lose the
     last second). `config`: the topic's settings if it is created. `port` and `secret` are part of the URLs,
-    and are drawn by default.
+    and are chosen at random by default.
 
     Raises ConfigError or InvalidRecordError if the topic has records or settings that are not those of
     checkpoints; InvalidArgumentError; ReadOnlyError.

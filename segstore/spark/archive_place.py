@@ -1,4 +1,4 @@
-"""`ArchivePlace`: the archive that a query reads, by the options path, archive and archiveFilesystem.
+"""`ArchivePlace`: the archive that the options path, archive and archiveFilesystem of a query name.
 
 Its URI may have secrets, so messages and `repr` do not show it. In the archive: nothing. Threads: any; its
 values do not change.

@@ -218,8 +218,8 @@ def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def settled_path(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options, with an absolute path if it is one directory. `store_path` reports errors in the
-    path later.
+    """Return the options, with the path made absolute if it names one directory. `store_path` reports errors
+    in the path later.
     """
     with suppress(ConfigError, StorageError):
         options = by_lower_names(given)

@@ -228,14 +228,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._lookup.latest(partitions, begin)
 
     def _still(self, available: Positions, begin: Positions) -> Positions:
-        """Return the fixed ends; an end before `begin` is looked up again, once."""
+        """Return the fixed ends, after looking up again those before `begin`."""
         # If a new leader did not show all records when the ends were fixed, the query may begin after an end.
         early = [at for at in begin if at in available and available[at].offset < begin[at].offset]
         self._available = {**available, **self._lookup.latest(early, begin)} if early else available
         return self._available
 
     def _end_no_earlier(self, begin: Positions) -> None:
-        """Move fixed ends that lie before the begin: records came between Spark's two calls."""
+        """Move fixed ends up to `begin`, because records may have been appended between Spark's two calls."""
         available = self._available or {}
         early = [each for each in begin if each in available and available[each].offset < begin[each].offset]
         available |= {each: begin[each] for each in early}
@@ -250,7 +250,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began, new = self._present(begin, latest), 0
         for each, end in latest.items():
             if each in begin and end.offset < begin[each].offset:
-                return False  # the log went back: the micro-batch reports it
+                return False  # the log was truncated: the micro-batch reports it
             new += max(end.offset - began[each], 0)
         if new < least and (now - self._triggered_at) * 1000 < self.options.max_trigger_delay_ms:
             return True

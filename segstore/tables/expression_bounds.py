@@ -24,7 +24,7 @@ from segstore.storage.scans.columns import TOPIC_SCHEMA
 from .expressions import Element, elements
 
 NOTHING = Bounds(frozenset(), INT64_MAX, -1, INT64_MAX, INT64_MIN)
-"""The bounds of no record. Joined with other bounds, they leave these unchanged."""
+"""The bounds of no record. Their union with other bounds is the other bounds."""
 _NEVER_NULL = {each.name for each in TOPIC_SCHEMA if not each.nullable}
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 1000**2, "ns": 1000**3}
 _EXACT_DOUBLES = 1 << 53
@@ -186,7 +186,7 @@ def _comparable(column: str, literal: pa.Scalar) -> Fraction | int | None:
     if column not in ("partition", "offset") or not pa.types.is_float64(literal.type):
         return None
     value = literal.as_py()
-    return Fraction(value) if abs(value) < _EXACT_DOUBLES else None  # NaN is not below it, either
+    return Fraction(value) if abs(value) < _EXACT_DOUBLES else None  # also None for NaN
 
 
 def _is_whole(column: str, kind: pa.DataType) -> bool:

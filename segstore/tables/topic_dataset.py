@@ -63,7 +63,7 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
 
     @property
     def children(self) -> list[pds.Dataset]:
-        """Return no dataset, because this is not a union."""
+        """Return an empty list, because this dataset is no union of others."""
         return []
 
     # --- reading ---------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
 
 
 def _joinable(dataset: pds.Dataset | pa.Table) -> pa.Table:
-    """Return a dataset in memory; a topic's without the columns that Arrow can't join."""
+    """Return a dataset as a table in memory. Of a topic the columns that Arrow can't join are left out."""
     if not isinstance(dataset, TopicDataset):
         return dataset.to_table() if isinstance(dataset, pds.Dataset) else dataset
     return dataset.to_table([each.name for each in dataset.schema if not pa.types.is_nested(each.type)])

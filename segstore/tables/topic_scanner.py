@@ -61,8 +61,8 @@ class TopicScanner:
         return self._table.schema
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Return the records as an iterator of record batches. Its store is closed when it is exhausted,
-        closed or dropped.
+        """Return the records as an iterator of record batches. The store is closed when the iterator is
+        exhausted, closed or dropped.
         """
         bounds = bounds_of(self._condition, self._partitions)
         for batch in self._table.batches(self._schema.names, bounds):

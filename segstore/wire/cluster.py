@@ -164,7 +164,7 @@ class Cluster:
         self._control = None
 
     def abort(self) -> None:
-        """End a request of another thread. No new connection is made."""
+        """Abort the request of another thread, and make no new connection."""
         self._aborted = True
         for connection in (self._control, self._coordinator):
             if connection is not None:

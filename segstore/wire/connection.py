@@ -1,7 +1,7 @@
 """`BrokerConnection`: a blocking connection to one broker, with Kafka's framing, negotiated versions, TLS and
 SASL (Kafka: NetworkClient, SaslClientAuthenticator; KIP-35, KIP-43, KIP-152).
 
-Nothing is on disk. Threads: one asks at a time; any may call `abort`, which ends the waiting call.
+Nothing is on disk. Threads: one asks at a time; any may call `abort`, after which the waiting call fails.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class BrokerConnection:
             self._socket.close()
 
     def abort(self) -> None:
-        """End another thread's waiting call with DisconnectedError."""
+        """Make another thread's waiting call raise DisconnectedError."""
         self._aborted = True
         with suppress(OSError):
             # The plain socket's method, because another thread may be in a call of the TLS socket.
@@ -270,7 +270,7 @@ class BrokerConnection:
     # --- exchanging -------------------------------------------------------------------------------
 
     def _exchange(self, api: str, version: int, body: Any, late: str) -> Any:
-        """Send a request and read its answer, with `late` as the text of a time-out; after an error the
+        """Send a request and return its answer; `late` is the text of a time-out's error. After an error the
         connection must not be used.
         """
         request = self._request(api, version, body)
@@ -296,7 +296,7 @@ class BrokerConnection:
             ) from error
 
     def _ended(self, api: str, late: str, error: Exception) -> DisconnectedError | RequestTimedOutError:
-        """Return the error for an error of the socket; `late` is the text of a time-out. Raises
+        """Return the error to raise for an error of the socket; `late` is the text for a time-out. Raises
         AuthenticationFailedError if the broker refuses the client's certificate.
         """
         if isinstance(error, TimeoutError):
@@ -391,6 +391,8 @@ class BrokerConnection:
 
     @staticmethod
     def _api_versions(version: int, data: memoryview) -> Any:
-        """Read an answer to ApiVersions, whose error 35 is in version 0 and whose header never has tags."""
+        """Return the body of an answer to ApiVersions: with error 35 it is in version 0, and no header has
+        tags.
+        """
         (error,) = struct.unpack_from(">h", data)
         return decode("ApiVersionsResponse", 0 if error == Code.UNSUPPORTED_VERSION else version, data)

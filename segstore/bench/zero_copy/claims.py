@@ -22,7 +22,7 @@ from segstore.storage.transfer.sinks import Sink
 
 # --- wins --------------------------------------------------------------------------------------
 
-# A win: an interval that lies on one side of the other's.
+# This part decides which method wins.
 #
 # One method beats another if its interval (see `figures`) is at least MARGIN better than the other's, and if
 # there were enough runs. So neither a disturbance of all methods nor a difference that the next run may
@@ -182,10 +182,10 @@ def cpu_against_read(results: Results) -> ClaimFinding:
 
 # --- choices -----------------------------------------------------------------------------------
 
-# The method that the figures recommend for a sink and a size.
+# This part finds the method that the figures recommend for a sink and a size.
 #
-# It is sendfile, unless a method beats sendfile in throughput or CPU, and sendfile beats this method in
-# neither. Among several such methods it is the one with the most throughput. A size that was not measured
+# The method is sendfile, unless a method beats sendfile in throughput or CPU, and sendfile beats this method
+# in neither. Among several such methods it is the one with the most throughput. A size that was not measured
 # gets the recommendation of the next larger size.
 
 USUAL = "sendfile"
@@ -244,7 +244,7 @@ def _up_to(most: int | None) -> str:
 
 # --- compare -----------------------------------------------------------------------------------
 
-# The winner of each cell, and the comparison of two runs' winners.
+# This part finds the winner of each cell, and compares the winners of two runs.
 
 Won = dict[tuple[str, ContenderGroup, str], str]
 """(Way, group, measure) -> winner."""

@@ -72,7 +72,8 @@ def quick(plan: MeasurementPlan) -> MeasurementPlan:
 
 # --- layout ------------------------------------------------------------------------------------
 
-# The logs that are sent: for each size whole batches, of which a transfer takes exactly `size` bytes.
+# This part writes the logs that are sent. For each size they have whole batches, and a transfer takes exactly
+# `size` bytes.
 #
 # On disk: a store with two topics for each size of batch, one for the page cache ("warm") and one for the
 # disk ("cold"); incompressible records, one a batch, synced. Threads: one.

@@ -95,7 +95,7 @@ class Checkpoints(Closing):
 
     @property
     def operations(self) -> list[ServedOperation]:
-        """Return the last 10,000 served operations, in the order of their ends."""
+        """Return the last 10,000 served operations, in the order in which they were finished."""
         return list(self._faults.operations)
 
     @property

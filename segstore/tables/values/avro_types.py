@@ -50,7 +50,7 @@ Fix = Callable[[Any], Any]
 
 
 class AvroConversion(NamedTuple):
-    """An Arrow type, and the conversion of its values, None if no value is converted."""
+    """An Arrow type, and the conversion of its values, or None as the conversion if values stay unchanged."""
 
     type: pa.DataType
     fix: Fix | None = None

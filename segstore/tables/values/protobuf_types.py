@@ -28,8 +28,8 @@ Of = Callable[[Any], Any]
 
 
 class ProtobufConversion(NamedTuple):
-    """An Arrow type, and the conversion of its values from those of a message, None if no value is
-    converted.
+    """An Arrow type, and the conversion from a message's values to the type's values, or None as the
+    conversion if values stay unchanged.
     """
 
     type: pa.DataType
