@@ -129,7 +129,7 @@ class Archive(Running):
 
     def lag(self) -> dict[tuple[str, int], Lag]:
         """Return each partition's lag: the offsets and the log's bytes that are not archived, and the ms
-        since the last archived moment, or 0 if no record is missing. -1: not known yet.
+        since the last archived moment, or 0 if no record is missing. A lag of -1 is not known yet.
         """
         self._check_here()
         return lags(self._moments, self._archiver)
@@ -303,15 +303,15 @@ def archive(
 
     `store` is an open store, or a directory, which is opened "r" beside its writer. It may be a broker's
     directory, or one directory of a replicated store, whose replicas are archived up to their high
-    watermarks. `topics` are names, None for all; the engine's internal topics are always archived.
+    watermarks. `topics` are names, or None for all topics; the engine's internal topics are always archived.
     `interval_ms` is the age that a record may reach before it is in the archive, if the archive keeps pace.
-    An existing archive is continued; another archiver of it ends with ArchiveFencedError.
+    An existing archive is continued; another archiver that still writes it stops with ArchiveFencedError.
 
     The archive keeps records that the store's retention deletes: for `retention_ms` by their timestamps, or
-    until a partition has more than `retention_bytes`; -1: for ever. Deleted topics stay for `retention_ms`,
-    segments that compaction has replaced for `replaced_retention_ms`. Objects that are no longer needed are
-    deleted after `grace_ms`. `uploads` segments are uploaded at once. `filesystem`, of pyarrow.fs, is used
-    instead of the URI's file system.
+    until a partition has more than `retention_bytes`; -1 keeps them for ever. Deleted topics stay for
+    `retention_ms`, segments that compaction has replaced for `replaced_retention_ms`. Objects that are no
+    longer needed are deleted after `grace_ms`. `uploads` segments are uploaded at once. `filesystem`, of
+    pyarrow.fs, is used instead of the URI's file system.
 
     Raises InvalidArgumentError, InvalidTypeError, StorageError. Later errors of the archive are in
     `Archive.error`.

@@ -1,7 +1,7 @@
 """`ArchivedLog`: reads a partition's log from an archive, in place.
 
 In the archive: only reads, of ranges of objects. Every batch's CRC is checked before its records are decoded.
-If an object was replaced since the state was read, the reader takes the newest state and goes on at the same
+If an object was replaced since the state was read, the reader reads the newest state and goes on at the same
 offset. Threads: one.
 """
 
@@ -97,15 +97,15 @@ class ArchivedLog(Closing):
 
     @property
     def epoch(self) -> int:
-        """Return the latest leader epoch, as `LogContents.epoch`."""
+        """Return the latest leader epoch of the log, or -1 without one."""
         return self.contents.epoch
 
     def position(self, offset: int) -> OffsetAndEpoch:
-        """Return an offset with its leader epoch, as `LogContents.position`."""
+        """Return an offset with the leader epoch of the record before it, or -1 if that is not known."""
         return self.contents.position(offset)
 
     def agreed(self, position: OffsetAndEpoch) -> int:
-        """Return the offset up to which this log agrees with a position, as `LogContents.agreed`."""
+        """Return the offset up to which this log certainly agrees with the log of a position."""
         return self.contents.agreed(position)
 
     # --- reading --------------------------------------------------------------------------

@@ -63,7 +63,7 @@ _STARTS = 1000
 
 
 class WentAnotherWayError(ArchiveError):
-    """The store's log differs from the archived log: the archive must be taken over again."""
+    """The store's log differs from the archived log, so the archive must be taken over again."""
 
 
 class Archiver:
@@ -78,7 +78,7 @@ class Archiver:
         again: Callable[[Exception], bool],
         most_at_once: int = AT_ONCE,
     ) -> None:
-        """`again` is called if a commit could not be written: it waits, and returns whether to try again."""
+        """`again` is called if a commit could not be written. It waits, and returns whether to try again."""
         self._objects, self._moments, self._settings = objects, moments, settings
         self._counts, self._again, self._most = counts, again, most_at_once
         self._uploads = Uploads(settings.uploads, "segstore-archive-upload")
@@ -103,7 +103,7 @@ class Archiver:
         if not self.state.ways:
             self._trash.keep(())
         self.is_uncertain = False
-        """Whether a failed write may have made a commit: the archive must then be taken over again."""
+        """Whether a failed write may have made a commit, so that the archive must be taken over again."""
         self.carried: Moment | None = None
         """The last moment that is completely archived; None before the first tick."""
         self.problems: dict[TopicIdPartition, str] = {}

@@ -21,7 +21,7 @@ from segstore.files import Files
 
 
 class UploadsUnderWay:
-    """The running uploads of segments, and their results until `land` takes them."""
+    """The running uploads of segments, and finished uploads that `land` has not added to their partition."""
 
     def __init__(
         self, objects: WritableObjects, files: Files, uploads: Uploads, counts: ArchiverCounts

@@ -44,7 +44,7 @@ class Extent(NamedTuple):
 class LogContents:
     """The log of the partition `key` in an archive. Offsets from `start` on, below `end`, the high watermark,
     can be read. `stable` is the last stable offset, -1 if it is not known. Below `gaps_end` compaction may
-    have left gaps; -1: gaps may be anywhere. `is_part` is True if some extents of the log are left out.
+    have left gaps, or anywhere if it is -1. `is_part` is True if some extents of the log are left out.
     """
 
     key: TopicIdPartition

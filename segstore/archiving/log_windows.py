@@ -32,7 +32,7 @@ KEPT = 4
 
 
 class ObjectGoneError(Exception):
-    """An object is missing: it was replaced since the state was read, or it was lost."""
+    """An object is missing, because it was replaced since the state was read, or was lost."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -116,7 +116,7 @@ class LogWindows(Closing):
         self._read: BatchWindow | None = None
 
     def close(self) -> None:
-        """End the thread that reads ahead, without waiting for it."""
+        """Stop the thread that reads ahead, without waiting for it."""
         if self._worker is not None:
             self._worker.leave()
         self._worker, self._ahead = None, None

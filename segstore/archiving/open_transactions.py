@@ -55,9 +55,9 @@ class TransactionsAhead:
         self._last = window
 
     def judged(self, window: BatchWindow, first: int, last: int) -> tuple[NDArray[np.bool_], int]:
-        """Return (mask of the window's batches from `first` on, below `last`, that belong to an aborted
-        transaction; number of batches before the first one whose transaction has no end in the log). Raises
-        CorruptRecordError if that number is 0.
+        """Return (mask, number) for the window's batches from `first` on, below `last`. The mask is True for
+        batches of aborted transactions. The number is that of batches before the first batch whose
+        transaction has no marker in the log. Raises CorruptRecordError if the number is 0.
         """
         batches = window.batches[first:last]
         bad = np.zeros(len(batches), bool)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PART = ".part"
-"""The suffix of an object's temporary name, in file systems that would show it before it is complete."""
+"""The suffix of an object's temporary name, in file systems that show objects before they are complete."""
 HELD = 64 << 20
 """Bytes of an object that are read into memory before its upload begins; for a larger object, its first
 part.
@@ -224,7 +224,7 @@ class RemoteFiles:
             size = sum(int(stream.write(part)) for part in source)
         except BaseException:
             with suppress(OSError):
-                stream.close()  # a stream that is never closed prevents the interpreter from ending
+                stream.close()  # a stream that is never closed prevents the interpreter from exiting
             with suppress(OSError):
                 self._drop(path)
             raise

@@ -163,7 +163,7 @@ class _Restoring:
         state = newest if self._is_newest or not newest.ways else read_state(remote, cut.time)
         self._newest, self._state = newest, state
         self._time = None if self._is_newest else cut.time
-        """The time of topics and settings; None: the newest."""
+        """The time for which topics and settings are restored, or None for their newest state."""
         self._checkpoints = NewCheckpoints()
 
     def run(self, wanted: frozenset[str] | None, progress: Progress) -> Restored:

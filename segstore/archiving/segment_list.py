@@ -77,7 +77,7 @@ class SegmentList:
         return tuple(then)
 
     def start_at(self, time: int) -> int:
-        """Return the log start offset at a time (ms), or the first known one if the time is before it."""
+        """Return the log start offset at a time (ms), or the first known offset if the time is earlier."""
         known = [start for since, start in self.starts if since <= time]
         return known[-1] if known else (self.starts[0][1] if self.starts else 0)
 

@@ -36,7 +36,7 @@ class ArchivedTopic(NamedTuple):
     deleted: int | None = None
 
     def there_at(self, time: int | None) -> bool:
-        """Return whether the topic existed at a time (ms); None: in the newest state."""
+        """Return whether the topic existed at a time (ms), or in the newest state if `time` is None."""
         if time is None:
             return self.deleted is None
         return self.created <= time and (self.deleted is None or time < self.deleted)
@@ -142,12 +142,12 @@ class ArchiveState:
             del self.partitions[key]
 
     def topic(self, name: str, time: int | None = None) -> ArchivedTopic | None:
-        """Return the topic with a name at a time (ms); None: in the newest state."""
+        """Return the topic with a name at a time (ms), or in the newest state if `time` is None."""
         found = [it for it in self.topics.values() if it.name == name and it.there_at(time)]
         return min(found, key=lambda it: (it.created, it.topic_id)) if found else None
 
     def topic_names(self, time: int | None = None) -> list[str]:
-        """Return the names of all topics at a time (ms); None: in the newest state."""
+        """Return the names of all topics at a time (ms), or in the newest state if `time` is None."""
         return sorted({it.name for it in self.topics.values() if it.there_at(time)})
 
 

@@ -50,7 +50,7 @@ class Trash:
         self._next_list = monotonic()
 
     def add(self, found: Iterable[str], time: int) -> None:
-        """Add objects that the newest state does not need from a time on."""
+        """Add objects that the newest state has not needed since a time."""
         for name in found:
             if self._of_ways is None or name not in self._of_ways:
                 self._since.setdefault(name, time)

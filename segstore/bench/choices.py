@@ -6,7 +6,7 @@ This module imports no measurement, so that a command's help is shown quickly.
 from __future__ import annotations
 
 RUNS = 7
-"""Runs of each variant, by turns."""
+"""The number of runs of each variant, which are made by turns."""
 TRANSFER_RUNS = 11
 """Many short runs: a disturbance of the machine hits only some of them, and the interval excludes them."""
 

@@ -35,7 +35,7 @@ def number_text(value: float) -> str:
 
 
 def key_text(value: Any) -> str:
-    """Return a key as text; the thousands of an integer are separated."""
+    """Return a key as text, an integer with commas between thousands."""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 

@@ -72,7 +72,7 @@ class MetricsSnapshots:
 
     @property
     def age(self) -> float:
-        """Return the seconds since the last snapshot; before the first one, the seconds since the start."""
+        """Return the seconds since the last snapshot, or since the start if there is no snapshot yet."""
         return time.monotonic() - max(self._held.at, self._begun)
 
     def ask(self, encoding: Encoding, done: Callable[[], object]) -> None:

@@ -51,7 +51,9 @@ class ArchivePlace:
             raise ConfigError(f"the archive {self}: {error}") from None
 
     def log(self, contents: LogContents) -> ArchivedLog:
-        """Return the log with contents that were looked up before; bytes are read ahead. Errors as `open`."""
+        """Return the log with contents that were looked up before; bytes are read ahead. Raises the errors of
+        `open`.
+        """
         from segstore.archiving.archived_logs import open_log
 
         uri, *filesystem = self._opened()

@@ -92,7 +92,7 @@ _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true
 
 def source_options(path: str | os.PathLike[str], topic: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the source's options for a read of a topic; by default all committed records are read. Raises
-    InvalidTypeError for the value None: Spark drops such an option, and would read without the bound.
+    InvalidTypeError for the value None, because Spark drops such an option, and would read without the bound.
     """
     for name, value in options.items():
         if value is None:

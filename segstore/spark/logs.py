@@ -75,7 +75,7 @@ class LogSource(NamedTuple):
 
 
 class There(NamedTuple):
-    """The extent of a log in a micro-batch: it has offsets from `first` on, below `last`.
+    """The extent of a log in a micro-batch. The log has offsets from `first` on, below `last`.
 
     `start` and `end` are the micro-batch's own start and end if the log agrees with the query's plan up to
     there. If not, they are the offset up to which the log agrees, or -1 if that offset is not known.
@@ -98,7 +98,7 @@ def open_store(path: str) -> Store:
 
 
 def batch_edge(log: PlannedLog, offset: int) -> int:
-    """Return the base offset of the batch that has an offset; the offset itself if no batch has it."""
+    """Return the base offset of the batch that has an offset, or the offset itself if no batch has it."""
     try:
         headers = log.read(offset, 0, check_crcs=False).batches
     except CorruptRecordError:

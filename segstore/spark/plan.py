@@ -257,7 +257,7 @@ class Lookup(Closing):
 
 def divergence_text(partition: TopicPartition, at: OffsetAndEpoch, agreed: int) -> str:
     """Return the message for a log that differs, from the offset `agreed` on, from the log that a position
-    was taken from. -1: the offset is not known.
+    was taken from. An `agreed` of -1 is an unknown offset.
     """
     since = f"from offset {agreed} on" if agreed >= 0 else "from where is not known"
     return (

@@ -170,8 +170,8 @@ class StagingSink:
         return self.seal(id_, staged, source_offsets(self.checkpoint, batch))
 
     def seal(self, id_: str, staged: Sequence[Staged], source: str = "") -> Adoption | None:
-        """Seal the staged rows under an id, wait until they are in the log, and return their adoption; None
-        without rows.
+        """Seal the staged rows under an id, wait until they are in the log, and return their adoption, or
+        None if there are no rows.
 
         Raises the errors of `segstore.storage.staging.seal`. If failOnDataLoss is false, rows that conflict
         with earlier rows of the id are dropped with a warning.
@@ -242,8 +242,8 @@ class SinkTopics:
             return self._topics.names
 
     def find(self, topic: str) -> TopicInfo:
-        """Return the topic. Raises UnknownTopicOrPartitionError, with advice to create it; the topic's own
-        error if it has one.
+        """Return the topic. Raises UnknownTopicOrPartitionError, with advice to create it, or the error of
+        reading the topic's settings.
         """
         try:
             with os_errors():

@@ -61,7 +61,7 @@ class OffsetSlice(InputPartition):
     until: OffsetAndEpoch | None = None
     places: tuple[str, ...] = ()
     archived: LogContents | None = None
-    """The contents of the archive to read; None: the store is read."""
+    """The contents of the archive to read, or None if the store is read."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"

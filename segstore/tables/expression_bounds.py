@@ -31,8 +31,8 @@ _EXACT_DOUBLES = 1 << 53
 
 
 class Truth(NamedTuple):
-    """Bounds of the records for which a condition is true, and of those for which it is false. Records for
-    which it is null are in neither.
+    """Bounds of the records for which a condition is true, and bounds of the records for which it is false.
+    Records for which the condition is null need to be in neither.
     """
 
     true: Bounds

@@ -106,7 +106,7 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
 
     def head(self, num_rows: int, *args: Any, **options: Any) -> pa.Table:
         """Return the first records, in order of partition and offset, as a table. The other arguments of this
-        and the next methods are those of `scanner`.
+        and the next methods are the arguments of `scanner`.
         """
         return self.scanner(*args, **options).head(num_rows)
 

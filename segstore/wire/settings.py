@@ -98,7 +98,7 @@ class WireConfig(KafkaSettings):
 
     @property
     def trusted(self) -> str | None:
-        """Return the path of the trusted certificates, or None for those of the system."""
+        """Return the path of the trusted certificates, or None for the system's own."""
         return self.ssl_ca_location or self.ssl_truststore_location
 
     def conflict(self) -> str | None:

@@ -29,8 +29,8 @@ from segstore.storage.transfer.sinks import Sink
 # reverse makes a winner.
 
 MARGIN = 0.03
-"""The least margin of a win, as a fraction of the better method's nearest run: two runs of one method on a
-machine at rest may differ by less.
+"""The least distance between the intervals of a winner and another method, as a fraction. Two runs of one
+method on an idle machine may differ by less.
 """
 MORE_IS_BETTER = {THROUGHPUT: True, CPU: False}
 """The measures in which a way can win, and whether more of each is better."""

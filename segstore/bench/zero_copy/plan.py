@@ -79,7 +79,7 @@ def quick(plan: MeasurementPlan) -> MeasurementPlan:
 # disk ("cold"); incompressible records, one a batch, synced. Threads: one.
 
 MOST_BATCH = 16 << 10
-"""Bytes of a producer's batch, as Kafka's batch.size has it. Larger transfers take several batches."""
+"""Bytes of a producer's batch: the default of Kafka's batch.size. Larger transfers take several batches."""
 LEAST_BATCHES = 8192
 _HEADER = 61
 _RECORD = 5  # attributes, timestamp delta, offset delta, no key, no headers: a byte each

@@ -156,8 +156,8 @@ class _SchemaWalk:
 
 
 def full_name(schema: Any) -> str:
-    """Return the name of a schema as a branch of a union: its type's name, with the namespace for a named
-    type.
+    """Return the name of a schema as a branch of a union, which is the name of its type, with the namespace
+    if the type is a named type.
     """
     if isinstance(schema, str):
         return schema
