@@ -69,7 +69,9 @@ class Archive(Running):
         settings: ArchiveSettings,
         beside: Store | None = None,
     ) -> None:
-        """`store` is open "r", and is closed with the archive; `beside` shows the archive's metrics."""
+        """`store` is open "r", and is closed with the archive; `beside` is a store whose metrics have the
+        archive's.
+        """
         super().__init__(Latch())
         self._store, self._settings, self._pid = store, settings, os.getpid()
         self.counts = ArchiverCounts()

@@ -39,7 +39,7 @@ PLAIN_TIMES, PLAIN_LEAST = 16, 64 << 20
 TRIES = 10
 """How many times one read may look up the newest state."""
 SMALL_PIECE = 4 << 20
-"""Extents of up to this many bytes are read to find the base offset of a batch; of a larger extent the index
+"""Extents of up to this many bytes are read to find the base offset of a batch; for a larger extent its index
 is read.
 """
 

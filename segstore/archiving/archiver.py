@@ -210,8 +210,8 @@ class Archiver:
     # --- segments ---------------------------------------------------------------------------------
 
     def _first_of_a_commit(self, first: list[SealedSegment]) -> list[SealedSegment]:
-        """Return the first of these segments, as many as one commit waits for: at least one, else up to
-        `most_at_once` bytes.
+        """Return the first segments that are uploaded before one commit: at most `most_at_once` bytes, but at
+        least one segment.
         """
         size = 0
         found: list[SealedSegment] = []
@@ -355,7 +355,7 @@ class Archiver:
     def _note(
         self, draft: CommitDraft, before: Mapping[TopicIdPartition, ArchivedPartition], commit: CommitWriter
     ) -> None:
-        """Take the commit's new lists into memory, and move the replaced objects into the trash."""
+        """Keep the commit's new lists in memory, and move the replaced objects into the trash."""
         for key, new in draft.lists.items():
             each, had = self.partitions[key], before.get(key)
             kept = {one.upload for one in new.listed.segments}

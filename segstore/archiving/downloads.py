@@ -181,4 +181,4 @@ class _Tasks(Generic[T]):
 
 
 class _StoppedError(Exception):
-    """Another task has failed."""
+    """Stops a task, because another task has failed."""

@@ -46,7 +46,7 @@ _OF_PARTITION = re.compile(
 
 
 class ArchiverClaim(NamedTuple):
-    """An archiver's claim to an archive. The highest claim counts."""
+    """An archiver's claim to an archive. Only the archiver with the highest claim may write."""
 
     epoch: int
     nonce: str

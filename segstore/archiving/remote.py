@@ -37,9 +37,7 @@ T = TypeVar("T")
 PART = ".part"
 """The suffix of an object's temporary name, in file systems that show objects before they are complete."""
 HELD = 64 << 20
-"""Bytes of an object that are read into memory before its upload begins; for a larger object, its first
-part.
-"""
+"""Up to this many bytes of an object are read into memory before its upload begins."""
 PATIENCE = 10.0
 """Seconds in which a failed request is repeated."""
 DAY_MS = 24 * 60 * 60 * 1000

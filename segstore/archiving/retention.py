@@ -28,7 +28,7 @@ class ArchiveRetention:
         )
 
     def is_due(self, time: int) -> bool:
-        """Return whether a check is due, and if so plan the next one."""
+        """Return whether a check is due. If it is, the next check is due after EVERY."""
         if time < self._due:
             return False
         self._due = time + self._every

@@ -1,7 +1,7 @@
 """`HttpEndpoint`: metrics and health over HTTP, from a thread of this process.
 
-Nothing is on disk. Threads: its own has all connections; `close` and the methods that a store calls may run
-in any. It is not for the open internet: it has no TLS and no login.
+Nothing is on disk. Threads: one of its own handles all connections; any may call `close` and the methods that
+a store calls. The endpoint is not for the open internet, because it has no TLS and no login.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The checks of /healthz and /readyz: the reasons why a server is not alive or not ready, each a line.
+"""The checks of /healthz and /readyz: the reasons why a server is not alive or not ready, one line each.
 
 Nothing is on disk, and no check waits for a disk: all state is in memory. Threads: any.
 """

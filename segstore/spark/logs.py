@@ -171,8 +171,8 @@ class PlainLogs:
         """Return the result of `end_of` for a partition's log, or `start` if that is higher and the log has
         records up to `start`. Leader epochs are not looked up.
 
-        The result can be lower than `start` after a kill of the writer: a replica's high watermark is then
-        too low for a while.
+        The result of `end_of` is lower than `start` if the writer was killed: a replica's high watermark is
+        then too low for a while.
         """
         begin = 0 if start is None else start.offset
         end, there = self.ask(partition, lambda log: (end_of(log), log.log_end_offset))

@@ -41,7 +41,7 @@ _HANDSHAKE_VERSION = 1
 """After version 0, tokens would come without Kafka's framing."""
 _CERTIFICATE_ALERTS = re.compile("ALERT.*(CERT|UNKNOWN_CA|ACCESS_DENIED)")
 """Reasons of OpenSSL's errors. With TLS 1.3 a broker checks the client's certificate after the handshake (RFC
-8446, 4.6.2): its alert is read in place of the first answer (Kafka: SslTransportLayer).
+8446, 4.6.2), so the broker's alert is read in place of the first answer (Kafka: SslTransportLayer).
 """
 _NEWEST_USED = {"OffsetCommit": 9, "OffsetFetch": 9}
 """Newer versions name topics by their ids, and callers don't know the ids of the other cluster."""
@@ -283,8 +283,8 @@ class BrokerConnection:
         return self._body(api, version, self._checked(data))
 
     def _check_trusted(self, error: Exception) -> None:
-        """Raise AuthenticationFailedError if the broker refuses this client's certificate, or requires
-        one.
+        """Raise AuthenticationFailedError if the broker refuses this client's certificate, or requires a
+        certificate.
         """
         reason = getattr(error, "reason", None) or ""
         if isinstance(error, ssl.SSLError) and _CERTIFICATE_ALERTS.search(reason):

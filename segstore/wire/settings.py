@@ -1,5 +1,6 @@
-"""`WireConfig`: the settings of a client of the wire protocol, by the names of Kafka's clients; settings for
-certificate files also by librdkafka's names. Nothing is on disk: the files are read when a client is made.
+"""`WireConfig`: the settings of a client of the wire protocol, by the names of Kafka's clients, and settings
+for certificate files also by librdkafka's names. Nothing is on disk: the files are read when a client is
+made.
 
 Threads: any; immutable.
 """

@@ -144,8 +144,8 @@ class ZeroCopy(_Locked):
 
     Nobody else may read the socket's error queue during a transfer. A window is unmapped once a notice in the
     error queue shows that the peer has acknowledged its bytes. After an error or an interrupt the window is
-    unmapped at once, which harms nothing: the kernel holds the pages, and a log's bytes don't change; notices
-    that come later stay in the queue.
+    unmapped at once, which is safe, because the kernel keeps the pages, and a log's bytes don't change.
+    Notices that come later stay in the queue.
     """
 
     def __init__(self, files: Files, sink: Sink) -> None:

@@ -1,9 +1,9 @@
 """The measurement: the contenders, one run of a contender (some transfers into a sink, with their time and
 CPU), and the passes over all contenders.
 
-On disk: reads only. Threads: one. No other thread may run in the process, because the CPU time is measured
-for the whole process, whose threads io_uring's workers are. The kernel counts that time in nanoseconds, but
-divides it into user and system time by its tick of some milliseconds.
+On disk: reads only. Threads: one. No other thread may run in the process, because the CPU time of the whole
+process is measured, with that of io_uring's workers. The kernel counts that time in nanoseconds, but divides
+it into user and system time by its tick of some milliseconds.
 """
 
 from __future__ import annotations

@@ -253,7 +253,8 @@ class CheckpointServer:
                 return
             self._closed = True
             running = dict(self._open)
-        # A connection wakes a thread that waits in accept(); closing the socket does not on every kernel.
+        # A connection wakes a thread that waits in accept(); closing the socket does not wake it on every
+        # kernel.
         with contextlib.suppress(OSError):
             socket.create_connection((HOST, self.port), timeout=1).close()
         self._acceptor.join(_WAIT)
