@@ -1,10 +1,10 @@
 """`read_state`: finds the newest state of an archive, or its state at a time, from claims, states and
 commits.
 
-The newest state is that of the highest claim that has one: its newest `.state` object, to which the commits
-after it are applied one by one. A commit that is not listed yet is found by its name, which has the next
-sequence number. If the archive's log has diverged after a time, its content before that time is in the
-commits of another claim (`Way`).
+The newest state belongs to the highest claim with a `.state` object: the newest of its `.state` objects, to
+which the later commits are applied one by one. A commit that is not listed yet is found by its name, which
+has the next sequence number. If the archive's log has diverged after a time, its content before that time is
+in the commits of another claim (`Way`).
 
 In the archive: only reads. Threads: any; functions without state.
 """

@@ -67,8 +67,8 @@ def compare(
 
 
 def lost(partition: ArchivedPartition, view: LogView) -> Compared:
-    """Return a partition whose list of segments is lost, cut to nothing. Its next list gets a higher version
-    than the lost one, so that it has a new name.
+    """Return an empty partition in place of a partition whose list of segments is lost. Its next list has a
+    higher version than the lost list, and so a new name.
     """
     named = parse_partition_object(partition.segments or "")
     listed = SegmentList(partition.key, 0 if named is None else named.number)

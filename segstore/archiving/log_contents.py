@@ -84,7 +84,7 @@ class LogContents:
 
     @property
     def epoch(self) -> int:
-        """Return the latest leader epoch of the log, -1 without one."""
+        """Return the latest leader epoch of the log, or -1 if it has none."""
         return self._epochs.current
 
     def position(self, offset: int) -> OffsetAndEpoch:

@@ -1,8 +1,8 @@
 """`RestoredPartition`: makes the files of one partition from the segments and pieces of an archive.
 
-On disk: the partition's directory in a new store. Segments come with their indexes; the last segment, if its
-log is made of pieces or is cut, gets its indexes when the store is opened. Threads: one, beside the threads
-of the downloads.
+On disk: the partition's directory in a new store. Segments are downloaded with their indexes. If the log of
+the last segment is made of pieces or is cut, its indexes are made when the store is opened. Threads: one,
+beside the threads of the downloads.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class RestoredPartition:
         *,
         gapped: bool,
     ) -> None:
-        """Take the log as it was at a `time` (ms), or in the newest state with None. `gapped`: compaction may
-        have left gaps. Raises ArchiveError, CorruptArchiveError.
+        """Restore the log as it was at a `time` (ms), or in the newest state if `time` is None. With
+        `gapped`, compaction may have left gaps. Raises ArchiveError, CorruptArchiveError.
         """
         self.key = archived.key
         self._files, self._directory, self._archived = files, directory, archived
@@ -113,8 +113,8 @@ class RestoredPartition:
         return log.end > end or (time is not None and log.max_timestamp > time)
 
     def _indexes(self, log: RestoredLog) -> list[Download]:
-        """Return the indexes that fit the log; without its first records it gets new offset and time
-        indexes.
+        """Return the indexes that fit the log. Offset and time indexes don't fit if its first records are
+        left out.
         """
         return self._others(log, *_INDEXES) if log.name == log.base else self._others(log, names.TXN_INDEX)
 
@@ -213,7 +213,7 @@ class RestoredPartition:
         return self._archived.cleaned if self._are_newest else None
 
     def _begin_anew(self) -> None:
-        """Remove all segments: the log begins, and ends, at its start offset."""
+        """Remove all segments, so that the log is empty and begins at the log start offset."""
         for name in self._files.listdir(self._directory):
             self._files.unlink(os.path.join(self._directory, name))
         self._made, self.end = [], self.start

@@ -1,7 +1,7 @@
 """`SegmentList`: all archived segments of a partition, also segments that have left its log.
 
-It is an object of its own, written with the next version when a segment is added or retired: one line with a
-CRC. Threads: any; a list does not change.
+Each version of the list is an object of its own, one line with a CRC. The next version is written when a
+segment is added or retired. Threads: any; a list does not change.
 """
 
 from __future__ import annotations

@@ -129,8 +129,8 @@ def _verify_range(
 
 
 class BatchCheck:
-    """The check of a log's batches, whose bytes come part by part. `findings` has the first damage. `at` is
-    the position of the first byte in the object.
+    """The check of a log's batches, whose bytes are passed part by part. `findings` has the first damage.
+    `at` is the position of the log's first byte in the object.
     """
 
     def __init__(self, name: str, at: int, bounds: LogBounds) -> None:

@@ -98,7 +98,7 @@ def absolute(option: str, given: str) -> str:
 
 
 def is_archive(path: str) -> bool:
-    """Return whether a path is that of an archive: a URI of another file system, or a directory with
+    """Return whether a path names an archive, which is a URI of another file system, or a directory with
     claims.
     """
     if not path or is_archive_uri(path):

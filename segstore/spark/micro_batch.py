@@ -1,5 +1,5 @@
-"""The offsets that a micro-batch reads of a partition: it compares the offsets of the query's checkpoint with
-the log, and reports data loss.
+"""`range_of`: finds the offsets that a micro-batch reads of a partition. It compares the offsets of the
+query's checkpoint with the log, and reports data loss.
 
 On disk: only reads. Threads: one, that of the planner.
 """

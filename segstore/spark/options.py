@@ -184,7 +184,9 @@ def _check_known(options: Mapping[str, str]) -> None:
 
 
 def needs_broker(name: str) -> bool:
-    """Return whether an option, by its name in lower case, is one of Kafka's that needs a broker."""
+    """Return whether an option, by its name in lower case, is an option of Spark's Kafka source that needs a
+    broker.
+    """
     return name.startswith(_NEEDS_BROKER)
 
 

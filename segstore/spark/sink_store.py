@@ -155,7 +155,7 @@ class StagingSink:
     # --- the driver, after --------------------------------------------------------------------
 
     def seal_micro_batch(self, query: str, batch: int, staged: Sequence[Staged]) -> Adoption | None:
-        """Seal the rows of a stream's micro-batch, as `seal`. The offsets of Spark's plan show whether
+        """Seal the rows of a stream's micro-batch with `seal`. The offsets of Spark's plan show whether
         repeated rows belong to the same plan.
         """
         if not staged:

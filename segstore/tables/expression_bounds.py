@@ -212,7 +212,9 @@ def _compared(
 
 
 def _between(column: str, first: int | None, last: int | None) -> Bounds:
-    """Return the bounds of an offset or time, both inclusive; None stands for no bound."""
+    """Return the bounds of an offset or time between `first` and `last`, both inclusive; None stands for no
+    bound.
+    """
     lowest = 0 if column == "offset" else INT64_MIN
     since = lowest if first is None else max(first, lowest)
     until = INT64_MAX if last is None else min(last, INT64_MAX)

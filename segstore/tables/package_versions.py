@@ -11,7 +11,7 @@ suffice, because it makes no views of buffers.
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, without those of a build: (1, 5, 0) of "1.5.0.dev3"."""
+    """Return the first three numbers of a version, such as (1, 5, 0) of "1.5.0.dev3"."""
     return tuple(int(each) for each in version.split(".")[:3] if each.isdecimal())
 
 

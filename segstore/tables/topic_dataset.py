@@ -33,9 +33,9 @@ _OWN_WAYS = "a topic is read by its dataset's own scanner, to_table, to_batches,
 
 
 class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no types
-    """The result of `segstore.dataset`. Each scan reads the records that exist when it begins. It decodes the
-    selected columns and those of the filter, and skips records that the filter excludes by partition, offset
-    or timestamp.
+    """The result of `segstore.dataset`. Each scan reads the records that exist when it begins. A scan decodes
+    the selected columns and the columns of the filter, and skips records that the filter excludes by
+    partition, offset or timestamp.
     """
 
     def __init__(

@@ -150,7 +150,9 @@ class BrokerConnection:
         return self.rest(self.begin(api, request, extra_ms))
 
     def begin(self, api: str, request: bytearray, extra_ms: int = 0) -> Coming:
-        """Send a request as `pass_on`, and return when the answer begins to arrive."""
+        """Send a request of `encoded`, with a new correlation id, and return when its answer begins to
+        arrive.
+        """
         limit = self._config.request_timeout_ms + extra_ms
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         _INT32.pack_into(request, _ID_AT, self._correlation_id)

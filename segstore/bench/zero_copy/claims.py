@@ -165,8 +165,8 @@ def against_bare_loop(results: Results) -> ClaimFinding:
 
 
 def cpu_against_read(results: Results) -> ClaimFinding:
-    """Return each method's CPU time (of the sender, a byte) relative to that of read, by medians, at the size
-    nearest to 64 KiB.
+    """Return the sender's CPU time per byte of each method as a fraction of that of read, by medians, at the
+    size nearest to 64 KiB.
     """
     size = min(results.values("size"), key=lambda one: abs(one - 64 * KIB))
     said = []

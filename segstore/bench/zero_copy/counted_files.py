@@ -1,6 +1,6 @@
 """`CountedFiles`: counts the system calls of transfers as they are made.
 
-On disk: as `Files`. Threads: any; calls of concurrent transfers are counted together.
+On disk: the reads and writes of `Files`. Threads: any; calls of concurrent transfers are counted together.
 """
 
 from __future__ import annotations

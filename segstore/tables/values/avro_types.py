@@ -1,7 +1,7 @@
 """Arrow types of Avro schemas, and the conversions from fastavro's values to Arrow's.
 
 Dates and times are read as plain numbers: Arrow's types have the same units, and allow years above 9999.
-Nothing is on disk. Threads: no state except that of a walk.
+Nothing is on disk. Threads: any; only a walk has state.
 """
 
 from __future__ import annotations
