@@ -76,12 +76,12 @@ class ArchivedLog(Closing):
 
     @property
     def end_offset(self) -> int:
-        """Return the high watermark at the last archived moment: the archive ends there."""
+        """Return the high watermark at the last archived moment, at which the archive ends."""
         return self.contents.end
 
     @property
     def log_end_offset(self) -> int:
-        """Return `end_offset`: no record above it is archived."""
+        """Return `end_offset`, because no record above it is archived."""
         return self.contents.end
 
     @property
@@ -124,7 +124,7 @@ class ArchivedLog(Closing):
         one batch if there is any, as `PartitionLog.read`.
 
         The result may end earlier, for example at the end of an object. CRCs are always checked. `below` is
-        the offset at which the caller stops: an object is not read much further.
+        the offset at which the caller stops, so that an object is not read much further.
 
         Raises OffsetOutOfRangeError; CorruptRecordError or CorruptArchiveError, which name the object;
         DataLossError if the archive's log has diverged since its contents were looked up; ArchiveError.
@@ -134,8 +134,8 @@ class ArchivedLog(Closing):
         return self._renewing(lambda: self._read(offset, max_bytes, committed, times, below))
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later, or None.
-        Raises the errors of `read`.
+        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later, or None if no
+        record has. Raises the errors of `read`.
         """
         return self._renewing(lambda: self._offset_for_time(max(timestamp_ms, -1)))
 

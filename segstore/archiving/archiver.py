@@ -184,15 +184,15 @@ class Archiver:
             view = self._moments.view(key)
             self._look_at_epochs(each, ends, had)
         except (StoreClosedError, UnknownTopicOrPartitionError):
-            return None  # it was deleted just now: the next moment shows the deletion
+            return None  # just deleted, which the next moment shows
         pieces = had.pieces if had is not None else ()
         plan = plan_partition(key, view, ends, each.listed, pieces, each.inodes, each.ready)
         later = (one for one in plan.later if (one.local.base_offset, one.source) not in each.flying)
         return plan._replace(later=tuple(later))
 
     def _look_at_epochs(self, each: PartitionArchive, ends: Ends, had: ArchivedPartition | None) -> None:
-        """Read the leader epochs of a log if there is a new one. Raises WentAnotherWayError if the log
-        differs from the archived log: it ends earlier, or has other epochs below the archive's end.
+        """Read the leader epochs of a log if there is a new one. Raises WentAnotherWayError if the log ends
+        earlier than the archived log, or has other epochs below the archive's end.
         """
         shorter = had is not None and ends.end < had.end
         if each.epoch == ends.epoch and ends.epoch >= 0 and not shorter:
@@ -381,7 +381,7 @@ class Archiver:
                 self.problems[key] = carried.problem
 
     def _note_unreadable(self, moment: Moment) -> None:
-        """Note topics whose settings can't be read as problems: they are not archived."""
+        """Note as problems the topics that are not archived because their settings can't be read."""
         now = {
             TopicIdPartition(info.name, info.topic_id, 0): f"{info.name}: {info.error}"
             for info in moment.topics.values()

@@ -30,8 +30,8 @@ _LEVELS = dict.fromkeys(range(CODEC_MASK + 1))
 
 
 class Limit(NamedTuple):
-    """The limit of a log: the log is cut before the first record whose timestamp is later than `time` (ms;
-    None: no limit), or whose offset is `end` or above.
+    """The limit at which a log is cut, before the first record whose timestamp is later than `time` (ms, or
+    None for any time) or whose offset is at least `end`.
     """
 
     time: int | None

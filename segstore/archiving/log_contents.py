@@ -65,7 +65,7 @@ class LogContents:
         return LeaderEpochCache(self.epochs)
 
     def after(self, offset: int) -> Extent | None:
-        """Return the extent with an offset, or the next extent, or None."""
+        """Return the extent with an offset, or else the next extent, or None if there is none."""
         slot = bisect_right(self._ends, offset)
         return self.extents[slot] if slot < len(self.extents) else None
 
@@ -95,7 +95,7 @@ class LogContents:
 
     def agreed(self, position: OffsetAndEpoch) -> int:
         """Return the offset up to which this log certainly agrees with the log that a position was taken
-        from: the position's offset if they agree on all records below it.
+        from. This is the position's offset if they agree on all records below it.
         """
         return agreed_in(self._epochs, self.end, position)
 

@@ -28,7 +28,9 @@ FIRST_BYTES, MOST_BYTES, GROWTH = 1 << 20, 1 << 24, 4
 MOST_SEARCHED = 64 << 20
 """Bytes that are searched for a whole batch after damage."""
 KEPT = 4
-"""Windows that are kept: the search for the end of a transaction returns to earlier windows."""
+"""The number of windows that are kept, because the search for the end of a transaction returns to earlier
+windows.
+"""
 
 
 class ObjectGoneError(Exception):

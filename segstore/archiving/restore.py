@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _ALWAYS_NEWEST = frozenset({names.PRODUCER_IDS})
-"""Small files that are always restored in their newest content: a producer id must not be given twice."""
+"""Small files that are always restored in their newest content, because a producer id must not be given
+twice.
+"""
 
 
 _TRIES = 3  # tries of a restore while an archiver removes objects

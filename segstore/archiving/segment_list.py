@@ -61,8 +61,8 @@ class SegmentList:
         later.
 
         If compaction has removed records of that time, they are returned only if the archive still has them.
-        A segment may overlap with the segment before it: only its records from the end of that segment on
-        count.
+        A segment may overlap with the segment before it. Then only its records from the end of that segment
+        on count.
         """
         then = [each for each in self.segments if each.in_log_at(time)]
         end = max((each.end for each in then), default=0)

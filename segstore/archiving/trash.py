@@ -63,7 +63,7 @@ class Trash:
 
     @property
     def wants_list(self) -> bool:
-        """Return whether a list of all objects is due: at first, and a day after the last True."""
+        """Return whether a list of all objects is due, which it is at first, and a day after it last was."""
         if monotonic() < self._next_list:
             return False
         self._next_list = monotonic() + FULL_LIST

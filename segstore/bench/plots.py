@@ -28,7 +28,7 @@ HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--", "**")
 SETTINGS: Any = {  # a dict; the type of its keys is matplotlib's, which may not be installed
     "svg.hashsalt": "segstore",
     "svg.fonttype": "path",
-    "font.family": "DejaVu Sans",  # matplotlib brings it: the same letters on every machine
+    "font.family": "DejaVu Sans",  # a part of matplotlib, so the letters are the same on every machine
     "font.size": 10,
     "axes.grid": True,
     "axes.axisbelow": True,

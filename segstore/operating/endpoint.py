@@ -190,14 +190,14 @@ class HttpEndpoint:
         return False
 
     def begin_to_close(self) -> None:
-        """Do nothing: an endpoint has no records."""
+        """Do nothing, because an endpoint has no records."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
         """Close, because the store is about to be closed."""
         self.close()
 
     def unwritten(self) -> Unwritten:
-        """Return an empty result: an endpoint has no unwritten records."""
+        """Return an empty result, because an endpoint has no unwritten records."""
         return Unwritten(Counter(), None)
 
 

@@ -134,7 +134,7 @@ class PlainLogs:
         self._store.close()
 
     def refresh(self) -> None:
-        """Do nothing: a store that is open to read sees new topics by itself."""
+        """Do nothing, because a store that is open to read sees new topics by itself."""
 
     @property
     def topics(self) -> Mapping[str, Sequence[int]]:
@@ -221,8 +221,8 @@ def agreed_with(log: PlannedLog, observed: Observed, at: OffsetAndEpoch) -> int:
     if the logs differ from an unknown offset on. They differ if the log was restored from an older copy and
     then written.
 
-    Without proof of a difference the position's own offset is returned: if no leader epochs are known, or if
-    the log ends below the position; the log's end then shows the loss.
+    Without proof of a difference, return the position's own offset. There is no proof if no leader epochs are
+    known, or if the log ends below the position, so that its end shows the loss.
     """
     if at.epoch < 0:
         return at.offset

@@ -2,7 +2,7 @@
 
 Spark writes a plan into the checkpoint, `offsets/<batch>`, before the micro-batch runs, and reads it there to
 run it again. Rows of a replay may come in another order and even differ, but the plan's offsets are the same.
-An older checkpoint may have another plan under the same number: its offsets differ.
+An older checkpoint may have another plan under the same number, but with other offsets.
 
 On disk: only reads, of the adopted ids and a local checkpoint; a checkpoint of `segstore.spark.checkpoints`
 is read by HTTP. Threads: any; functions without state.

@@ -123,7 +123,7 @@ class StagingSink:
             )
 
     def _check_lock(self, files: Files) -> None:
-        """Raise ConfigError if a Kafka broker has the store locked: only a segstore adopts staged rows."""
+        """Raise ConfigError if a Kafka broker has the store locked, because only segstore adopts staged rows."""
         path = os.path.join(self.path, file_names.LOCK)
         if not files.exists(path):
             return
@@ -214,7 +214,7 @@ class StagingSink:
 
 
 def _takes_files(path: str) -> bool:
-    """Return whether rows can be staged in a directory; its disk may be lost."""
+    """Return whether rows can be staged in a directory, which is not so if its disk is lost."""
     try:
         Stager(path).close()
     except SegstoreError:

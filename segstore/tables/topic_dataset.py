@@ -151,11 +151,11 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
         return pds.InMemoryDataset(joined)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> NoReturn:
-        """Raise InvalidTypeError: a topic has no fragments that Arrow could read."""
+        """Raise InvalidTypeError, because a topic has no fragments that Arrow could read."""
         raise InvalidTypeError(f"get_fragments: a topic has no fragments; {_OWN_WAYS}")
 
     def replace_schema(self, schema: pa.Schema) -> NoReturn:
-        """Raise InvalidTypeError: the schema is the topic's."""
+        """Raise InvalidTypeError, because a topic's schema can't be replaced."""
         raise InvalidTypeError(f"replace_schema: the schema is the topic's; {_OWN_WAYS}")
 
 

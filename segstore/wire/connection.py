@@ -393,8 +393,8 @@ class BrokerConnection:
 
     @staticmethod
     def _api_versions(version: int, data: memoryview) -> Any:
-        """Return the body of an answer to ApiVersions: with error 35 it is in version 0, and no header has
-        tags.
+        """Return the body of an answer to ApiVersions, which is in version 0 with error 35, and whose header
+        has no tags.
         """
         (error,) = struct.unpack_from(">h", data)
         return decode("ApiVersionsResponse", 0 if error == Code.UNSUPPORTED_VERSION else version, data)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 APPEND, SYNCED, SIZE, LINGER = "append_batch", "append_batch, synced", "batch_size", "linger_ms"
 TOPIC = "t"
 UNFILLED = 1 << 20  # a batch_size that no paced run fills
-TICK = 0.001  # seconds: a sleep is not more exact than this
+TICK = 0.001  # seconds; a sleep is not more exact than this
 
 
 @contextmanager
@@ -191,7 +191,9 @@ def findings(results: Results) -> list[ClaimFinding]:
 
 
 def _ends(results: Results, kinds: Sequence[str], figure: str, more: bool) -> str:
-    """Return a sentence on the claim that the largest value wins (if `more` is better), or the smallest."""
+    """Return a sentence on the claim that the largest value wins, or, if `more` is False, that the smallest
+    wins.
+    """
     contests = []
     for by in kinds:
         few, *_, many = (cell.keys["value"] for cell in results.where(by=by))

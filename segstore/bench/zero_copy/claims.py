@@ -191,7 +191,9 @@ def cpu_against_read(results: Results) -> ClaimFinding:
 USUAL = "sendfile"
 
 Table = dict[str, list[tuple[int | None, str]]]
-"""Sink -> steps (largest size in bytes, method). The last step has None as its size: all larger sizes."""
+"""Sink -> steps (largest size in bytes, method). The last step has None as its size, which stands for all
+larger sizes.
+"""
 
 
 def recommended(results: Results) -> Table:

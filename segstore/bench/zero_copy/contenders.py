@@ -184,7 +184,8 @@ class ZeroCopy(_Locked):
             if self._read_notices():
                 continue
             if self.files.wait_for(self.sink, 0) and not self._read_notices():
-                # POLLERR without notices: the connection has an error, and its last notices are on their way.
+                # POLLERR without notices means that the connection has an error, and its last notices may
+                # still come.
                 looks += 1
                 time.sleep(_PAUSE)
         self._pending = 0
@@ -201,7 +202,7 @@ class ZeroCopy(_Locked):
             if not self._was_set:
                 self.files.set_zerocopy(self.sink, False)
         except OSError:
-            pass  # the sink is closed: the first error is raised
+            pass  # the sink is closed, and the first error is raised
         finally:
             super().close()
 

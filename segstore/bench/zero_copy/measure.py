@@ -239,7 +239,7 @@ class MeasuredGroup:
 
 
 def measure(groups: Sequence[MeasuredGroup], plan: MeasurementPlan, progress: Progress) -> None:
-    """Fill in `samples` and `not_cold` of all groups: `plan.runs` runs of each contender."""
+    """Make `plan.runs` runs of each contender, and fill in `samples` and `not_cold` of all groups."""
     total = plan.runs + 1
     for group in groups:
         progress(0, total, "how long a transfer takes")

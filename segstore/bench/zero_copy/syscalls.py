@@ -78,7 +78,7 @@ WATCHED = frozenset(
     | {"munmap", "pipe2", "poll", "fstat", "io_uring_setup", "io_uring_enter", "io_uring_register"}
 )
 """Calls that a transfer may make. Other calls, such as brk, are made by the interpreter at any time."""
-_ALIASES = {"newfstatat": "fstat"}  # the C library's fstat is this call
+_ALIASES = {"newfstatat": "fstat"}  # the C library's fstat makes a call of this name
 READY = "ready\n"
 _PR_SET_PTRACER = 0x59616D61
 
@@ -183,7 +183,7 @@ def main(arguments: Sequence[str]) -> None:
         for i in range(WARM, WARM + TRANSFERS):
             send(i % log.transfers)
         os.writev(1, [json.dumps(files.calls).encode(), b"\n"])  # writev, because no transfer calls it
-        os.read(0, 1)  # wait until strace has detached: the calls from here on belong to no transfer
+        os.read(0, 1)  # wait until strace has detached, because later calls belong to no transfer
         to.wait()
 
 

@@ -222,7 +222,7 @@ def inferred(values: pa.Array) -> JsonDecoder:
     """Return the decoder for values like these.
 
     The first value that is JSON and not null decides whether they are objects. A column's type covers all
-    values, except for values that have no common type with the values before them: these are ignored. Whole
+    values, except for values that have no common type with the values before them and are ignored. Whole
     numbers are int64, larger ones and fractions double; all strings are strings. Raises InvalidArgumentError
     if no value is JSON.
     """
