@@ -1,5 +1,5 @@
-"""`PlainLogs` and `ReplicatedLogs`: the logs by which a query is planned, of a store in one directory, and of
-a replicated store in several.
+"""`PlainLogs` and `ReplicatedLogs`: the logs by which a query is planned. A plain store has one directory, a
+replicated store has several.
 
 On disk: only reads. Threads: one, that of the planner.
 """

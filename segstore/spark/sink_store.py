@@ -123,7 +123,7 @@ class StagingSink:
             )
 
     def _check_lock(self, files: Files) -> None:
-        """Raise ConfigError if a Kafka broker has the store locked, because only segstore adopts staged rows."""
+        """Raise ConfigError if a Kafka broker has locked the store: only segstore adopts staged rows."""
         path = os.path.join(self.path, file_names.LOCK)
         if not files.exists(path):
             return

@@ -299,7 +299,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return slice_reader(self.options, self.columns).read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing, because the checkpoint has the offsets, and the topic's settings decide on retention."""
+        """Do nothing, because the checkpoint has the offsets, and the topic's settings the retention."""
 
     def stop(self) -> None:
         if "_lookup" in self.__dict__:

@@ -166,7 +166,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def given_columns(columns: Any) -> list[str] | dict[str, pc.Expression] | None:
-    """Return the columns of a scan, checked. Raises InvalidTypeError."""
+    """Check and return the columns of a scan. Raises InvalidTypeError."""
     if columns is None:
         return None
     if isinstance(columns, Mapping):
