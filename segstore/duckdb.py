@@ -40,7 +40,7 @@ def attach(
     these are all topics under their own names (SQL has names with "." or "-" in double quotes), except
     internal topics such as __consumer_offsets, which Kafka's tools do not list by default either.
 
-    `values` is that of `segstore.dataset`: one for all topics, or a dict by topic of formats, or of dicts
+    `values` is as for `segstore.dataset`: one value for all topics, or a dict by topic, of values or of dicts
     with the keywords `values`, `value_schema`, `on_bad` and `value_prefix`. `isolation_level` and
     `check_crcs` are for all topics.
 
@@ -49,8 +49,8 @@ def attach(
 
     Raises MissingPackageError without duckdb and pyarrow, or with a DuckDB before 1.4.2;
     UnknownTopicOrPartitionError; InvalidArgumentError for the name of an existing table, or two topics whose
-    names differ in case only, which DuckDB ignores; and as `segstore.dataset`. Queries raise DuckDB's errors,
-    with segstore's messages.
+    names differ in case only, which DuckDB ignores; and the errors of `segstore.dataset`. Queries raise
+    DuckDB's errors, with segstore's messages.
     """
     with Needing("duckdb", "segstore.duckdb.attach"):
         import duckdb
@@ -92,7 +92,7 @@ def _views(
 
 
 def _check_names(connection: duckdb.DuckDBPyConnection, views: Mapping[str, str]) -> None:
-    """Raise InvalidArgumentError if two views, or a view and a table, would have one name to DuckDB."""
+    """Raise InvalidArgumentError if two views, or a view and a table, would have the same name for DuckDB."""
     by_name: defaultdict[str, list[str]] = defaultdict(list)
     for view in views:
         by_name[view.lower()].append(view)

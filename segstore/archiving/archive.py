@@ -58,8 +58,8 @@ take longer.
 
 
 class Archive(Running):
-    """A running archive of a store. A context manager: its threads end with the block. Records that were
-    appended since the last tick are then not archived; call `wait_archived` before to make sure of them.
+    """A running archive of a store. As a context manager, it closes the archive at the end of the block. To
+    have the last records archived, call `wait_archived` before.
     """
 
     def __init__(
@@ -69,7 +69,9 @@ class Archive(Running):
         settings: ArchiveSettings,
         beside: Store | None = None,
     ) -> None:
-        """`store` is open "r", and is closed with the archive; `beside` shows the archive's metrics."""
+        """`store` is open "r", and is closed with the archive; `beside` is a store whose metrics have the
+        archive's.
+        """
         super().__init__(Latch())
         self._store, self._settings, self._pid = store, settings, os.getpid()
         self.counts = ArchiverCounts()
@@ -97,8 +99,8 @@ class Archive(Running):
 
     @property
     def error(self) -> Exception | None:
-        """Return the error that has ended the archive, else the error of the last tick; None if that tick
-        archived all partitions.
+        """Return the error that has stopped the archive, or else the error of the last tick, or None if the
+        last tick archived all partitions.
         """
         return self._failed or self._error
 
@@ -110,11 +112,11 @@ class Archive(Running):
         return {str(key): why for key, why in found.items()}
 
     def wait_archived(self, timeout_ms: float | None = None) -> bool:
-        """Wait until all records that were appended before the call are in the archive, up to the present
-        high watermarks. Return False after `timeout_ms`.
+        """Wait until the archive has all records below the high watermarks at the call. Return True then, or
+        False after `timeout_ms`.
 
-        Raises ArchiveFencedError or the other error that has ended the archive; StoreClosedError if it is
-        closed.
+        Raises ArchiveFencedError or another error that has stopped the archive; StoreClosedError if the
+        archive is closed.
         """
         deadline = deadline_in(timeout_ms)
         self._check_here()
@@ -128,8 +130,8 @@ class Archive(Running):
         return False
 
     def lag(self) -> dict[tuple[str, int], Lag]:
-        """Return each partition's lag: in records by offsets, in bytes of logs, and in ms since the moment up
-        to which the archive is complete, 0 without lag. -1: not known yet.
+        """Return each partition's lag: the offsets and the log's bytes that are not archived, and the ms
+        since the last archived moment, or 0 if no record is missing. A lag of -1 is not known yet.
         """
         self._check_here()
         return lags(self._moments, self._archiver)
@@ -147,8 +149,8 @@ class Archive(Running):
         return families(lag, self.counts, self.error is None, len(self.problems))
 
     def close(self) -> None:
-        """End the threads. Records that are not archived yet are archived by the next run. A second call does
-        nothing.
+        """Stop the threads. Records that are not archived yet are archived by the next run. A second call
+        does nothing.
         """
         check_apart("close()")
         if self._pid != os.getpid():
@@ -209,8 +211,8 @@ class Archive(Running):
     def _pause(self, took: float) -> float:
         """Return the seconds until the next tick begins."""
         interval = self._settings.interval
-        # A tick probably takes as long as the last one, and should end with the interval: a record that was
-        # appended just after a moment is then no older than the interval.
+        # A record that is appended just after a tick's moment is archived when the next tick ends. That is
+        # within the interval if the next tick takes as long as the last one.
         return max(interval * _AIMED_AT - 2 * took, interval / 4)
 
     def _tried(self) -> float:
@@ -303,15 +305,15 @@ def archive(
 
     `store` is an open store, or a directory, which is opened "r" beside its writer. It may be a broker's
     directory, or one directory of a replicated store, whose replicas are archived up to their high
-    watermarks. `topics` are names, None for all; the engine's internal topics are always archived.
+    watermarks. `topics` are names, or None for all topics; the engine's internal topics are always archived.
     `interval_ms` is the age that a record may reach before it is in the archive, if the archive keeps pace.
-    An existing archive is continued; another archiver of it ends with ArchiveFencedError.
+    An existing archive is continued; another archiver that still writes it stops with ArchiveFencedError.
 
     The archive keeps records that the store's retention deletes: for `retention_ms` by their timestamps, or
-    until a partition has more than `retention_bytes`; -1: for ever. Deleted topics stay for `retention_ms`,
-    segments that compaction has replaced for `replaced_retention_ms`. Objects that are no longer needed are
-    deleted after `grace_ms`. `uploads` segments are uploaded at once. `filesystem`, of pyarrow.fs, is used
-    instead of the URI's file system.
+    until a partition has more than `retention_bytes`; -1 keeps them for ever. Deleted topics stay for
+    `retention_ms`, segments that compaction has replaced for `replaced_retention_ms`. Objects that are no
+    longer needed are deleted after `grace_ms`. `uploads` segments are uploaded at once. `filesystem`, of
+    pyarrow.fs, is used instead of the URI's file system.
 
     Raises InvalidArgumentError, InvalidTypeError, StorageError. Later errors of the archive are in
     `Archive.error`.

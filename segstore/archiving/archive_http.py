@@ -13,8 +13,9 @@ from segstore.operating.operated import Operated, Reasons
 
 
 def begin_http(address: str, running: Archive) -> str:
-    """Serve an archive's state at an address until it is closed, and return "HOST:PORT". It is ready while
-    its last tick archived all partitions. Raises the errors of `HttpEndpoint`, and StoreClosedError.
+    """Serve an archive's state at an address until the archive is closed, and return "HOST:PORT". The
+    endpoint reports ready while the archive's last tick archived all partitions. Raises the errors of
+    `HttpEndpoint`, and StoreClosedError.
     """
     store = running._store
     operated = Operated(

@@ -1,7 +1,7 @@
 """`ArchivedLog`: reads a partition's log from an archive, in place.
 
 In the archive: only reads, of ranges of objects. Every batch's CRC is checked before its records are decoded.
-If an object was replaced since the state was read, the reader takes the newest state and goes on at the same
+If an object was replaced since the state was read, the reader reads the newest state and goes on at the same
 offset. Threads: one.
 """
 
@@ -37,10 +37,10 @@ T = TypeVar("T")
 PLAIN_TIMES, PLAIN_LEAST = 16, 64 << 20
 """A read ends at PLAIN_TIMES * `max_bytes` of decompressed bytes, but not before PLAIN_LEAST."""
 TRIES = 10
-"""How often one read may take the newest state."""
+"""How many times one read may look up the newest state."""
 SMALL_PIECE = 4 << 20
-"""Bytes of an extent that is read to find the base offset of a batch in it; a larger extent's index is read
-instead.
+"""Extents of up to this many bytes are read to find the base offset of a batch; for a larger extent its index
+is read.
 """
 
 
@@ -66,7 +66,7 @@ class ArchivedLog(Closing):
         self._stable: int | None = None
 
     def close(self) -> None:
-        """End the thread that reads ahead."""
+        """Stop the thread that reads ahead."""
         self._windows.close()
 
     @property
@@ -76,12 +76,12 @@ class ArchivedLog(Closing):
 
     @property
     def end_offset(self) -> int:
-        """Return the high watermark at the last archived moment: the archive ends there."""
+        """Return the high watermark at the last archived moment, at which the archive ends."""
         return self.contents.end
 
     @property
     def log_end_offset(self) -> int:
-        """Return `end_offset`: no record above it is archived."""
+        """Return `end_offset`, because no record above it is archived."""
         return self.contents.end
 
     @property
@@ -97,15 +97,15 @@ class ArchivedLog(Closing):
 
     @property
     def epoch(self) -> int:
-        """Return the latest leader epoch, as `LogContents.epoch`."""
+        """Return the latest leader epoch of the log, or -1 without one."""
         return self.contents.epoch
 
     def position(self, offset: int) -> OffsetAndEpoch:
-        """Return an offset with its leader epoch, as `LogContents.position`."""
+        """Return an offset with the leader epoch of the record before it, or -1 if that is not known."""
         return self.contents.position(offset)
 
     def agreed(self, position: OffsetAndEpoch) -> int:
-        """Return the offset up to which this log agrees with a position, as `LogContents.agreed`."""
+        """Return the offset up to which this log certainly agrees with the log of a position."""
         return self.contents.agreed(position)
 
     # --- reading --------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class ArchivedLog(Closing):
         one batch if there is any, as `PartitionLog.read`.
 
         The result may end earlier, for example at the end of an object. CRCs are always checked. `below` is
-        the offset at which the caller stops: an object is not read much further.
+        the offset at which the caller stops, so that an object is not read much further.
 
         Raises OffsetOutOfRangeError; CorruptRecordError or CorruptArchiveError, which name the object;
         DataLossError if the archive's log has diverged since its contents were looked up; ArchiveError.
@@ -134,8 +134,8 @@ class ArchivedLog(Closing):
         return self._renewing(lambda: self._read(offset, max_bytes, committed, times, below))
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later, or None.
-        Raises the errors of `read`.
+        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later, or None if no
+        record has. Raises the errors of `read`.
         """
         return self._renewing(lambda: self._offset_for_time(max(timestamp_ms, -1)))
 
@@ -156,7 +156,9 @@ class ArchivedLog(Closing):
         )
 
     def _renew(self, name: str) -> None:
-        """Take the newest contents, which must lack the object `name` and continue the old contents."""
+        """Read from the newest contents. Raises CorruptArchiveError if they still have the object `name`,
+        DataLossError if the log has diverged from the old contents.
+        """
         before, now = self.contents, self._newest()
         if now.has(name):
             raise CorruptArchiveError(name, "it is missing")
@@ -195,8 +197,8 @@ class ArchivedLog(Closing):
         return empty_records(offset)
 
     def _span(self, window: BatchWindow, offset: int, limit: int, max_bytes: int) -> tuple[int, int]:
-        """Return the range (first, last) of a window's batches for a read. It ends at a gap that compaction
-        can't have made. Raises CorruptRecordError if such a gap, or damage, is at `offset`.
+        """Return the range (first, last) of a window's batches for a read. The range ends at a gap that
+        compaction can't have made. Raises CorruptRecordError if such a gap, or damage, is at `offset`.
         """
         batches = window.batches
         first = int(np.searchsorted(batches["last_offset"], offset))
@@ -259,7 +261,7 @@ class ArchivedLog(Closing):
         """Return the extent that has an offset. Raises CorruptArchiveError if there is none."""
         found = self.contents.after(offset)
         if found is None and self.contents.is_part:
-            raise ObjectGoneError("")  # the newest state has more
+            raise ObjectGoneError("")  # the reader then looks up the whole log
         if found is None:
             raise CorruptArchiveError(
                 str(self.contents.key), f"no object has offsets from {offset} to {self.contents.end}"
@@ -371,7 +373,7 @@ class ArchivedLog(Closing):
 
 
 def _is_hinted(batch: np.void, last_offset: int) -> bool:
-    """Return whether an entry of an offset index, with `last_offset`, can point to a batch."""
+    """Return whether an entry of the offset index with offset `last_offset` can point to a batch."""
     found = int(batch["last_offset"])
     return found == last_offset or (int(batch["magic"]) != MAGIC and found < last_offset)
 

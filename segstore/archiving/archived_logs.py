@@ -47,7 +47,7 @@ class ArchivedLogs(Closing):
         self._logs: dict[TopicIdPartition, ArchivedLog] = {}
 
     def close(self) -> None:
-        """End the threads of the logs."""
+        """Stop the threads of the logs."""
         for each in self._logs.values():
             each.close()
 
@@ -116,7 +116,7 @@ class ArchivedLogs(Closing):
 
 
 def _gaps_end(topic: ArchivedTopic, held: ArchivedPartition, settings: bytes) -> int:
-    """Return the offset below which compaction may have left gaps; -1: gaps may be anywhere."""
+    """Return the offset below which compaction may have left gaps, or -1 if gaps may be anywhere."""
     try:
         info = parse_settings(topic.name, settings, "settings in the archive")[0].info if settings else None
     except CorruptCheckpointError:

@@ -1,9 +1,9 @@
 """`Archiver`: copies a store into an archive, tick by tick, under one claim.
 
 A tick reads the ends of all logs at one moment, uploads the sealed segments that the archive needs before it,
-and writes one commit with pieces of all logs that have grown; then it checks that its claim is still the
-highest. A tick's records are in the archive when `tick` returns. In the archive: segments, lists, commits and
-states. On disk files are only read. Threads: one, and those of `Uploads`.
+and writes one commit with pieces of all logs that have grown; then the archiver checks that its claim is
+still the highest. A tick's records are in the archive when `tick` returns. In the archive: segments, lists,
+commits and states. On disk files are only read. Threads: one, and those of `Uploads`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _STARTS = 1000
 
 
 class WentAnotherWayError(ArchiveError):
-    """The store's log differs from the archived log: the archive must be taken over again."""
+    """The store's log differs from the archived log, so the archive must be taken over again."""
 
 
 class Archiver:
@@ -78,7 +78,7 @@ class Archiver:
         again: Callable[[Exception], bool],
         most_at_once: int = AT_ONCE,
     ) -> None:
-        """`again` is called if a commit could not be written: it waits, and returns whether to try again."""
+        """`again` is called if a commit could not be written. It waits, and returns whether to try again."""
         self._objects, self._moments, self._settings = objects, moments, settings
         self._counts, self._again, self._most = counts, again, most_at_once
         self._uploads = Uploads(settings.uploads, "segstore-archive-upload")
@@ -103,7 +103,7 @@ class Archiver:
         if not self.state.ways:
             self._trash.keep(())
         self.is_uncertain = False
-        """Whether a failed write may have made a commit: the archive must then be taken over again."""
+        """Whether a failed write may have made a commit, so that the archive must be taken over again."""
         self.carried: Moment | None = None
         """The last moment that is completely archived; None before the first tick."""
         self.problems: dict[TopicIdPartition, str] = {}
@@ -111,7 +111,7 @@ class Archiver:
         self._unreadable = set[TopicIdPartition]()
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._uploads.close()
         self._beside.close()
 
@@ -184,15 +184,15 @@ class Archiver:
             view = self._moments.view(key)
             self._look_at_epochs(each, ends, had)
         except (StoreClosedError, UnknownTopicOrPartitionError):
-            return None  # it was deleted just now: the next moment shows the deletion
+            return None  # just deleted, which the next moment shows
         pieces = had.pieces if had is not None else ()
         plan = plan_partition(key, view, ends, each.listed, pieces, each.inodes, each.ready)
         later = (one for one in plan.later if (one.local.base_offset, one.source) not in each.flying)
         return plan._replace(later=tuple(later))
 
     def _look_at_epochs(self, each: PartitionArchive, ends: Ends, had: ArchivedPartition | None) -> None:
-        """Read the leader epochs of a log if there is a new one. Raises WentAnotherWayError if the log
-        differs from the archived log: it ends earlier, or has other epochs below the archive's end.
+        """Read the leader epochs of a log if there is a new one. Raises WentAnotherWayError if the log ends
+        earlier than the archived log, or has other epochs below the archive's end.
         """
         shorter = had is not None and ends.end < had.end
         if each.epoch == ends.epoch and ends.epoch >= 0 and not shorter:
@@ -210,7 +210,9 @@ class Archiver:
     # --- segments ---------------------------------------------------------------------------------
 
     def _first_of_a_commit(self, first: list[SealedSegment]) -> list[SealedSegment]:
-        """Return the first segments of all partitions, up to the size for which one commit waits."""
+        """Return the first segments that are uploaded before one commit: at most `most_at_once` bytes, but at
+        least one segment.
+        """
         size = 0
         found: list[SealedSegment] = []
         for each in first:
@@ -278,7 +280,7 @@ class Archiver:
         return True
 
     def _before(self) -> int:
-        """Return the time (ms) of the last moment with known topics, or 0 if the archive begins."""
+        """Return the time (ms) of the last moment with known topics, or 0 if the archive is new."""
         if self.carried is not None:
             return self.carried.time
         return self.state.time if self.state.topics else 0
@@ -326,7 +328,7 @@ class Archiver:
         self.is_uncertain = True
         while True:
             try:
-                self._objects.write(name, body)  # repeated after a lost answer: the bytes are the same
+                self._objects.write(name, body)  # the same bytes, so a repeated write does no harm
                 self._check()
                 break
             except ArchiveFencedError:
@@ -353,7 +355,7 @@ class Archiver:
     def _note(
         self, draft: CommitDraft, before: Mapping[TopicIdPartition, ArchivedPartition], commit: CommitWriter
     ) -> None:
-        """Take the commit's new lists into memory, and move the replaced objects into the trash."""
+        """Keep the commit's new lists in memory, and move the replaced objects into the trash."""
         for key, new in draft.lists.items():
             each, had = self.partitions[key], before.get(key)
             kept = {one.upload for one in new.listed.segments}
@@ -379,7 +381,7 @@ class Archiver:
                 self.problems[key] = carried.problem
 
     def _note_unreadable(self, moment: Moment) -> None:
-        """Note topics whose settings can't be read as problems: they are not archived."""
+        """Note as problems the topics that are not archived because their settings can't be read."""
         now = {
             TopicIdPartition(info.name, info.topic_id, 0): f"{info.name}: {info.error}"
             for info in moment.topics.values()
@@ -464,8 +466,9 @@ def _is_live(name: str, claim: ArchiverClaim, uploads: set[str]) -> bool:
 
 
 def _is_advanced(plan: PartitionPlan, uploaded: list[SealedSegment]) -> bool:
-    """Return whether the uploaded segments move a partition forward."""
+    """Return whether the archive's end of a partition moves forward by the uploaded segments."""
     if plan.lost:
-        # With a part of them, the partition's end in the archive would move back.
+        # Lost pieces are dropped: if only some of the segments replaced them, the archive's end would move
+        # back.
         return all(each in uploaded for each in plan.first)
     return bool(plan.first) and plan.first[0] in uploaded

@@ -1,9 +1,10 @@
 """`read_state`: finds the newest state of an archive, or its state at a time, from claims, states and
 commits.
 
-The highest claim with a state counts: its newest state, and the commits after it, one by one. A commit that
-is not listed yet is found by its name, which has the next sequence number. If the archive's log has diverged
-after a time, its content before that time is in the commits of another claim (`Way`).
+The newest state belongs to the highest claim with a `.state` object: the newest of its `.state` objects, to
+which the later commits are applied one by one. A commit that is not listed yet is found by its name, which
+has the next sequence number. If the archive's log has diverged after a time, its content before that time is
+in the commits of another claim (`Way`).
 
 In the archive: only reads. Threads: any; functions without state.
 """
@@ -84,8 +85,9 @@ def newest_state(objects: Objects) -> ArchiveState | None:
 
 
 def newer_state(objects: Objects, state: ArchiveState) -> ArchiveState:
-    """Return the newest state of an archive. It is `state` itself, with later commits applied, if its claim
-    is the highest and its next commits exist. Raises the errors of `read_state`.
+    """Return the newest state of an archive. If the claim of `state` is still the highest, and its next
+    commits exist, they are applied to `state`; else the newest state is read anew. Raises the errors of
+    `read_state`.
     """
     highest = claims(objects)
     if not highest or highest[0] != state.name.claim:

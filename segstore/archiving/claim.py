@@ -35,8 +35,8 @@ def take_claim(objects: WritableObjects) -> ArchiverClaim:
 
 
 def check_claim(objects: Objects, claim: ArchiverClaim) -> list[ArchiverClaim]:
-    """Return all claims; this one must be the first, the highest. Raises ArchiveFencedError if another claim
-    is higher, ArchiveError.
+    """Return all claims, the highest first. Raises ArchiveFencedError if `claim` is not the highest,
+    ArchiveError.
     """
     found = claims(objects)
     if found and found[0] > claim:

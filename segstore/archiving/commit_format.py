@@ -28,7 +28,7 @@ _PREFIX = struct.Struct(">8sII")
 PREFIX = _PREFIX.size
 """Bytes before the header."""
 MOST_HEADER = 1 << 28
-"""Bytes: a longer header is damage."""
+"""The most bytes of a header; a longer header is damaged."""
 
 
 def pack_header(held: Mapping[str, Any]) -> bytes:

@@ -35,7 +35,7 @@ class ObjectBody:
 
 
 class CommitWriter:
-    """Collects the changes of a commit or a state; the suffix of `name` is that of its kind."""
+    """Collects the changes of a commit or a state; the suffix of `name` shows which."""
 
     def __init__(self, name: CommitName, time: int) -> None:
         self.name, self.time = name, time

@@ -1,8 +1,8 @@
 """`compare`: finds the offset up to which a store's log agrees with the archived log.
 
-Leader epochs show a log that has diverged, because each opening begins one. Then files are compared: a
-segment by its source, else by its CRC, a piece by its CRC. On disk files are only read. Threads: any;
-functions without state.
+First leader epochs are compared: they differ if the log has diverged, because each opening of a store begins
+a new epoch. Then files are compared: a segment by its source or else its CRC, a piece by its CRC. On disk
+files are only read. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def compare(
 
 
 def lost(partition: ArchivedPartition, view: LogView) -> Compared:
-    """Return a partition whose list of segments is lost, cut to nothing. Its next list gets a higher version
-    than the lost one, so that it has a new name.
+    """Return an empty partition in place of a partition whose list of segments is lost. Its next list has a
+    higher version than the lost list, and so a new name.
     """
     named = parse_partition_object(partition.segments or "")
     listed = SegmentList(partition.key, 0 if named is None else named.number)
@@ -139,7 +139,7 @@ def _compared_pieces(
     common: int,
     compacted: bool,
 ) -> tuple[tuple[ArchivedPiece, ...], dict[int, int], int]:
-    """Return (pieces up to the first one that the log does not have, inodes of their files, common
+    """Return (the pieces before the first piece that the log does not have, inodes of their files, common
     offset).
     """
     inodes: dict[int, int] = {}
@@ -147,7 +147,7 @@ def _compared_pieces(
         there = local.get(each.base)
         if there is not None and each.end <= common and _has(files, there, each):
             inodes[each.base] = there.identity[0]
-        # A piece whose segment was removed by retention or compaction stays, without a file.
+        # A piece whose segment was removed by retention or compaction is kept, but has no inode.
         elif each.end > view.bases[0] and not (compacted and (there is None or there.sealed)):
             return pieces[:number], inodes, min(common, each.first)
     return pieces, inodes, common

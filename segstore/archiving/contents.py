@@ -30,7 +30,7 @@ class LogBounds(NamedTuple):
 
 
 class NamedRange(NamedTuple):
-    """A range of an object. `log` is the bounds of the log in it, or None if the range is not a log's."""
+    """A range of an object. `log` has the bounds of its batches, or None if the range has no batches."""
 
     range: ObjectRange
     log: LogBounds | None
@@ -45,8 +45,8 @@ class NamedObject(NamedTuple):
 
 
 class ArchiveContents(NamedTuple):
-    """The named objects, by name, with the objects that were read to find them. `findings` has the errors in
-    these read objects.
+    """The named objects, by name, with the objects that were read to find them. `findings` are the errors
+    that were found by reading them.
     """
 
     objects: dict[str, NamedObject]

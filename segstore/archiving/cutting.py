@@ -1,4 +1,4 @@
-"""`cut_log`: ends a segment's log at a time or at an offset, within a batch too.
+"""`cut_log`: truncates a segment's log at a time or at an offset, also within a batch.
 
 On disk the file is truncated. A batch that the cut splits is written again at its end, with the records
 before the cut; its base offset, base timestamp, codec, producer, sequence and leader epoch stay. The file is
@@ -30,8 +30,8 @@ _LEVELS = dict.fromkeys(range(CODEC_MASK + 1))
 
 
 class Limit(NamedTuple):
-    """The limit of a log: it keeps the records before the first record that is stamped later than `time` (ms;
-    None: any time), or has an offset of `end` or above.
+    """The limit at which a log is cut, before the first record whose timestamp is later than `time` (ms, or
+    None for any time) or whose offset is at least `end`.
     """
 
     time: int | None
@@ -53,8 +53,8 @@ class Limit(NamedTuple):
 
 
 def cut_log(files: Files, path: str, base_offset: int, limit: Limit) -> int | None:
-    """End the log of a segment at the limit. Return the offset after its last record, or its base offset if
-    no record remains. Return None, and change nothing, if all of its records are within the limit. Raises
+    """Truncate the log of a segment at the limit. Return the offset after its last record, or its base offset
+    if no record remains. Return None, and change nothing, if all of its records are within the limit. Raises
     CorruptRecordError, OSError.
     """
     with files.open(path, write=True) as handle:
@@ -145,7 +145,7 @@ def _encoded(data: bytes, at: int, batch: NDArray[np.void], records: Records, ke
     """Return the bytes of batches with the first `kept` of their records."""
     n, before = len(batch), batch["attributes"].copy()
     source = batch.copy()
-    # Without this flag the batch of a tombstone would get a delete horizon, as from the log cleaner.
+    # Without this flag a batch with a tombstone would get a delete horizon, as if the log cleaner wrote it.
     source["attributes"] |= DELETE_HORIZON_FLAG
     keep: NDArray[np.uint8] = np.full(max(len(records), 1), lib.SEG_DROP, np.uint8)
     keep[:kept] = lib.SEG_KEEP

@@ -56,8 +56,8 @@ def read_range(
 ) -> None:
     """Read a range through a buffer, and pass its bytes to `take` in order.
 
-    Raises CorruptArchiveError if the object is missing or too short, or if the CRC is wrong. In the last case
-    `take` has already had all bytes.
+    Raises CorruptArchiveError if the object is missing or too short, or if the CRC is wrong. A wrong CRC is
+    found only after `take` has got all bytes.
     """
     crc = done = 0
     while done < wanted.length:
@@ -147,7 +147,7 @@ class _Tasks(Generic[T]):
         self._stopped = True
 
     def progress(self) -> Iterator[int]:
-        """Yield numbers of written bytes, until each thread has ended its work."""
+        """Yield numbers of written bytes, until all threads have finished."""
         left = THREADS
         while left:
             size = self._written.get()
@@ -181,4 +181,4 @@ class _Tasks(Generic[T]):
 
 
 class _StoppedError(Exception):
-    """Another task has failed."""
+    """Stops a task, because another task has failed."""

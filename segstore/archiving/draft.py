@@ -37,8 +37,8 @@ class NewList(NamedTuple):
 
 class Carried(NamedTuple):
     """An archiver's notes on a partition, valid once the commit is written. `ends` are the archived ends, or
-    None if the archive lacks a part. `least` is the base offset of the first segment with pieces. `marks` are
-    (base offset, source) of the log's sealed segments.
+    None if a part of the log below them could not be archived. `least` is the base offset of the first
+    segment with pieces. `marks` are (base offset, source) of the log's sealed segments.
     """
 
     ends: Ends | None
@@ -79,8 +79,8 @@ class CommitDraft:
         current = listed.current
         reached = current[-1].end if current else plan.view.bases[0]
         if plan.lost and reached < plan.lost[-1].end:
-            # Compaction was faster than the uploads. Pieces are dropped only when uploaded segments cover
-            # them.
+            # Compaction removed the pieces' segment before the new segment was uploaded. The pieces must stay
+            # until an uploaded segment covers them.
             raise FileNotFoundError(ENOENT, "no segment takes the place of lost pieces", str(key))
         least = max(current[-1].end if current else 0, plan.lost[-1].base + 1 if plan.lost else 0)
         kept = tuple(piece for piece in (had.pieces if had is not None else ()) if piece.base >= least)
@@ -109,8 +109,8 @@ class CommitDraft:
         self.carried[key] = Carried(plan.ends if done else None, inodes, least, marks, problem)
 
     def _empty_tail(self, plan: PartitionPlan, counts: bool) -> int:
-        """Return the base offset of the active segment, which may have no records yet; 0 unless `counts`, or
-        if it is above the high watermark.
+        """Return the base offset of the active segment, which may have no records yet. Return 0 if that
+        offset is above the high watermark, or if `counts` is False.
         """
         base = plan.view.bases[-1]
         return base if counts and base <= plan.ends.high_watermark else 0

@@ -74,8 +74,8 @@ def _unwrapped(place: ArchiveLocation) -> ArchiveLocation:
 
 
 def _tuned(filesystem: FileSystem) -> FileSystem:
-    """Return the file system with better settings if it is S3: a small object takes one request instead of
-    three, and a request is tried three times instead of 31 times without growing waits.
+    """Return the file system, with better settings if it is S3. A small object then takes one request instead
+    of three, and a failed request is repeated twice instead of 30 times without growing waits.
     """
     if filesystem.type_name != S3:
         return filesystem

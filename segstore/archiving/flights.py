@@ -1,6 +1,6 @@
 """`UploadsUnderWay`: uploads of segments that run beside the ticks of an archiver.
 
-In the archive: segments. No list names a segment before its upload has ended. Threads: the archiver's, and
+In the archive: segments. No list names a segment before its upload is complete. Threads: the archiver's, and
 those of `Uploads`.
 """
 
@@ -21,7 +21,7 @@ from segstore.files import Files
 
 
 class UploadsUnderWay:
-    """The running uploads of segments, and their results until `land` takes them."""
+    """The running uploads of segments, and finished uploads that `land` has not added to their partition."""
 
     def __init__(
         self, objects: WritableObjects, files: Files, uploads: Uploads, counts: ArchiverCounts
@@ -50,8 +50,8 @@ class UploadsUnderWay:
         self._uploads.begin(number, call, self._ended)
 
     def land(self, partitions: Mapping[TopicIdPartition, PartitionArchive]) -> None:
-        """Add the ended uploads to their partitions. A failed upload begins again at a later tick. Raises an
-        upload's error if it is neither a SegstoreError nor an OSError.
+        """Add the completed uploads to their partitions. A failed upload begins again at a later tick. Raises
+        an upload's error if it is neither a SegstoreError nor an OSError.
         """
         while True:
             try:

@@ -44,7 +44,7 @@ def total_of(found: Mapping[tuple[str, int], Lag]) -> Lag:
 
 
 def _lag_bytes(moments: Moments, key: TopicIdPartition, ends: Ends, had: ArchivedPartition | None) -> int:
-    """Return the number of the log's bytes after the archived ones."""
+    """Return the size in bytes of the part of a log that is not archived, or 0 if the log can't be read."""
     try:
         view = moments.view(key)
     except (StoreClosedError, UnknownTopicOrPartitionError, OSError):

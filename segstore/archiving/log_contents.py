@@ -21,7 +21,9 @@ from segstore.leader_epochs import LeaderEpochCache
 from segstore.replication.observed_log import OffsetAndEpoch, agreed_in, position_in
 
 AHEAD = 2
-"""Extents after a part of a log. Mostly they have the markers of the part's last transactions."""
+"""The number of extents after its end offset that a part also has, mostly enough for the markers of its last
+transactions.
+"""
 
 
 class Extent(NamedTuple):
@@ -42,7 +44,7 @@ class Extent(NamedTuple):
 class LogContents:
     """The log of the partition `key` in an archive. Offsets from `start` on, below `end`, the high watermark,
     can be read. `stable` is the last stable offset, -1 if it is not known. Below `gaps_end` compaction may
-    have left gaps; -1: gaps may be anywhere. `is_part` is True if some extents of the log are left out.
+    have left gaps, or anywhere if it is -1. `is_part` is True if some extents of the log are left out.
     """
 
     key: TopicIdPartition
@@ -63,7 +65,7 @@ class LogContents:
         return LeaderEpochCache(self.epochs)
 
     def after(self, offset: int) -> Extent | None:
-        """Return the extent with an offset, or the next extent, or None."""
+        """Return the extent with an offset, or else the next extent, or None if there is none."""
         slot = bisect_right(self._ends, offset)
         return self.extents[slot] if slot < len(self.extents) else None
 
@@ -82,7 +84,7 @@ class LogContents:
 
     @property
     def epoch(self) -> int:
-        """Return the latest leader epoch of the log, -1 without one."""
+        """Return the latest leader epoch of the log, or -1 if it has none."""
         return self._epochs.current
 
     def position(self, offset: int) -> OffsetAndEpoch:
@@ -93,7 +95,7 @@ class LogContents:
 
     def agreed(self, position: OffsetAndEpoch) -> int:
         """Return the offset up to which this log certainly agrees with the log that a position was taken
-        from: the position's offset if they agree on all records below it.
+        from. This is the position's offset if they agree on all records below it.
         """
         return agreed_in(self._epochs, self.end, position)
 

@@ -28,11 +28,13 @@ FIRST_BYTES, MOST_BYTES, GROWTH = 1 << 20, 1 << 24, 4
 MOST_SEARCHED = 64 << 20
 """Bytes that are searched for a whole batch after damage."""
 KEPT = 4
-"""Windows that are kept: the search for the end of a transaction returns to earlier windows."""
+"""The number of windows that are kept, because the search for the end of a transaction returns to earlier
+windows.
+"""
 
 
 class ObjectGoneError(Exception):
-    """An object is missing: it was replaced since the state was read, or it was lost."""
+    """An object is missing, because it was replaced since the state was read, or was lost."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -51,7 +53,7 @@ class ObjectDamage(NamedTuple):
 
 class Ask(NamedTuple):
     """A request for a window. It begins at byte `position` of an extent, at offset `begin`, and has `size`
-    bytes. It ends at byte `until` at most, unless a batch reaches over it.
+    bytes. The window ends at byte `until` at most, or at the end of a batch that crosses `until`.
     """
 
     extent: Extent
@@ -68,7 +70,7 @@ class Ask(NamedTuple):
 class BatchWindow(NamedTuple):
     """Whole batches of offsets from `begin` on, below `end`. `data` begins at byte `at` of the object.
     `batches` are their headers, and `headers` the same as C structs. The next window begins at byte `after`
-    of the extent. Damage is after the batches.
+    of the extent. `damage`, if not None, is between these batches and the next window.
     """
 
     ask: Ask
@@ -116,7 +118,7 @@ class LogWindows(Closing):
         self._read: BatchWindow | None = None
 
     def close(self) -> None:
-        """End the thread that reads ahead, without waiting for it."""
+        """Stop the thread that reads ahead, without waiting for it."""
         if self._worker is not None:
             self._worker.leave()
         self._worker, self._ahead = None, None
@@ -145,7 +147,7 @@ class LogWindows(Closing):
         self._read = self._fetched(ask)
 
     def _arrived(self, ask: Ask) -> BatchWindow | None:
-        """Return the window that was read ahead, or None if another one was, or if the read failed."""
+        """Return the requested window if it was read ahead, else None."""
         if self._ahead is None or self._worker is None:
             return None
         wanted = self._ahead.key == ask.key
@@ -182,8 +184,8 @@ class LogWindows(Closing):
 
 
 def _larger(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> Ask | None:
-    """Return a larger request if a window has no batch, because its first batch is larger or damaged, else
-    None.
+    """Return a request for a larger window if this window has no batch, and more bytes may hold its first
+    batch, or after damage the next whole batch. Else return None.
     """
     left = ask.extent.length - ask.position
     if headers or len(data) >= left:

@@ -13,7 +13,7 @@ from segstore.archiving.pieces import ArchivedPiece
 
 FEWEST = 16
 SIZES = (1 << 16, 1 << 20, 16 << 20)
-"""Bytes: a piece of the largest size or more is not merged any more."""
+"""Sizes in bytes; a piece of the largest size or more is not merged any more."""
 
 
 def merges(pieces: tuple[ArchivedPiece, ...]) -> list[tuple[ArchivedPiece, ...]]:

@@ -32,7 +32,7 @@ STATE = ".state"
 SEGMENTS = ".segments"
 SEGMENT_SUFFIXES = (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPSHOT)
 NO_TOPIC_ID = "-"
-"""The topic id in the names of a topic of an old broker, which has no id."""
+"""Stands for the topic id in the names of objects if an old broker made the topic, which then has no id."""
 
 _CLAIM = r"([0-9]{10})-([0-9a-f]{16})"
 _CLAIM_NAME = re.compile(_CLAIM)
@@ -46,7 +46,7 @@ _OF_PARTITION = re.compile(
 
 
 class ArchiverClaim(NamedTuple):
-    """An archiver's claim to an archive. The highest claim counts."""
+    """An archiver's claim to an archive. Only the archiver with the highest claim may write."""
 
     epoch: int
     nonce: str
@@ -109,25 +109,25 @@ def upload(claim: ArchiverClaim, number: int) -> str:
 
 
 def claim_of_upload(text: str) -> ArchiverClaim | None:
-    """Return the claim in a result of `upload`, or None."""
+    """Return the claim in a result of `upload`, or None for another text."""
     match = _UPLOAD.fullmatch(text)
     return None if match is None else ArchiverClaim(int(match[2]), match[3])
 
 
 def parse_claim(text: str) -> ArchiverClaim | None:
-    """Return the claim in a text that `str` made, or None."""
+    """Return the claim in a text that `str` made, or None for another text."""
     match = _CLAIM_NAME.fullmatch(text)
     return None if match is None else ArchiverClaim(int(match[1]), match[2])
 
 
 def parse_claim_object(name: str) -> ArchiverClaim | None:
-    """Return the claim of a claim object, or None."""
+    """Return the claim that a claim object's name has, or None for another name."""
     match = _CLAIM_OBJECT.fullmatch(name)
     return None if match is None else ArchiverClaim(int(match[2]), match[3])
 
 
 def parse_commit(name: str) -> CommitName | None:
-    """Return the parts of the name of a commit or a state, or None."""
+    """Return the parts of the name of a commit or a state, or None for another name."""
     match = _COMMIT.fullmatch(name)
     if match is None or int(match[4]) > INT64_MAX:
         return None
@@ -135,7 +135,7 @@ def parse_commit(name: str) -> CommitName | None:
 
 
 def parse_partition_object(name: str) -> PartitionObject | None:
-    """Return the parts of the name of an object of a partition, or None."""
+    """Return the parts of the name of an object of a partition, or None for another name."""
     match = _OF_PARTITION.fullmatch(name)
     if match is None or int(match[4]) > INT64_MAX or int(match[3]) > INT32_MAX:
         return None

@@ -2,7 +2,7 @@
 after them.
 
 A reader that begins anywhere needs only the log from there on. It reads ahead until every transaction of the
-batches has ended, mostly within the next window. The control batches are the authority, as in a store.
+batches is completed, mostly within the next window. The control batches are the authority, as in a store.
 Threads: one, that of the reader.
 """
 
@@ -36,9 +36,7 @@ class TransactionsAhead:
         self._last: BatchWindow | None = None
 
     def begun(self, window: BatchWindow) -> ProducerState:
-        """Forget all transactions, begin with a window, and return the state, which changes with each
-        `take`.
-        """
+        """Begin anew with a window, and return the producer state, which each `take` updates."""
         self._state, self._aborted = ProducerState(), []
         self._begin = window.ask.begin
         self.take(window)
@@ -57,9 +55,9 @@ class TransactionsAhead:
         self._last = window
 
     def judged(self, window: BatchWindow, first: int, last: int) -> tuple[NDArray[np.bool_], int]:
-        """Return (mask of the window's batches from `first` on, below `last`, that belong to an aborted
-        transaction; number of batches before the first one whose transaction has no end in the log). Raises
-        CorruptRecordError if that number is 0.
+        """Return (mask, number) for the window's batches from `first` on, below `last`. The mask is True for
+        batches of aborted transactions. The number is that of batches before the first batch whose
+        transaction has no marker in the log. Raises CorruptRecordError if the number is 0.
         """
         batches = window.batches[first:last]
         bad = np.zeros(len(batches), bool)
@@ -80,7 +78,7 @@ class TransactionsAhead:
         return bad, known
 
     def _reach(self, window: BatchWindow, offset: int) -> None:
-        """Take windows until the transactions up to an offset have ended, or the log ends."""
+        """Add windows until all transactions that begin up to an offset are completed, or the log ends."""
         if self._last is None or not self._begin <= window.ask.begin < self._last.end:
             self.begun(window)
         while self._last is not None and (

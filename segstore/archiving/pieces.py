@@ -27,8 +27,9 @@ def source_of(identity: Iterable[int]) -> Source:
 
 
 class ArchivedSegment(NamedTuple):
-    """A sealed segment. Offsets from `base` on, below `end`; `files` has size in bytes and CRC-32C of each of
-    its files, by suffix; `max_timestamp` is the largest of its records (ms), -1 for none.
+    """A sealed segment, with offsets from `base` on, below `end`. `files` has the size in bytes and the
+    CRC-32C of each of its files, by suffix; `max_timestamp` is the largest timestamp of its records (ms), or
+    -1 without one.
 
     `since` is the time (ms) at which the archiver first saw the segment in the log, `until` the time at which
     it had left the log, or None. `retired` is the reason: "retention" if the log now starts after it,

@@ -83,7 +83,7 @@ def plan_partition(
 def readings(
     plan: PartitionPlan, listed: SegmentList, pieces: tuple[ArchivedPiece, ...]
 ) -> list[SegmentRead]:
-    """Return the bytes to read into new pieces: those after the segments of `listed` and the kept pieces."""
+    """Return the bytes to read into new pieces, which follow the segments of `listed` and the kept pieces."""
     base, position = _tail(plan.view, listed, pieces)
     found = []
     for slot, local in enumerate(plan.view.segments):
@@ -96,11 +96,11 @@ def readings(
 
 
 def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> list[ArchivedSegment]:
-    """Return the segments that are the archive's log from now on, without a doubled offset: the store's
-    uploaded segments, and older archived ones between them.
+    """Return the segments that are the archive's log from now on, each offset once: the store's uploaded
+    segments, and older archived segments between them.
 
-    A segment of the store's waits for the segments before it. It also waits for its neighbours if it would
-    replace only a part of an older segment.
+    An uploaded segment is left out until the segments before it are uploaded. If it would replace only a part
+    of an older segment, it is left out until its neighbours are uploaded, too.
     """
     old = [each for each in listed.current if each.end > plan.view.bases[0]]
     known = {(each.base, each.source): each for each in old} | dict(ready)
@@ -156,7 +156,7 @@ def _covered(segment: ArchivedSegment, others: Collection[ArchivedSegment]) -> i
 def retired(
     listed: SegmentList, current: Collection[ArchivedSegment], plan: PartitionPlan, time: int
 ) -> list[ArchivedSegment]:
-    """Return all segments of the list: the current ones, and those that have left the log."""
+    """Return all segments of the list: the segments of `current`, and the segments that have left the log."""
     kept = {(each.base, each.source, each.upload) for each in current}
     gone = []
     for each in listed.segments:
@@ -184,7 +184,7 @@ def _tail(view: LogView, listed: SegmentList, pieces: tuple[ArchivedPiece, ...])
 def _lost(
     view: LogView, pieces: tuple[ArchivedPiece, ...], inodes: Mapping[int, int]
 ) -> tuple[ArchivedPiece, ...]:
-    """Return the pieces up to the last one whose file has left the log."""
+    """Return the pieces up to the last piece whose file has left the log."""
     there = {each.base_offset: each.identity[0] for each in view.segments if each.identity}
     gone = [n for n, each in enumerate(pieces) if there.get(each.base, -1) != inodes.get(each.base, -2)]
     return pieces[: gone[-1] + 1] if gone else ()

@@ -35,11 +35,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PART = ".part"
-"""The suffix of an object's temporary name, in file systems that would show it before it is complete."""
+"""The suffix of an object's temporary name, in file systems that show objects before they are complete."""
 HELD = 64 << 20
-"""Bytes of an object that are read into memory before its upload begins; for a larger object, its first
-part.
-"""
+"""Up to this many bytes of an object are read into memory before its upload begins."""
 PATIENCE = 10.0
 """Seconds in which a failed request is repeated."""
 DAY_MS = 24 * 60 * 60 * 1000
@@ -103,8 +101,8 @@ class RemoteFiles:
         return self._base if self._is_local else None
 
     def end_retries(self) -> None:
-        """End the repetition of failed requests: requests that wait for it, and later ones, raise their error
-        at once.
+        """Stop repeating failed requests: a request that waits for its next try, or fails later, raises its
+        error at once.
         """
         self._retries.end()
 
@@ -159,8 +157,8 @@ class RemoteFiles:
         return self._read(name, fill)
 
     def write(self, name: str, parts: Iterable[Buffer]) -> int:
-        """Write an object of the parts, or replace it, and return its size in bytes. An error of `parts` is
-        raised unchanged, and leaves no object.
+        """Write the parts as an object, which may exist already, and return its size in bytes. An error of
+        `parts` is raised unchanged, and leaves no object.
 
         A failed upload is repeated from its beginning, unless `parts` is an iterator of more than `HELD`
         bytes, which can't be read twice.
@@ -224,7 +222,7 @@ class RemoteFiles:
             size = sum(int(stream.write(part)) for part in source)
         except BaseException:
             with suppress(OSError):
-                stream.close()  # a stream that is never closed prevents the interpreter from ending
+                stream.close()  # a stream that is never closed prevents the interpreter from exiting
             with suppress(OSError):
                 self._drop(path)
             raise
@@ -272,8 +270,8 @@ class RemoteFiles:
 
     @contextmanager
     def _errors_named(self, name: str, source: _PartsSource | None = None) -> Iterator[None]:
-        """Run a block, and raise its error, unless it is that of `source`, as ArchiveError with the object's
-        name.
+        """Run a block, and raise its error as ArchiveError with the object's name. Errors of `source` are
+        raised unchanged; so is FileNotFoundError if there is no `source`.
         """
         try:
             yield

@@ -1,8 +1,9 @@
 """`restore`: makes a store from an archive, in its newest state or an earlier one.
 
 On disk: a new store under the name `<path>.restoring`, which gets its own name last; see `storage.new_store`.
-It is opened once before that: each partition begins a leader epoch, and transactions that are decided in some
-partitions and open in others are completed. In the archive: only reads. Threads and processes: any.
+Before that the store is opened once: this begins a leader epoch in each partition, and completes transactions
+whose marker is in some partitions and missing in others. In the archive: only reads. Threads and processes:
+any.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _ALWAYS_NEWEST = frozenset({names.PRODUCER_IDS})
-"""Small files that are always restored in their newest content: a producer id must not be given twice."""
+"""Small files that are always restored in their newest content, because a producer id must not be given
+twice.
+"""
 
 
 _TRIES = 3  # tries of a restore while an archiver removes objects
@@ -80,10 +83,10 @@ def restore(
     such as `s3://bucket/log` or a directory.
 
     Without `at` the newest state is restored. With a time, in ms since the epoch or as a datetime with a
-    zone, each partition gets its longest prefix of records that are stamped up to that time; log start
-    offsets, topics and their settings are those of that time. With a mapping of end offsets by
-    TopicPartition, these partitions end there, and all other partitions are whole. `topics` are names: they
-    and the internal topics, which have transactions and committed offsets, are restored; by default all.
+    zone, each partition ends before its first record that is stamped later; log start offsets, topics and
+    their settings are restored as they were at that time. With a mapping of end offsets by TopicPartition,
+    these partitions end there, and all other partitions are whole. `topics` are names: they and the internal
+    topics, which have transactions and committed offsets, are restored; by default all.
 
     Topics keep their ids, and each partition begins a new leader epoch, so that followers of the store notice
     that it lacks records. A decided transaction is whole in all restored partitions; an undecided one is
@@ -120,8 +123,8 @@ def restore(
 
 
 def _was_removed(remote: RemoteFiles, error: BaseException) -> bool:
-    """Return whether an error is that of an object which the archive does not name any more: an archiver has
-    removed it since the state was read.
+    """Return whether an error is about an object that the newest state no longer names: an archiver may have
+    removed the object after the older state was read.
     """
     return isinstance(error, CorruptArchiveError) and error.object not in named_objects(remote).objects
 
@@ -162,7 +165,7 @@ class _Restoring:
         state = newest if self._is_newest or not newest.ways else read_state(remote, cut.time)
         self._newest, self._state = newest, state
         self._time = None if self._is_newest else cut.time
-        """The time of topics and settings; None: the newest."""
+        """The time for which topics and settings are restored, or None for their newest state."""
         self._checkpoints = NewCheckpoints()
 
     def run(self, wanted: frozenset[str] | None, progress: Progress) -> Restored:
@@ -259,7 +262,7 @@ class _Restoring:
             left = [each for each in left if not each.cut()]
 
     def _rest(self) -> None:
-        """Write the small files last, because their content must be true of the logs."""
+        """Write the small files. They are last, because their content must fit the restored logs."""
         for name, versions in self._state.files.items():
             if name in _ALWAYS_NEWEST:
                 data = version_at(self._newest.files.get(name, versions), None)

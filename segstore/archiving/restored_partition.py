@@ -1,8 +1,8 @@
 """`RestoredPartition`: makes the files of one partition from the segments and pieces of an archive.
 
-On disk: the partition's directory in a new store. Segments come with their indexes; the last segment, if its
-log is made of pieces or is cut, gets its indexes when the store is opened. Threads: one, beside the threads
-of the downloads.
+On disk: the partition's directory in a new store. Segments are downloaded with their indexes. If the log of
+the last segment is made of pieces or is cut, its indexes are made when the store is opened. Threads: one,
+beside the threads of the downloads.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class RestoredPartition:
         *,
         gapped: bool,
     ) -> None:
-        """Take the log as it was at a `time` (ms), or in the newest state with None. `gapped`: compaction may
-        have left gaps. Raises ArchiveError, CorruptArchiveError.
+        """Restore the log as it was at a `time` (ms), or in the newest state if `time` is None. With
+        `gapped`, compaction may have left gaps. Raises ArchiveError, CorruptArchiveError.
         """
         self.key = archived.key
         self._files, self._directory, self._archived = files, directory, archived
         end = cut.ends.get(self.key[::2])
         self._limit = Limit(cut.time, archived.end if end is None else end)
-        """The log's end: the requested end offset, or the archive's end, and the time."""
+        """The limits of the log: its end offset, requested or the archive's, and the time."""
         self.start = archived.start if time is None or not listed.starts else listed.start_at(time)
         chosen = listed.current if time is None else listed.at(time)
         if end is not None:
@@ -69,8 +69,8 @@ class RestoredPartition:
             check_joined(logs, self.start, self._limit.end, archived.segments or str(self.key))
         self._waiting = logs[::-1]
         self._made: list[RestoredLog] = []
-        self._owed: list[Download] = []
-        """Indexes of the last log, which is kept whole."""
+        self._last_indexes: list[Download] = []
+        """The indexes of the log that `cut` kept whole, which are not downloaded yet."""
         self._looked_at, self._is_doubtful = 0, False
         self._reaches: int | None = None
         """The offset after the last record of the log that was cut."""
@@ -80,7 +80,8 @@ class RestoredPartition:
         """Return the segments of a log that ends at an offset."""
         chosen, first = listed.current, self._archived.start
         if end < first:
-            # The log ends before it begins: segments that only retention removed are needed too.
+            # The requested end is below the log start offset, so segments that retention removed are needed,
+            # too.
             chosen = listed.readable
             first = chosen[0].base if chosen else first
             self.start = first
@@ -93,7 +94,7 @@ class RestoredPartition:
 
     def downloads(self) -> list[Download]:
         """Return the files to make, up to the first log that may have to be cut."""
-        found, self._owed = self._owed, []
+        found, self._last_indexes = self._last_indexes, []
         while self._waiting:
             log = self._waiting.pop()
             self._made.append(log)
@@ -112,8 +113,8 @@ class RestoredPartition:
         return log.end > end or (time is not None and log.max_timestamp > time)
 
     def _indexes(self, log: RestoredLog) -> list[Download]:
-        """Return the indexes that fit the log; without its first records it gets new offset and time
-        indexes.
+        """Return the indexes that fit the log. Offset and time indexes don't fit if its first records are
+        left out.
         """
         return self._others(log, *_INDEXES) if log.name == log.base else self._others(log, names.TXN_INDEX)
 
@@ -130,8 +131,8 @@ class RestoredPartition:
     # --- the log's end --------------------------------------------------------------------
 
     def cut(self) -> bool:
-        """Cut the downloaded logs, if they overlap with the log before them, or go beyond the limit. Return
-        whether no download is missing. Raises CorruptRecordError, OSError.
+        """Cut the downloaded logs that overlap with the log before them, or go beyond the limit. Return True
+        if all downloads are made, False if `downloads` has more. Raises CorruptRecordError, OSError.
         """
         for log in self._made[self._looked_at :]:
             if log.name > log.base:
@@ -141,10 +142,10 @@ class RestoredPartition:
             self._is_doubtful, log = False, self._made[-1]
             self._reaches = cut_log(self._files, self._path(log, names.LOG), log.name, self._limit)
             if self._reaches is None:
-                self._owed = self._indexes(log)
+                self._last_indexes = self._indexes(log)
             else:
                 self._waiting = []
-        return not self._waiting and not self._owed
+        return not self._waiting and not self._last_indexes
 
     def finish(self, topic_id: str, newest_epoch: int) -> None:
         """Write the files beside the segments, and sync the directory. When the log is opened, it begins an
@@ -212,7 +213,7 @@ class RestoredPartition:
         return self._archived.cleaned if self._are_newest else None
 
     def _begin_anew(self) -> None:
-        """Remove all segments: the log begins, and ends, at its start offset."""
+        """Remove all segments, so that the log is empty and begins at the log start offset."""
         for name in self._files.listdir(self._directory):
             self._files.unlink(os.path.join(self._directory, name))
         self._made, self.end = [], self.start

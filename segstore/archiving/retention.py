@@ -28,14 +28,14 @@ class ArchiveRetention:
         )
 
     def is_due(self, time: int) -> bool:
-        """Return whether a check is due, and if so plan the next one."""
+        """Return whether a check is due. If it is, the next check is due after EVERY."""
         if time < self._due:
             return False
         self._due = time + self._every
         return True
 
     def forgotten(self, state: ArchiveState, time: int) -> list[tuple[str, str]]:
-        """Return the deleted topics whose retention in the archive has ended."""
+        """Return the deleted topics whose retention in the archive has expired."""
         if self._settings.retention_ms < 0:
             return []
         limit = time - self._settings.retention_ms

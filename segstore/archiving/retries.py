@@ -1,6 +1,6 @@
-"""`Retries`: repeats a request to a file system while its error may pass, for a bounded time.
+"""`Retries`: repeats a request to a file system after an error that may be temporary, for a bounded time.
 
-Nothing is on disk. Threads: any; `end` ends the waits of all threads.
+Nothing is on disk. Threads: any; `end` stops the waits of all threads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Retries:
         self._ended = Latch()
 
     def end(self) -> None:
-        """End all waits: from now on, the first error of a request is its last."""
+        """Stop all waits. From now on a request fails with its first error, without another try."""
         self._ended.open()
 
     def run(self, request: Callable[[], T]) -> T:

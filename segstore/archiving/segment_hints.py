@@ -40,7 +40,9 @@ class SegmentHints:
         self._times: dict[str, SealedTimeIndex] = {}
 
     def position(self, extent: Extent, offset: int) -> Hint | None:
-        """Return the last indexed batch that ends at or before an offset; None: begin at byte 0."""
+        """Return the last indexed batch that ends at or before an offset, or None if no such batch is
+        indexed.
+        """
         if extent.segment is None or extent.length <= SMALL or offset <= extent.first:
             return None
         found = self._offset_index(extent).lookup(offset - extent.segment.base)

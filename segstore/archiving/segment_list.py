@@ -1,7 +1,7 @@
 """`SegmentList`: all archived segments of a partition, also segments that have left its log.
 
-It is an object of its own, written with the next version when a segment is added or retired: one line with a
-CRC. Threads: any; a list does not change.
+Each version of the list is an object of its own, one line with a CRC. The next version is written when a
+segment is added or retired. Threads: any; a list does not change.
 """
 
 from __future__ import annotations
@@ -57,17 +57,18 @@ class SegmentList:
         return tuple(kept)
 
     def at(self, time: int) -> tuple[ArchivedSegment, ...]:
-        """Return the segments that have the log as it was at a time (ms), and the records that were appended
+        """Return the segments of the log at a time (ms), and segments with the records that were appended
         later.
 
         If compaction has removed records of that time, they are returned only if the archive still has them.
-        A segment may begin before the end of the one before it: only its records from that end on count.
+        A segment may overlap with the segment before it. Then only its records from the end of that segment
+        on count.
         """
         then = [each for each in self.segments if each.in_log_at(time)]
         end = max((each.end for each in then), default=0)
         while later := [each for each in self.segments if each.since > time and each.end > end]:
             joining = [each for each in later if each.base <= end]
-            # The earliest segment that joins has the most records.
+            # The earliest segment has the most records: later ones that join here were compacted.
             found = min(
                 joining or later, key=lambda it: (it.since, -it.base) if joining else (it.base, it.since)
             )
@@ -76,7 +77,7 @@ class SegmentList:
         return tuple(then)
 
     def start_at(self, time: int) -> int:
-        """Return the log start offset at a time (ms), or the first known one if the time is before it."""
+        """Return the log start offset at a time (ms), or the first known offset if the time is earlier."""
         known = [start for since, start in self.starts if since <= time]
         return known[-1] if known else (self.starts[0][1] if self.starts else 0)
 

@@ -1,4 +1,4 @@
-"""`ArchiveSettings`: the arguments of an archiver, checked. Nothing is on disk. Threads: any; values."""
+"""`ArchiveSettings`: the checked arguments of an archiver. Nothing is on disk. Threads: any; immutable."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MOST_UPLOADS = 64
 
 @dataclass(frozen=True)
 class ArchiveSettings:
-    """The arguments of an archiver. `topics`: names, None for all. Times in ms; -1 for `retention_ms` and
-    `retention_bytes`: no limit.
+    """The arguments of an archiver. `topics` are names, or None for all topics. Times are in ms. A
+    `retention_ms` or `retention_bytes` of -1 is no limit.
     """
 
     topics: frozenset[str] | None

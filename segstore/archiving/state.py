@@ -36,7 +36,7 @@ class ArchivedTopic(NamedTuple):
     deleted: int | None = None
 
     def there_at(self, time: int | None) -> bool:
-        """Return whether the topic existed at a time (ms); None: in the newest state."""
+        """Return whether the topic existed at a time (ms), or in the newest state if `time` is None."""
         if time is None:
             return self.deleted is None
         return self.created <= time and (self.deleted is None or time < self.deleted)
@@ -103,10 +103,10 @@ class ArchiveState:
     ways: tuple[Way, ...] = ()
     """The earlier ways, in the order of time."""
     topics: dict[tuple[str, str], ArchivedTopic] = field(default_factory=dict)
-    """By name and topic id."""
+    """The topics, by (name, topic id)."""
     partitions: dict[TopicIdPartition, ArchivedPartition] = field(default_factory=dict)
     files: dict[str, Versions] = field(default_factory=dict)
-    """Small files below `.segstore`, by name."""
+    """The versions of small files below `.segstore`, by name."""
 
     def apply(self, header: Mapping[str, Any], name: CommitName, pieces_at: int) -> None:
         """Apply the changes of a commit; its pieces begin at byte `pieces_at` of its object. Raises
@@ -142,12 +142,12 @@ class ArchiveState:
             del self.partitions[key]
 
     def topic(self, name: str, time: int | None = None) -> ArchivedTopic | None:
-        """Return the topic with a name at a time (ms); None: in the newest state."""
+        """Return the topic with a name at a time (ms), or in the newest state if `time` is None."""
         found = [it for it in self.topics.values() if it.name == name and it.there_at(time)]
         return min(found, key=lambda it: (it.created, it.topic_id)) if found else None
 
     def topic_names(self, time: int | None = None) -> list[str]:
-        """Return the names of all topics at a time (ms); None: in the newest state."""
+        """Return the names of all topics at a time (ms), or in the newest state if `time` is None."""
         return sorted({it.name for it in self.topics.values() if it.there_at(time)})
 
 
@@ -271,8 +271,8 @@ def with_version(versions: Versions, time: int, data: bytes) -> Versions:
 
 
 def version_at(versions: Versions, time: int | None) -> bytes | None:
-    """Return the content of a file at a time (ms), None: the newest. If the time is before the first known
-    content, that one is returned; None if there is none.
+    """Return the content of a file at a time (ms), or its first known content if the time is before that. A
+    `time` of None means the newest content. Return None if no content is known.
     """
     if not versions:
         return None

@@ -112,8 +112,8 @@ def read_lists(
 
 
 def _read_list(objects: WritableObjects, partition: ArchivedPartition) -> SegmentList | None:
-    """Return a list, or None if it is damaged or missing: the partition is then archived again from its
-    beginning.
+    """Return the list of a partition's segments. Return None if it is damaged or missing, so that the
+    partition is archived again from its beginning.
     """
     try:
         return read_segments(objects, partition)

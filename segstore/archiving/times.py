@@ -1,4 +1,4 @@
-"""`Cut`: the end of a restore from an archive, from the argument `at`.
+"""`Cut`: the ends of the logs that `restore` makes, parsed from its argument `at`.
 
 Nothing is on disk. Threads: any; values and functions without state.
 """

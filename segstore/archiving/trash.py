@@ -3,8 +3,8 @@
 An object is deleted when it has not been needed for the grace time, so that a reader of an older state still
 finds it. The claims are checked before, because another archiver may continue an older state. Objects that
 killed archivers left are found by a list of all objects, at the start and once a day. Objects that an earlier
-way needs stay. Until these are known, only objects of this claim are deleted, because no way names them. In
-the archive: only deletes. Threads: the archiver's.
+way needs stay. Until the objects of earlier ways are known, only objects of this claim are deleted, which no
+earlier way can name. In the archive: only deletes. Threads: the archiver's.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ MOST_AT_ONCE = 1000
 
 
 class Trash:
-    """The objects to delete: `add` takes them in, `sweep` deletes those whose grace time is over. Times are
-    ms.
-    """
+    """The objects to delete. `sweep` deletes the objects whose grace time is over. Times are ms."""
 
     def __init__(
         self, objects: WritableObjects, claim: ArchiverClaim, grace_ms: int, counts: ArchiverCounts
@@ -52,7 +50,7 @@ class Trash:
         self._next_list = monotonic()
 
     def add(self, found: Iterable[str], time: int) -> None:
-        """Add objects that the newest state does not need from a time on."""
+        """Add objects that the newest state has not needed since a time."""
         for name in found:
             if self._of_ways is None or name not in self._of_ways:
                 self._since.setdefault(name, time)
@@ -65,7 +63,7 @@ class Trash:
 
     @property
     def wants_list(self) -> bool:
-        """Return whether a list of all objects is due: at first, and a day after the last True."""
+        """Return whether a list of all objects is due, which it is at first, and a day after it last was."""
         if monotonic() < self._next_list:
             return False
         self._next_list = monotonic() + FULL_LIST
@@ -132,7 +130,7 @@ def _needed_by_way(objects: WritableObjects, way: Way, found: set[str]) -> set[s
 
 
 def own_objects(claim: ArchiverClaim, state: ArchiveState, last_state: CommitName) -> set[str]:
-    """Return the claim, and the commits from its last state on."""
+    """Return the names of the claim's own object, its last state, and the commits from there on."""
     names = {
         str(CommitName(claim, number, COMMIT))
         for number in range(last_state.sequence, state.name.sequence + 1)

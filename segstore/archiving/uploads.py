@@ -49,8 +49,8 @@ class Uploads:
         self._over = False
 
     def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """Make all calls, and return their results in order. Raises the first error after all calls have
-        ended.
+        """Make all calls, and return their results in order. After all calls have finished, the first error
+        is raised.
         """
         if len(calls) == 1:
             return [calls[0]()]
@@ -72,7 +72,7 @@ class Uploads:
         self._waiting.put(_AskedUpload(number, call, outcomes))
 
     def close(self) -> None:
-        """End the threads. Calls that have not begun fail with StoreClosedError."""
+        """Stop the threads. Calls that have not begun fail with StoreClosedError."""
         self._over = True
         for _ in self._threads:
             self._waiting.put(None)

@@ -30,8 +30,8 @@ Check = Callable[[RemoteFiles, Collection[NamedObject], Progress], list[Finding]
 
 class Verified(NamedTuple):
     """The result of `verify`. `objects` is the number of checked objects, `bytes` the number of bytes that
-    were read. `unnamed` objects exist but are named no longer or not yet; they are not a fault, an archiver
-    removes them later.
+    were read. `unnamed` objects exist, but no state names them any more, or none does yet. They are no fault:
+    an archiver removes them later.
     """
 
     findings: list[Finding]
@@ -129,8 +129,8 @@ def _verify_range(
 
 
 class BatchCheck:
-    """The check of a log's batches, whose bytes come part by part. `findings` has the first damage. `at` is
-    the position of the first byte in the object.
+    """The check of a log's batches, whose bytes are passed part by part. `findings` has the first damage.
+    `at` is the position of the log's first byte in the object.
     """
 
     def __init__(self, name: str, at: int, bounds: LogBounds) -> None:

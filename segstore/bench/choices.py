@@ -6,9 +6,11 @@ This module imports no measurement, so that a command's help is shown quickly.
 from __future__ import annotations
 
 RUNS = 7
-"""Runs of each variant, by turns."""
+"""The number of runs of each variant, which are made by turns."""
 TRANSFER_RUNS = 11
-"""Many short runs: a disturbance of the machine hits only some of them, and the interval excludes them."""
+"""The number of runs of a transfer. There are many short runs, so that a disturbance of the machine hits only
+some of them, which the interval excludes.
+"""
 
 STUDIES = {
     "sequential-writes": "sequential",

@@ -28,7 +28,9 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class Figure:
-    """The values of a repeated measurement, in the order of time: at least one, and all finite."""
+    """The values of a repeated measurement, in the order of time. There is at least one value, and all are
+    finite.
+    """
 
     runs: tuple[float, ...]
 

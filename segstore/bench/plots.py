@@ -28,7 +28,7 @@ HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--", "**")
 SETTINGS: Any = {  # a dict; the type of its keys is matplotlib's, which may not be installed
     "svg.hashsalt": "segstore",
     "svg.fonttype": "path",
-    "font.family": "DejaVu Sans",  # matplotlib brings it: the same letters on every machine
+    "font.family": "DejaVu Sans",  # a part of matplotlib, so the letters are the same on every machine
     "font.size": 10,
     "axes.grid": True,
     "axes.axisbelow": True,
@@ -38,7 +38,8 @@ SETTINGS: Any = {  # a dict; the type of its keys is matplotlib's, which may not
 }
 DPI = 100
 SHADES = 256
-"""The number of colours of a PNG: with so few it takes a third of the bytes, and looks the same."""
+"""The number of colours of a PNG: with so few colours the file has a third of the bytes, and looks the same.
+"""
 PANEL = (6.4, 4.2)  # inches
 
 Series = Mapping[str, Mapping[float, Figure]]
@@ -65,7 +66,9 @@ def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Apply SETTINGS over matplotlib's defaults, while drawing and while saving, which also creates parts."""
+    """Apply SETTINGS over matplotlib's defaults. They must apply while saving, too, because
+    saving creates parts of a picture.
+    """
     import matplotlib
 
     with matplotlib.rc_context():
@@ -106,7 +109,7 @@ def lines(axes: Axes, series: Series, names: Sequence[str] = ()) -> None:
 
 def bars(axes: Axes, groups: Mapping[str, Mapping[str, Figure]], *, values: bool = False) -> None:
     """Draw groups of bars, each with an error bar. `groups` maps a group to its figures by name; a name has
-    one colour in all groups. `values` writes the medians above them.
+    one colour in all groups. `values` writes the medians above the bars.
     """
     from segstore.bench.terminal import number_text
 

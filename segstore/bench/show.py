@@ -65,7 +65,7 @@ def all_in(directory: Path) -> dict[str, Results]:
 
 
 def studies_in(directory: Path) -> dict[str, Results]:
-    """Return the results of zero copy and of the studies in a directory, as `all_in` does."""
+    """Return the results of zero copy and of the studies in a directory, by their names."""
     return {name: one for name, one in all_in(directory).items() if name in (ZERO_COPY, *STUDIES)}
 
 

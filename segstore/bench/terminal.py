@@ -23,7 +23,9 @@ def figure_text(figure: Figure) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a number with three significant digits: 1,234, 123, 12.3, 0.123; two below 0.001: 1.2e-04."""
+    """Return a number with three significant digits (1,234, 123, 12.3, 0.123), or with two below 0.001
+    (1.2e-04).
+    """
     size = abs(value)
     if size >= 100 or value == 0:
         return f"{value:,.0f}"
@@ -33,7 +35,7 @@ def number_text(value: float) -> str:
 
 
 def key_text(value: Any) -> str:
-    """Return a key as text; the thousands of an integer are separated."""
+    """Return a key as text, an integer with commas between thousands."""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 

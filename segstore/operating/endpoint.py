@@ -1,7 +1,7 @@
 """`HttpEndpoint`: metrics and health over HTTP, from a thread of this process.
 
-Nothing is on disk. Threads: its own has all connections; `close` and the methods that a store calls may run
-in any. It is not for the open internet: it has no TLS and no login.
+Nothing is on disk. Threads: one of its own handles all connections; any may call `close` and the methods that
+a store calls. The endpoint is not for the open internet, because it has no TLS and no login.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ TIMEOUT = 5.0
 _WHOLE = 60.0
 """Seconds for a whole connection."""
 _LINGER = 0.5
-"""Seconds in which the client may still send its refused request; else a close would discard the answer."""
+"""Seconds for which a refused request is still read, because a close with unread bytes would discard the
+answer.
+"""
 _PIECE = 1 << 16
 _BEAT, _ENDING = 1.0, 2.0
 _REFUSED_AT_ONCE = 100
@@ -86,7 +88,7 @@ class HttpEndpoint:
         return f"http://{self.address}"
 
     def close(self) -> None:
-        """Close all connections, and end the thread. A second call does nothing."""
+        """Close all connections, and stop the thread. A second call does nothing."""
         if self._is_over or not self._here[0]:
             return
         self._is_over = True
@@ -121,7 +123,7 @@ class HttpEndpoint:
         await asyncio.wait([*tasks, asyncio.ensure_future(asyncio.sleep(0))], timeout=_ENDING)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request of a connection, and close it. A client's errors only close it."""
+        """Answer one request of a connection, and close it. A client's error closes only the connection."""
         writer.transport.set_write_buffer_limits(high=0)
         is_one_too_many = self._open >= self._most
         self._open += 1
@@ -188,14 +190,14 @@ class HttpEndpoint:
         return False
 
     def begin_to_close(self) -> None:
-        """Do nothing: an endpoint has no records."""
+        """Do nothing, because an endpoint has no records."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """End, because the store is about to be closed."""
+        """Close, because the store is about to be closed."""
         self.close()
 
     def unwritten(self) -> Unwritten:
-        """Return an empty result: an endpoint has no unwritten records."""
+        """Return an empty result, because an endpoint has no unwritten records."""
         return Unwritten(Counter(), None)
 
 
@@ -204,7 +206,7 @@ async def _in_time(call: Coroutine[Any, Any, T]) -> T:
 
 
 def attached(address: str, operated: Operated, store: Store) -> HttpEndpoint:
-    """Return an endpoint that ends with a store. Raises the errors of `HttpEndpoint`, and
+    """Return an endpoint that is closed with a store. Raises the errors of `HttpEndpoint`, and
     StoreClosedError.
     """
     endpoint = HttpEndpoint(address, operated)

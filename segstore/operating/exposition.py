@@ -1,4 +1,4 @@
-"""Metrics as text, in Prometheus' text format or OpenMetrics, as a scrape accepts.
+"""Metrics as text, in Prometheus' text format or in OpenMetrics, whichever a scrape accepts.
 
 On disk only /proc is read, for the process' own metrics. Threads: any.
 """

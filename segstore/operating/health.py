@@ -1,4 +1,4 @@
-"""The checks of /healthz and /readyz: the reasons why a server is not alive or not ready, each a line.
+"""The checks of /healthz and /readyz: the reasons why a server is not alive or not ready, one line each.
 
 Nothing is on disk, and no check waits for a disk: all state is in memory. Threads: any.
 """
@@ -13,18 +13,18 @@ MOST_SECONDS = 10.0
 
 
 def unhealthy(operated: Operated) -> Reasons:
-    """Return the reasons to restart the server; none while it is alive."""
+    """Return the reasons to restart the server. There are none while it is alive."""
     age = max((beat.age for beat in operated.heartbeats), default=0.0)
     late = [f"the server's loop has not turned for {age:.0f} s"] if age > MOST_SECONDS else []
     return [*late, *operated.unhealthy()]
 
 
 def unready(operated: Operated) -> Reasons:
-    """Return the reasons why no requests are served; none while they are."""
+    """Return the reasons why no requests are served. There are none while the server is ready."""
     return [*unhealthy(operated), *operated.unready()]
 
 
 def store_unready(store: Store) -> Reasons:
-    """Return the reasons why a store does not serve; none while it does."""
+    """Return the reasons why a store serves no requests. There are none while it is ready."""
     context = store.context
     return [f"{context.root} is closed"] if context.closed else store.unready()

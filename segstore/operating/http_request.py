@@ -39,7 +39,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class HttpAnswer:
-    """An answer, which ends its connection."""
+    """An answer, after which the connection is closed."""
 
     status: HTTPStatus
     body: bytes

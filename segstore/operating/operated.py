@@ -23,7 +23,7 @@ class LoopHeartbeat:
         self._asked = False
 
     def ask(self) -> None:
-        """Ask the loop to answer in its next turn, unless an earlier question is still open."""
+        """Ask the loop to answer in its next turn, unless an earlier request still waits for its answer."""
         if not self._asked:
             self._asked = True
             self._soon(self._answer)

@@ -53,7 +53,7 @@ class Pages:
         self._snapshots.start()
 
     def close(self) -> None:
-        """End that thread, without waiting for it."""
+        """Stop the thread of the snapshots, without waiting for it."""
         self._snapshots.close()
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:

@@ -1,7 +1,7 @@
 """`MetricsSnapshots`: the metrics of a store, gathered by a thread of their own, and only after a request.
 
-On disk only the store reads. Threads: any may ask and look. A disk that hangs delays only the gathering
-thread, and the last snapshot stays.
+On disk only the store reads. Threads: any may call `ask`, `text` and `age`. A disk that hangs delays only the
+gathering thread, and the last snapshot stays.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class MetricsSnapshots:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, without waiting for it: a disk may delay it."""
+        """Stop the thread, without waiting for it, because a disk may delay it."""
         self._asked.put(None)
 
     def is_fresh(self, encoding: Encoding) -> bool:
@@ -72,7 +72,7 @@ class MetricsSnapshots:
 
     @property
     def age(self) -> float:
-        """Return the seconds since the last snapshot; before the first one, the seconds since the start."""
+        """Return the seconds since the last snapshot, or since the start if there is no snapshot yet."""
         return time.monotonic() - max(self._held.at, self._begun)
 
     def ask(self, encoding: Encoding, done: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from segstore.storage.store.stats import Family
 
 _EXACT = 1e6
-"""Below it, Python formats a number as Go does."""
+"""Python formats numbers below this one as Go does."""
 
 
 def text_of(families: Iterable[Family], openmetrics: bool) -> str:

@@ -79,11 +79,11 @@ def checkpoints(
             ck.configure(spark)
             query = frame.writeStream.option("checkpointLocation", ck.url("query-1"))...
 
-    `sync` is the point at which files are on disk before Spark goes on: "batch" (each micro-batch's plan, and
-    with it the whole batch before: one fsync a batch), "commit" (also each micro-batch's commit), "file"
-    (every file), "none" (as in a plain directory: a killed process loses nothing, a power cut may lose the
-    last second). `config`: the topic's settings if it is created. `port` and `secret` are part of the URLs,
-    and are drawn by default.
+    `sync` selects the files that are on disk before Spark goes on. "batch": each micro-batch's plan, and by
+    the same fsync all files of the batch before. "commit": also each micro-batch's commit. "file": every
+    file. "none": no file, as in a plain directory, so a power cut may lose the last second, while a killed
+    process loses nothing. `config`: the topic's settings if it is created. `port` and `secret` are part of
+    the URLs, and are chosen at random by default.
 
     Raises ConfigError or InvalidRecordError if the topic has records or settings that are not those of
     checkpoints; InvalidArgumentError; ReadOnlyError.

@@ -45,7 +45,7 @@ class ArchiveAlone:
         return self._logs.topics
 
     def topic_id(self, topic: str) -> str:
-        """Return the topic's id, as the archive has it."""
+        """Return the id of a topic in the archive."""
         return self._logs.topic_id(topic)
 
     def check(self, topic: str, partition: int) -> None:
@@ -68,7 +68,7 @@ class ArchiveAlone:
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return `end_of` of a partition's log as its end. The leader epoch is not looked up."""
+        """Return the result of `end_of` for a partition's log. Its leader epoch is not looked up."""
         return OffsetAndEpoch(self.ask(partition, end_of))
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
@@ -84,7 +84,7 @@ class ArchiveAlone:
         return self.log(partition).position(offset).epoch
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return no directory: tasks read the archive."""
+        """Return an empty tuple, because tasks read no directory, but the archive."""
         return ()
 
     def visible(self, partition: TopicPartition) -> int:
@@ -201,7 +201,7 @@ class ArchiveBelow:
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return the end offset of the store's log, as `PlainLogs.end`."""
+        """Return the end of the store's log, or `start` if that is higher, as `PlainLogs.end`."""
         return self._live.end(partition, end_of, start)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
@@ -229,7 +229,7 @@ class ArchiveBelow:
         return self._live.epoch(partition, offset)
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return no directory: tasks read the directory of option path, and the archive."""
+        """Return an empty tuple, because tasks read the directory of the option path, and the archive."""
         return ()
 
     def edge(self, partition: TopicPartition, offset: int) -> int:

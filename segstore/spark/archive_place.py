@@ -1,4 +1,4 @@
-"""`ArchivePlace`: the archive that a query reads, by the options path, archive and archiveFilesystem.
+"""`ArchivePlace`: the archive that the options path, archive and archiveFilesystem of a query name.
 
 Its URI may have secrets, so messages and `repr` do not show it. In the archive: nothing. Threads: any; its
 values do not change.
@@ -51,7 +51,9 @@ class ArchivePlace:
             raise ConfigError(f"the archive {self}: {error}") from None
 
     def log(self, contents: LogContents) -> ArchivedLog:
-        """Return the log with contents that were looked up before; bytes are read ahead. Errors as `open`."""
+        """Return the log with contents that were looked up before; bytes are read ahead. Raises the errors of
+        `open`.
+        """
         from segstore.archiving.archived_logs import open_log
 
         uri, *filesystem = self._opened()
@@ -96,7 +98,7 @@ def absolute(option: str, given: str) -> str:
 
 
 def is_archive(path: str) -> bool:
-    """Return whether a path is that of an archive: a URI of another file system, or a directory with
+    """Return whether a path names an archive, which is a URI of another file system, or a directory with
     claims.
     """
     if not path or is_archive_uri(path):

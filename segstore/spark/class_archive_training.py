@@ -16,7 +16,7 @@ _SECONDS = 600
 
 
 def train(work: str, archive: str) -> None:
-    """Run a batch query and a streaming query, then end the JVM, which writes the archive at its end."""
+    """Run a batch query and a streaming query, then stop the JVM, which writes the archive when it exits."""
     path = os.path.join(work, "store")
     with storage.open(path) as store:
         store.create_topic(_TOPIC)

@@ -62,7 +62,7 @@ class Pushed:
     nothing: bool = False
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Return whether a record of the partition may pass."""
+        """Return whether records of the partition may pass the filters."""
         held = {"topic": topic, "partition": partition}
         return not self.nothing and all(_passes(test, held) for test in self.tests)
 
@@ -79,7 +79,7 @@ def push(filters: Iterable[spark.Filter]) -> tuple[Pushed, list[spark.Filter]]:
 
 
 def _take(pushed: Pushed, each: spark.Filter) -> tuple[Pushed, bool]:
-    """Add one filter; return whether it is evaluated exactly."""
+    """Return `pushed` with one more filter, and whether a read evaluates this filter exactly."""
     inner = each.child if isinstance(each, spark.Not) else each
     negated = inner is not each
     path: tuple[str, ...] = getattr(inner, "attribute", ())

@@ -27,7 +27,7 @@ SETTINGS: Mapping[str, Any] = {"compression.type": "lz4", "max.message.bytes": 6
 
 
 def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mapping[str, Any]) -> DataFrame:
-    """Write a DataFrame to a new topic, and return it read back: `segstore.spark.checkpoint`."""
+    """Do the work of `segstore.spark.checkpoint`: write a topic, and return a DataFrame that reads it."""
     spark = frame.sparkSession
     topic = f"frame-{uuid.uuid4().hex}" if topic is None else topic
     store.create_topic(topic, spark.sparkContext.defaultParallelism, {**SETTINGS, **config})
@@ -46,7 +46,7 @@ def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mappin
 
 
 def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
-    """Return the DataFrame of a topic: `segstore.spark.restore`."""
+    """Do the work of `segstore.spark.restore`: return the DataFrame that reads a topic."""
     from pyspark.sql.types import StructType, _parse_datatype_json_string
 
     schema = _parse_datatype_json_string(_schema_of(store, topic))

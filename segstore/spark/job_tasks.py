@@ -92,7 +92,7 @@ _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true
 
 def source_options(path: str | os.PathLike[str], topic: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the source's options for a read of a topic; by default all committed records are read. Raises
-    InvalidTypeError for the value None: Spark drops such an option, and would read without the bound.
+    InvalidTypeError for the value None, because Spark drops such an option, and would read without the bound.
     """
     for name, value in options.items():
         if value is None:
@@ -108,7 +108,7 @@ def _read(
 
 
 def latest(spark: SparkSession, path: str | os.PathLike[str], topic: str, tombstones: bool) -> DataFrame:
-    """Return the newest record of each key: `segstore.spark.latest`."""
+    """Return the newest record of each key, for `segstore.spark.latest`."""
     from pyspark.sql import functions as f
 
     rows = _read(spark, path, topic, {}).where("key is not null")
@@ -129,7 +129,7 @@ def export(
     mode: str,
     options: dict[str, Any],
 ) -> None:
-    """Write a topic's committed records as Parquet: `segstore.spark.export`."""
+    """Write a topic's committed records as Parquet, for `segstore.spark.export`."""
     from pyspark.sql import functions as f
 
     rows = _read(spark, path, topic, options)
@@ -175,7 +175,7 @@ def reprocess(
     job_id: str | None,
     options: dict[str, Any],
 ) -> Adoption | None:
-    """Append the rows that `function` makes of a topic's records to another topic:
+    """Append the rows that `function` makes of a topic's records to another topic, for
     `segstore.spark.reprocess`.
     """
     from pyspark.sql.types import StructType
@@ -247,7 +247,7 @@ TASK_BYTES = 64 << 20
 
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
-    """Check a store or an archive on all executors: `segstore.spark.verify`."""
+    """Check a store or an archive on all executors, for `segstore.spark.verify`."""
     given = path if isinstance(path, str) and is_archive_uri(path) else arguments.path("path", path)
     if is_archive(given):
         return _verify_archive(spark, given)

@@ -58,9 +58,9 @@ def export(
     """Write a topic's committed records as Parquet, with all columns of the source, in one directory for each
     day (UTC) of their timestamps: `to`/day=2013-01-31/.
 
-    Records without a timestamp are under Spark's name for null. `to` is any path that Spark can write, `mode`
-    that of DataFrameWriter; `options` are the source's options, such as startingTimestamp=ms. Raises the
-    errors of Spark and of the source.
+    Records without a timestamp go to the directory with Spark's name for null. `to` is any path that Spark
+    can write, `mode` that of DataFrameWriter; `options` are the source's options, such as
+    startingTimestamp=ms. Raises the errors of Spark and of the source.
     """
     from segstore.spark.job_tasks import export
 

@@ -71,7 +71,7 @@ def flags_to_use(java: Java, jars: str) -> list[str]:
 
 
 def flags_to_make(java: Java, path: str) -> list[str]:
-    """Return the flags of a JVM that writes the archive when it ends."""
+    """Return the flags of a JVM that writes the archive when it exits."""
     name = "AOTCacheOutput" if java.version >= _AOT else "ArchiveClassesAtExit"
     return [f"-XX:{name}={path}", *_QUIET]
 
@@ -114,7 +114,9 @@ _POLL = 0.02  # seconds
 _MOST_SECRET = 1 << 16
 _starting = threading.Lock()
 _processes: list[subprocess.Popen[bytes]] = []
-"""The JVMs that were started here. A JVM ends when its standard input is closed; this list keeps it open."""
+"""The JVMs that were started here. A JVM exits when its standard input is closed; this list keeps the inputs
+open.
+"""
 
 
 class Gateway(NamedTuple):
@@ -125,8 +127,8 @@ class Gateway(NamedTuple):
 
 
 def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") -> SparkSession:
-    """Return a session of Spark: `segstore.spark.session`. If `archive` is a path, the JVM writes its class
-    archive there when it ends.
+    """Return a session of Spark, for `segstore.spark.session`. If `archive` is a path, the JVM writes its
+    class archive there when it exits.
     """
     settings = {spark_name(name): _text(value) for name, value in conf.items()}
     defaults = _LOCAL if master.startswith("local") else {}
@@ -188,8 +190,8 @@ def _interpreter() -> str:
     """Return this interpreter's path, or its name (to be found on PATH) if the path must be quoted in a
     shell.
     """
-    # Spark's `Utils.checkCommandAvailable` does not quote it, and if that check fails there is no Python data
-    # source.
+    # Spark's `Utils.checkCommandAvailable` does not quote the path, and if that check fails, Spark has no
+    # Python data sources.
     return os.path.basename(sys.executable) if _must_be_quoted(sys.executable) else sys.executable
 
 
@@ -249,7 +251,8 @@ def _with_home(java: Java) -> dict[str, str]:
 def environment(java: Java) -> dict[str, str]:
     """Return the environment of the JVM, and so of every Python worker."""
     found = {**os.environ, "JAVA_HOME": java.home, "SPARK_CONNECT_MODE": "0"}
-    found["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", "0")  # one order of sets in all workers
+    # All workers iterate over a set in the same order.
+    found["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", "0")
     if _must_be_quoted(sys.executable):
         found["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -259,9 +262,9 @@ def environment(java: Java) -> dict[str, str]:
 
 
 def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
-    """Start the JVM, and wait until it reports its port. Raises SegstoreError if it ends before.
+    """Start the JVM, and wait until it reports its port. Raises SegstoreError if the JVM exits before.
 
-    An interrupt of the wait also ends the JVM: nobody could connect to it any more, and it would wait for
+    If the wait is interrupted, the JVM is stopped: nothing could connect to it any more, so it would wait for
     ever.
     """
     with tempfile.TemporaryDirectory(prefix="segstore-spark-") as directory:

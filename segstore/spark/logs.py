@@ -1,5 +1,5 @@
-"""`PlainLogs` and `ReplicatedLogs`: the logs by which a query is planned, of a store in one directory, and of
-a replicated store in several.
+"""`PlainLogs` and `ReplicatedLogs`: the logs by which a query is planned. A plain store has one directory, a
+replicated store has several.
 
 On disk: only reads. Threads: one, that of the planner.
 """
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 20.0
-"""Seconds that a plan waits for the replica in one directory to show again the records that it showed before.
+"""Seconds that a plan waits until the replica in a directory again shows the records that it has shown
+before.
 """
 _PAUSE = 0.05
 
@@ -74,10 +75,10 @@ class LogSource(NamedTuple):
 
 
 class There(NamedTuple):
-    """The extent of a log in a micro-batch: it has offsets from `first` on, below `last`.
+    """The extent of a log in a micro-batch. The log has offsets from `first` on, below `last`.
 
-    `start` and `end` are the micro-batch's own start and end, if the log agrees with the query's plan up to
-    them; else the offset up to which it agrees, or -1 if that is not known.
+    `start` and `end` are the micro-batch's own start and end if the log agrees with the query's plan up to
+    there. If not, they are the offset up to which the log agrees, or -1 if that offset is not known.
     """
 
     first: int
@@ -97,7 +98,7 @@ def open_store(path: str) -> Store:
 
 
 def batch_edge(log: PlannedLog, offset: int) -> int:
-    """Return the base offset of the batch that has an offset; the offset itself if no batch has it."""
+    """Return the base offset of the batch that has an offset, or the offset itself if no batch has it."""
     try:
         headers = log.read(offset, 0, check_crcs=False).batches
     except CorruptRecordError:
@@ -133,7 +134,7 @@ class PlainLogs:
         self._store.close()
 
     def refresh(self) -> None:
-        """Do nothing: a store that is open to read sees new topics by itself."""
+        """Do nothing, because a store that is open to read sees new topics by itself."""
 
     @property
     def topics(self) -> Mapping[str, Sequence[int]]:
@@ -167,10 +168,11 @@ class PlainLogs:
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return `end_of` of a partition's log as its end. Leader epochs are not looked up.
+        """Return the result of `end_of` for a partition's log, or `start` if that is higher and the log has
+        records up to `start`. Leader epochs are not looked up.
 
-        It is `start` if the log has records up to `start` and does not show them yet: after a kill of the
-        writer a replica's high watermark is too low.
+        The result of `end_of` is lower than `start` if the writer was killed: a replica's high watermark is
+        then too low for a while.
         """
         begin = 0 if start is None else start.offset
         end, there = self.ask(partition, lambda log: (end_of(log), log.log_end_offset))
@@ -178,8 +180,8 @@ class PlainLogs:
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
         """Return the log's bounds, and the offsets up to which it agrees with a micro-batch's start and end.
-        It waits for records that a replica will show again (`await_shown`). Raises the errors of `ask`, and
-        OffsetNotAvailableError.
+        Before that, wait for records that a replica will show again (`await_shown`). Raises the errors of
+        `ask`, and OffsetNotAvailableError.
         """
 
         def asked(log: PlannedLog) -> There:
@@ -200,7 +202,7 @@ class PlainLogs:
             return -1
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return no directory: tasks read the directory of the option path."""
+        """Return an empty tuple, because tasks read the directory of the option path."""
         return ()
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
@@ -215,11 +217,12 @@ class PlainLogs:
 
 
 def agreed_with(log: PlannedLog, observed: Observed, at: OffsetAndEpoch) -> int:
-    """Return the offset up to which a log agrees with the log of a position (KIP-320). They differ if the log
-    was restored from an older copy and then written. -1: they differ, and the offset is not known.
+    """Return the offset up to which a log agrees with the log that a position was taken from (KIP-320), or -1
+    if the logs differ from an unknown offset on. They differ if the log was restored from an older copy and
+    then written.
 
-    Without proof of a difference the position's own offset is returned: if no leader epochs are known, or if
-    the log ends below the position; the log's end then shows the loss.
+    Without proof of a difference, return the position's own offset. There is no proof if no leader epochs are
+    known, or if the log ends below the position, so that its end shows the loss.
     """
     if at.epoch < 0:
         return at.offset
@@ -295,8 +298,8 @@ class ReplicatedLogs:
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return a partition's end offset, by `end_of`, with its leader epoch. It is `start`, the end of the
-        last read, while a new leader has the records below `start` and does not show them yet.
+        """Return the result of `end_of` for a partition's log, with its leader epoch. While a new leader has
+        the records below `start`, the end of the last read, but does not show them yet, return `start`.
         """
 
         def asked(log: ObservedLog) -> OffsetAndEpoch:

@@ -1,5 +1,5 @@
-"""The offsets that a micro-batch reads of a partition: it compares the offsets of the query's checkpoint with
-the log, and reports data loss.
+"""`range_of`: finds the offsets that a micro-batch reads of a partition. It compares the offsets of the
+query's checkpoint with the log, and reports data loss.
 
 On disk: only reads. Threads: one, that of the planner.
 """
@@ -37,7 +37,8 @@ def range_of(
         lookup.lost(divergence_text(partition, end, there.end))
     else:
         _check_there(lookup, partition, there, begin, end.offset)
-    # If the logs differ before the end, the next micro-batch begins at that offset: no record comes twice.
+    # If the logs differ before the end, the next micro-batch begins at that offset, so that no record comes
+    # twice.
     stop = max(begin, there.end) if 0 <= there.end < end.offset else end.offset
     found = PlannedRange(partition, max(begin, there.first), min(stop, there.last))
     return found, end if found.end == end.offset and there.end == end.offset else None

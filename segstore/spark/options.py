@@ -184,7 +184,9 @@ def _check_known(options: Mapping[str, str]) -> None:
 
 
 def needs_broker(name: str) -> bool:
-    """Return whether an option, by its name in lower case, is one of Kafka's that needs a broker."""
+    """Return whether an option, by its name in lower case, is an option of Spark's Kafka source that needs a
+    broker.
+    """
     return name.startswith(_NEEDS_BROKER)
 
 
@@ -218,8 +220,8 @@ def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def settled_path(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options, with an absolute path if it is one directory. `store_path` reports errors in the
-    path later.
+    """Return the options, with the path made absolute if it names one directory. `store_path` reports errors
+    in the path later.
     """
     with suppress(ConfigError, StorageError):
         options = by_lower_names(given)

@@ -56,7 +56,7 @@ def divide(
 
 
 def _capped(whole: PlannedRange, most: int, edge: Edge) -> Iterator[PlannedRange]:
-    """Cut a range into parts of `most` offsets, also within a batch, because the limit is one of records."""
+    """Cut a range into parts of `most` offsets, also within a batch, because the limit counts records."""
     start = whole.start
     while whole.end - start > most:
         cut = edge(whole, start + most)
@@ -220,8 +220,8 @@ class Lookup(Closing):
         return end if offset is None else min(offset, end)
 
     def _within(self, option: str, partition: TopicPartition, at: OffsetAndEpoch) -> int:
-        """Return a user's offset. If it is outside of the log and data loss is allowed, the nearest offset in
-        the log.
+        """Return a user's offset, or the nearest offset in the log if it is outside of the log and data loss
+        is allowed.
         """
         first, end = self.logs.ask(partition, lambda log: (log.start_offset, log.end_offset))
         offset = at.offset
@@ -257,7 +257,7 @@ class Lookup(Closing):
 
 def divergence_text(partition: TopicPartition, at: OffsetAndEpoch, agreed: int) -> str:
     """Return the message for a log that differs, from the offset `agreed` on, from the log that a position
-    was taken from. -1: the offset is not known.
+    was taken from. An `agreed` of -1 is an unknown offset.
     """
     since = f"from offset {agreed} on" if agreed >= 0 else "from where is not known"
     return (

@@ -1,8 +1,8 @@
-"""A micro-batch as Spark has planned it: `id_of` is its id in the log, `source_offsets` the ends of its plan.
+"""Spark's plan of a micro-batch: `id_of` returns its id in the log, `source_offsets` the offsets at its end.
 
 Spark writes a plan into the checkpoint, `offsets/<batch>`, before the micro-batch runs, and reads it there to
 run it again. Rows of a replay may come in another order and even differ, but the plan's offsets are the same.
-An older checkpoint may have another plan under the same number: its offsets differ.
+An older checkpoint may have another plan under the same number, but with other offsets.
 
 On disk: only reads, of the adopted ids and a local checkpoint; a checkpoint of `segstore.spark.checkpoints`
 is read by HTTP. Threads: any; functions without state.
@@ -42,7 +42,8 @@ REMEDY = (
 
 def id_of(files: Files, adopted: str, query: str, batch: int) -> str:
     """Return the id under which a micro-batch is sealed. Raises OSError; IdempotencyConflictError if a later
-    micro-batch is in the log and this one is not: Spark plans none before its predecessor is committed.
+    micro-batch is in the log and this one is not. With an intact checkpoint that can't happen, because Spark
+    plans a micro-batch only after the one before it is committed.
     """
     series = f"spark-stream/{query}"
     id_, newest = f"{series}/{batch}", read_newest(files, adopted, series)
@@ -59,8 +60,8 @@ def _number(id_: str) -> int:
 
 
 def source_offsets(checkpoint: str | None, batch: int) -> str:
-    """Return the ends of a micro-batch in its sources, as text, or its digest if it is long. "" if the
-    checkpoint is unknown or can't be read from here.
+    """Return the offsets at which a micro-batch ends in its sources, as text, or as a digest of a long text.
+    Return "" if the checkpoint is unknown, or can't be read by this process.
     """
     try:
         text = _read(checkpoint or "", f"offsets/{batch}").decode()

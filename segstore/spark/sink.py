@@ -115,7 +115,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _micro_batch() -> tuple[str, int]:
-    """Return query id and batch id of the running task: both are in the query's checkpoint."""
+    """Return query id and batch id of the running task, which are also in the query's checkpoint."""
     context = TaskContext.get()
     query = context and context.getLocalProperty(_QUERY)
     batch = context and context.getLocalProperty(_BATCH)

@@ -1,8 +1,8 @@
 """`Divider`: divides Arrow rows among the partitions of topics, without a Python object per row.
 
-A row's partition is the value of its column `partition`, else Kafka's choice for its key. Rows without both
-stick to a partition for about a MiB and then go to the next one (BuiltInPartitioner, KIP-794). Threads: one,
-a task's.
+A row's partition is the value of its column `partition`, else Kafka's choice for its key. Rows that have
+neither go to one partition for about a MiB and then to the next partition (BuiltInPartitioner, KIP-794).
+Threads: one, a task's.
 """
 
 from __future__ import annotations

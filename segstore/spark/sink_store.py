@@ -123,7 +123,7 @@ class StagingSink:
             )
 
     def _check_lock(self, files: Files) -> None:
-        """Raise ConfigError if a Kafka broker has the store locked: only a segstore adopts staged rows."""
+        """Raise ConfigError if a Kafka broker has locked the store: only segstore adopts staged rows."""
         path = os.path.join(self.path, file_names.LOCK)
         if not files.exists(path):
             return
@@ -155,7 +155,7 @@ class StagingSink:
     # --- the driver, after --------------------------------------------------------------------
 
     def seal_micro_batch(self, query: str, batch: int, staged: Sequence[Staged]) -> Adoption | None:
-        """Seal the rows of a stream's micro-batch, as `seal`. The offsets of Spark's plan show whether
+        """Seal the rows of a stream's micro-batch with `seal`. The offsets of Spark's plan show whether
         repeated rows belong to the same plan.
         """
         if not staged:
@@ -170,8 +170,8 @@ class StagingSink:
         return self.seal(id_, staged, source_offsets(self.checkpoint, batch))
 
     def seal(self, id_: str, staged: Sequence[Staged], source: str = "") -> Adoption | None:
-        """Seal the staged rows under an id, wait until they are in the log, and return their adoption; None
-        without rows.
+        """Seal the staged rows under an id, wait until they are in the log, and return their adoption, or
+        None if there are no rows.
 
         Raises the errors of `segstore.storage.staging.seal`. If failOnDataLoss is false, rows that conflict
         with earlier rows of the id are dropped with a warning.
@@ -214,7 +214,7 @@ class StagingSink:
 
 
 def _takes_files(path: str) -> bool:
-    """Return whether rows can be staged in a directory; its disk may be lost."""
+    """Return whether rows can be staged in a directory, which is not so if its disk is lost."""
     try:
         Stager(path).close()
     except SegstoreError:
@@ -223,8 +223,8 @@ def _takes_files(path: str) -> bool:
 
 
 class SinkTopics:
-    """The topics of a store that is not opened. They are read once; a topic that is not among them is looked
-    up again.
+    """The topics of a store, read from its files without opening it. All topics are read once; a topic that
+    was not there is looked up again.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -242,8 +242,8 @@ class SinkTopics:
             return self._topics.names
 
     def find(self, topic: str) -> TopicInfo:
-        """Return the topic. Raises UnknownTopicOrPartitionError, with advice to create it; the topic's own
-        error if it has one.
+        """Return the topic. Raises UnknownTopicOrPartitionError, with advice to create it, or the error of
+        reading the topic's settings.
         """
         try:
             with os_errors():

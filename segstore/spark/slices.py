@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("segstore.spark")
 
 FEW_ROWS = 16_384
-"""Reads grow until they return this many rows, because each batch costs Spark time beside its rows."""
+"""Reads grow until they return this many rows, because each batch costs Spark some time, whatever its size.
+"""
 FIRST_BYTES, MOST_BYTES = 1 << 18, 1 << 24
 PATIENCE = 20.0
 """Seconds that a task waits until a replica shows the task's records, after the directory of another replica
@@ -42,8 +43,8 @@ _PAUSE = 0.1
 _Read = Callable[[int, int], Records]
 """(offset, bytes) -> records from the offset on."""
 _Since = Callable[[int, int], Iterator[Records] | None]
-"""(offset, end) -> the records between them, which the store has deleted; None if the archive does not have
-them.
+"""(offset, end) -> the records from `offset` on, below `end`, which the store has deleted; None if the
+archive does not have these records.
 """
 
 
@@ -60,7 +61,7 @@ class OffsetSlice(InputPartition):
     until: OffsetAndEpoch | None = None
     places: tuple[str, ...] = ()
     archived: LogContents | None = None
-    """The contents of the archive to read; None: the store is read."""
+    """The contents of the archive to read, or None if the store is read."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -103,8 +104,8 @@ class SliceReader:
                 self._lost(f"{part}: {error}")
 
     def _archived_since(self, part: OffsetSlice, topic_id: str) -> Iterator[Records] | None:
-        """Return records that retention has removed from the store since the query was planned; None if the
-        archive does not have them.
+        """Return the records of the slice from the archive, after retention has removed them from the store.
+        Return None if the archive does not have them.
         """
         if self.archive is None:
             return None
@@ -171,7 +172,7 @@ class SliceReader:
         """Yield a replica's records. Raises ReplicaOfflineError if it lacks some."""
         with storage.open(place, "r") as store:
             replica = ObservedLog(store, part.topic, part.partition)
-            # Checked before and after the read: another leader may write other records in their place.
+            # Checked before and after the read, because a new leader may replace the records during the read.
             replica.check(until)
             read = partial(
                 replica.read_below, until=until, isolation_level=self.isolation_level, times=self._span

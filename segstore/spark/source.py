@@ -140,7 +140,7 @@ def _narrowed(lookup: Lookup, pushed: Pushed, whole: PlannedRange) -> PlannedRan
     if start < end and pushed.times.limited:
         if pushed.times.low >= pushed.times.high:
             return whole._replace(end=whole.start)
-        # Only the start is moved by time: after the first late record, any record may be early enough.
+        # Only the start is moved by time, because after the first late record any record may be early enough.
         late = lookup.logs.ask(whole.partition, lambda log: log.offset_for_time(pushed.times.low))
         start = end if late is None else max(start, late)
     return whole._replace(start=start, end=max(start, end))
@@ -188,8 +188,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert self.columns is not None
         begin, available = self.options.begin(streaming=True), self._available
         every = self._lookup.partitions()
-        # Spark calls this after `prepareForTriggerAvailableNow`: a partition may have been added between the
-        # calls.
+        # Spark calls this after `prepareForTriggerAvailableNow`, and a partition may have been added between
+        # the calls.
         partitions = [each for each in every if available is None or each in available]
         found = self._lookup.positions(self._lookup.resolve(begin, partitions, begin=True))
         self._end_no_earlier(found)
@@ -228,14 +228,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._lookup.latest(partitions, begin)
 
     def _still(self, available: Positions, begin: Positions) -> Positions:
-        """Return the fixed ends; an end before `begin` is looked up again, once."""
+        """Return the fixed ends, after looking up again those before `begin`."""
         # If a new leader did not show all records when the ends were fixed, the query may begin after an end.
         early = [at for at in begin if at in available and available[at].offset < begin[at].offset]
         self._available = {**available, **self._lookup.latest(early, begin)} if early else available
         return self._available
 
     def _end_no_earlier(self, begin: Positions) -> None:
-        """Move fixed ends that lie before the begin: records came between Spark's two calls."""
+        """Move fixed ends up to `begin`, because records may have been appended between Spark's two calls."""
         available = self._available or {}
         early = [each for each in begin if each in available and available[each].offset < begin[each].offset]
         available |= {each: begin[each] for each in early}
@@ -250,7 +250,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began, new = self._present(begin, latest), 0
         for each, end in latest.items():
             if each in begin and end.offset < begin[each].offset:
-                return False  # the log went back: the micro-batch reports it
+                return False  # the log was truncated, which the micro-batch reports
             new += max(end.offset - began[each], 0)
         if new < least and (now - self._triggered_at) * 1000 < self.options.max_trigger_delay_ms:
             return True
@@ -299,7 +299,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return slice_reader(self.options, self.columns).read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the checkpoint has the offsets, and the topic's settings decide on retention."""
+        """Do nothing, because the checkpoint has the offsets, and the topic's settings the retention."""
 
     def stop(self) -> None:
         if "_lookup" in self.__dict__:

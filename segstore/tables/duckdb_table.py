@@ -1,10 +1,10 @@
 """`DuckDBTable`: a table in the types that DuckDB reads best; the results of queries are the same.
 
-- The topic is one entry of a dictionary. A query that only counts reads a table's first column, and DuckDB
-  would make a string for each record.
-- DuckDB before 2.0 compares in the unit of a timestamp's column, and rounds a moment such as that of `now()`
-  down to it. In milliseconds `timestamp <= now()` would miss records, or have too many, so the column is in
-  microseconds.
+- The column of the topic is a dictionary with one entry. A query that only counts reads a table's first
+  column, and without the dictionary DuckDB would make a string for each record.
+- The column of timestamps is in microseconds. DuckDB before 2.0 compares in the column's unit, and rounds a
+  time such as `now()` down to this unit, so in milliseconds `timestamp <= now()` would return too few or too
+  many records.
 
 On disk: only reads. Threads: any. It imports pyarrow, and is imported only for a table.
 """

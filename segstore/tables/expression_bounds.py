@@ -24,15 +24,15 @@ from segstore.storage.scans.columns import TOPIC_SCHEMA
 from .expressions import Element, elements
 
 NOTHING = Bounds(frozenset(), INT64_MAX, -1, INT64_MAX, INT64_MIN)
-"""The bounds of no record. Joined with other bounds, they leave these unchanged."""
+"""The bounds of no record. Their union with other bounds is the other bounds."""
 _NEVER_NULL = {each.name for each in TOPIC_SCHEMA if not each.nullable}
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 1000**2, "ns": 1000**3}
 _EXACT_DOUBLES = 1 << 53
 
 
 class Truth(NamedTuple):
-    """Bounds of the records for which a condition is true, and of those for which it is false. Records for
-    which it is null are in neither.
+    """Bounds of the records for which a condition is true, and bounds of the records for which it is false.
+    Records for which the condition is null need to be in neither.
     """
 
     true: Bounds
@@ -186,7 +186,7 @@ def _comparable(column: str, literal: pa.Scalar) -> Fraction | int | None:
     if column not in ("partition", "offset") or not pa.types.is_float64(literal.type):
         return None
     value = literal.as_py()
-    return Fraction(value) if abs(value) < _EXACT_DOUBLES else None  # NaN is not below it, either
+    return Fraction(value) if abs(value) < _EXACT_DOUBLES else None  # also None for NaN
 
 
 def _is_whole(column: str, kind: pa.DataType) -> bool:
@@ -212,7 +212,9 @@ def _compared(
 
 
 def _between(column: str, first: int | None, last: int | None) -> Bounds:
-    """Return the bounds of an offset or time, both inclusive; None stands for no bound."""
+    """Return the bounds of an offset or time between `first` and `last`, both inclusive; None stands for no
+    bound.
+    """
     lowest = 0 if column == "offset" else INT64_MIN
     since = lowest if first is None else max(first, lowest)
     until = INT64_MAX if last is None else min(last, INT64_MAX)

@@ -89,7 +89,7 @@ def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
 
 
 def _pairs(address: int | None) -> list[tuple[str, str]]:
-    """Read the number of pairs, then for each pair the lengths and bytes of key and value."""
+    """Return the pairs of key and value that Arrow's C data interface stores at an address."""
     if address is None:
         return []
 

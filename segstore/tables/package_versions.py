@@ -5,13 +5,13 @@ from __future__ import annotations
 from segstore.errors import MissingPackageError, pip_install
 
 OLDEST = {"duckdb": "1.4.2", "polars": "1.35", "pyarrow": "19.0"}
-"""The oldest tested versions: DuckDB's for `attach`, the others for `scan_polars`. pyarrow 18 makes no views
-of buffers.
+"""The oldest tested versions: DuckDB's for `attach`, the others for `scan_polars`. pyarrow 18 does not
+suffice, because it makes no views of buffers.
 """
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, without those of a build: (1, 5, 0) of "1.5.0.dev3"."""
+    """Return the first three numbers of a version, such as (1, 5, 0) of "1.5.0.dev3"."""
     return tuple(int(each) for each in version.split(".")[:3] if each.isdecimal())
 
 

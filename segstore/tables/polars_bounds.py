@@ -24,10 +24,12 @@ Node = Mapping[str, Any]
 NOTHING = Bounds(frozenset())
 DAY_MS = 86_400_000
 _EXACT = 1 << 53
-"""Below it a float stands for every integer. Larger floats are not ordered as offsets are."""
+"""Floats below this number represent every integer exactly; larger floats don't, and would order offsets
+wrongly.
+"""
 _LARGEST = 1 << 20
-"""Bytes of a predicate. Walking a longer one, such as a list of a million keys, may cost more than it
-saves.
+"""The most bytes of a predicate that is walked. A walk over a longer one, such as a list of a million keys,
+may cost more than it saves.
 """
 _OPPOSITE = {"Lt": "GtEq", "GtEq": "Lt", "Gt": "LtEq", "LtEq": "Gt", "Eq": "NotEq", "NotEq": "Eq"}
 _TURNED = {"Lt": "Gt", "Gt": "Lt", "LtEq": "GtEq", "GtEq": "LtEq", "Eq": "Eq", "NotEq": "NotEq"}
@@ -63,7 +65,7 @@ class Span(NamedTuple):
 
 class _BoundsWalk:
     """A walk over a predicate. The bounds of a node contain all records for which the node is `wanted` (True
-    or False); for other records it is null or the opposite.
+    or False); for other records the node is null or the opposite.
     """
 
     def __init__(self, topic: str, partitions: Callable[[], Iterable[int]]) -> None:
@@ -307,8 +309,8 @@ def _is_constant(node: Any) -> bool:
 
 
 def _span(unit: str, value: pl.Series) -> Span | None:
-    """Return the integers of a column of `unit` that equal a constant. None if its type is unknown, or if
-    polars compares it in a special way.
+    """Return the integers of a column of `unit` that equal a constant. Return None if the constant's type is
+    unknown, or if polars compares this type in a special way.
     """
     dtype = value.dtype
     if unit == "float":

@@ -33,9 +33,9 @@ _OWN_WAYS = "a topic is read by its dataset's own scanner, to_table, to_batches,
 
 
 class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no types
-    """The result of `segstore.dataset`. Each scan reads the records that exist when it begins. It decodes the
-    selected columns and those of the filter, and skips records that the filter excludes by partition, offset
-    or timestamp.
+    """The result of `segstore.dataset`. Each scan reads the records that exist when it begins. A scan decodes
+    the selected columns and the columns of the filter, and skips records that the filter excludes by
+    partition, offset or timestamp.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
 
     @property
     def children(self) -> list[pds.Dataset]:
-        """Return no dataset, because this is not a union."""
+        """Return an empty list, because this dataset is no union of others."""
         return []
 
     # --- reading ---------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
 
     def head(self, num_rows: int, *args: Any, **options: Any) -> pa.Table:
         """Return the first records, in order of partition and offset, as a table. The other arguments of this
-        and the next methods are those of `scanner`.
+        and the next methods are the arguments of `scanner`.
         """
         return self.scanner(*args, **options).head(num_rows)
 
@@ -151,16 +151,16 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
         return pds.InMemoryDataset(joined)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> NoReturn:
-        """Raise InvalidTypeError: a topic has no fragments that Arrow could read."""
+        """Raise InvalidTypeError, because a topic has no fragments that Arrow could read."""
         raise InvalidTypeError(f"get_fragments: a topic has no fragments; {_OWN_WAYS}")
 
     def replace_schema(self, schema: pa.Schema) -> NoReturn:
-        """Raise InvalidTypeError: the schema is the topic's."""
+        """Raise InvalidTypeError, because a topic's schema can't be replaced."""
         raise InvalidTypeError(f"replace_schema: the schema is the topic's; {_OWN_WAYS}")
 
 
 def _joinable(dataset: pds.Dataset | pa.Table) -> pa.Table:
-    """Return a dataset in memory; a topic's without the columns that Arrow can't join."""
+    """Return a dataset as a table in memory. Of a topic the columns that Arrow can't join are left out."""
     if not isinstance(dataset, TopicDataset):
         return dataset.to_table() if isinstance(dataset, pds.Dataset) else dataset
     return dataset.to_table([each.name for each in dataset.schema if not pa.types.is_nested(each.type)])

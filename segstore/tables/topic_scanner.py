@@ -61,8 +61,8 @@ class TopicScanner:
         return self._table.schema
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Return the records as an iterator of record batches. Its store is closed when it is exhausted,
-        closed or dropped.
+        """Return the records as an iterator of record batches. The store is closed when the iterator is
+        exhausted, closed or dropped.
         """
         bounds = bounds_of(self._condition, self._partitions)
         for batch in self._table.batches(self._schema.names, bounds):
@@ -166,7 +166,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def given_columns(columns: Any) -> list[str] | dict[str, pc.Expression] | None:
-    """Return the columns of a scan, checked. Raises InvalidTypeError."""
+    """Check and return the columns of a scan. Raises InvalidTypeError."""
     if columns is None:
         return None
     if isinstance(columns, Mapping):

@@ -28,7 +28,7 @@ class TypedColumns:
     InvalidArgumentError if two have the same name.
 
     With on_bad="error" only the selected columns are decoded, so a value that is bad in another column counts
-    as good. Otherwise all are decoded: the same values are bad whichever columns are selected.
+    as good. Otherwise all are decoded, so that the same values are bad whichever columns are selected.
     """
 
     def __init__(self, decoder: Decoder, on_bad: str, value_prefix: str) -> None:

@@ -32,7 +32,7 @@ class BrokerThread(ABC):
         Background(self._run, f"segstore-{self._kind}-{self.node}").start()
 
     def close(self, seconds: float) -> bool:
-        """End the thread and wait up to `seconds`; return whether it has ended."""
+        """Stop the thread, wait for it up to `seconds`, and return whether it has stopped."""
         self._closing.open()
         if (connection := self._connection) is not None:
             connection.abort()
@@ -40,7 +40,7 @@ class BrokerThread(ABC):
 
     @abstractmethod
     def _is_idle(self) -> bool:
-        """Return whether no work is left with this broker: the thread then ends."""
+        """Return whether no work is left with this broker, so that the thread stops."""
 
     @abstractmethod
     def _work(self, connection: BrokerConnection) -> None:

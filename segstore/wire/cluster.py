@@ -79,8 +79,8 @@ class Cluster:
         return self._connected(address)
 
     def metadata(self, topics: Iterable[str] | None) -> ClusterMetadata:
-        """Return the cluster's metadata of these topics; None: of all topics that this client may see. No
-        topic is created. Raises the errors of `ask`.
+        """Return the cluster's metadata of these topics, or with None of all topics that this client may see.
+        No topic is created. Raises the errors of `ask`.
         """
         asked = None
         if topics is not None:
@@ -91,8 +91,9 @@ class Cluster:
         return found
 
     def ask(self, api: str, **fields: Any) -> Any:
-        """Send a request to any broker; if it does not answer, to the next one. Raises DisconnectedError or
-        RequestTimedOutError if none answers; AuthenticationFailedError, UnsupportedVersionError.
+        """Send a request to any broker, or to the next broker if the first does not answer. Raises
+        DisconnectedError or RequestTimedOutError if none answers; AuthenticationFailedError,
+        UnsupportedVersionError.
         """
         connection = self._control
         if connection is not None:
@@ -164,7 +165,7 @@ class Cluster:
         self._control = None
 
     def abort(self) -> None:
-        """End a request of another thread. No new connection is made."""
+        """Abort the request of another thread, and make no new connection."""
         self._aborted = True
         for connection in (self._control, self._coordinator):
             if connection is not None:

@@ -1,7 +1,7 @@
 """`BrokerConnection`: a blocking connection to one broker, with Kafka's framing, negotiated versions, TLS and
 SASL (Kafka: NetworkClient, SaslClientAuthenticator; KIP-35, KIP-43, KIP-152).
 
-Nothing is on disk. Threads: one asks at a time; any may call `abort`, which ends the waiting call.
+Nothing is on disk. Threads: one asks at a time; any may call `abort`, after which the waiting call fails.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HANDSHAKE_VERSION = 1
 """After version 0, tokens would come without Kafka's framing."""
 _CERTIFICATE_ALERTS = re.compile("ALERT.*(CERT|UNKNOWN_CA|ACCESS_DENIED)")
 """Reasons of OpenSSL's errors. With TLS 1.3 a broker checks the client's certificate after the handshake (RFC
-8446, 4.6.2): its alert is read in place of the first answer (Kafka: SslTransportLayer).
+8446, 4.6.2), so the broker's alert is read in place of the first answer (Kafka: SslTransportLayer).
 """
 _NEWEST_USED = {"OffsetCommit": 9, "OffsetFetch": 9}
 """Newer versions name topics by their ids, and callers don't know the ids of the other cluster."""
@@ -99,7 +99,7 @@ class BrokerConnection:
             self._socket.close()
 
     def abort(self) -> None:
-        """End another thread's waiting call with DisconnectedError."""
+        """Make another thread's waiting call raise DisconnectedError."""
         self._aborted = True
         with suppress(OSError):
             # The plain socket's method, because another thread may be in a call of the TLS socket.
@@ -150,7 +150,9 @@ class BrokerConnection:
         return self.rest(self.begin(api, request, extra_ms))
 
     def begin(self, api: str, request: bytearray, extra_ms: int = 0) -> Coming:
-        """Send a request as `pass_on`, and return when the answer begins to arrive."""
+        """Send a request of `encoded`, with a new correlation id, and return when its answer begins to
+        arrive.
+        """
         limit = self._config.request_timeout_ms + extra_ms
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         _INT32.pack_into(request, _ID_AT, self._correlation_id)
@@ -270,7 +272,7 @@ class BrokerConnection:
     # --- exchanging -------------------------------------------------------------------------------
 
     def _exchange(self, api: str, version: int, body: Any, late: str) -> Any:
-        """Send a request and read its answer, with `late` as the text of a time-out; after an error the
+        """Send a request and return its answer; `late` is the text of a time-out's error. After an error the
         connection must not be used.
         """
         request = self._request(api, version, body)
@@ -283,8 +285,8 @@ class BrokerConnection:
         return self._body(api, version, self._checked(data))
 
     def _check_trusted(self, error: Exception) -> None:
-        """Raise AuthenticationFailedError if the broker refuses this client's certificate, or requires
-        one.
+        """Raise AuthenticationFailedError if the broker refuses this client's certificate, or requires a
+        certificate.
         """
         reason = getattr(error, "reason", None) or ""
         if isinstance(error, ssl.SSLError) and _CERTIFICATE_ALERTS.search(reason):
@@ -296,7 +298,7 @@ class BrokerConnection:
             ) from error
 
     def _ended(self, api: str, late: str, error: Exception) -> DisconnectedError | RequestTimedOutError:
-        """Return the error for an error of the socket; `late` is the text of a time-out. Raises
+        """Return the error to raise for an error of the socket; `late` is the text for a time-out. Raises
         AuthenticationFailedError if the broker refuses the client's certificate.
         """
         if isinstance(error, TimeoutError):
@@ -391,6 +393,8 @@ class BrokerConnection:
 
     @staticmethod
     def _api_versions(version: int, data: memoryview) -> Any:
-        """Read an answer to ApiVersions, whose error 35 is in version 0 and whose header never has tags."""
+        """Return the body of an answer to ApiVersions, which is in version 0 with error 35, and whose header
+        has no tags.
+        """
         (error,) = struct.unpack_from(">h", data)
         return decode("ApiVersionsResponse", 0 if error == Code.UNSUPPORTED_VERSION else version, data)

@@ -15,7 +15,7 @@ NO_LEADER = -1
 
 
 class LeaderAndEpoch(NamedTuple):
-    """The leader of a partition, -1 without one, and its leader epoch, -1 if it is not known."""
+    """The leader of a partition, or -1 if it has none, and its leader epoch, or -1 if that is not known."""
 
     leader: int
     leader_epoch: int

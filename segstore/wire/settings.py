@@ -1,5 +1,6 @@
-"""`WireConfig`: the settings of a client of the wire protocol, by the names of Kafka's clients; settings for
-certificate files also by librdkafka's names. Nothing is on disk: the files are read when a client is made.
+"""`WireConfig`: the settings of a client of the wire protocol, by the names of Kafka's clients, and settings
+for certificate files also by librdkafka's names. Nothing is on disk: the files are read when a client is
+made.
 
 Threads: any; immutable.
 """
@@ -98,7 +99,7 @@ class WireConfig(KafkaSettings):
 
     @property
     def trusted(self) -> str | None:
-        """Return the path of the trusted certificates, or None for those of the system."""
+        """Return the path of the trusted certificates, or None for the system's own."""
         return self.ssl_ca_location or self.ssl_truststore_location
 
     def conflict(self) -> str | None:

@@ -1,11 +1,12 @@
 """The studies of why a log is fast; each is one module.
 
 On disk: a study makes a directory of its own below the caller's directory, and removes it at the end of a
-run, also after Ctrl-C. Threads: one thread runs a study; its child processes, if it has any, end with it.
+run, also after Ctrl-C. Threads: one thread runs a study; its child processes, if it has any, are stopped with
+the study.
 
 Each module has NAME, QUESTION (one sentence), ABOUT (the measurement and its limits), SHOWN (the figures that
 fit into a table on a terminal), `run`, `findings` and `plot`. `findings` reads only its argument's cells, so
-that its sentences follow from them.
+its sentences follow from the cells.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def _figures(batches: Batches, took: float) -> Mapping[str, float]:
 
 
 def direct_refused(path: str) -> str | None:
-    """Return the reason why this file system refuses O_DIRECT, or None if it takes it."""
+    """Return the reason why this file system refuses O_DIRECT, or None if it allows O_DIRECT."""
     name = os.path.join(path, "direct")
     try:
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_DIRECT | os.O_CLOEXEC, 0o600)
@@ -170,7 +170,7 @@ CACHE, EACH = "page cache", "fdatasync a batch"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each way with each durability; O_DIRECT only if the file system takes it. Raises OSError."""
+    """Measure each way with each durability; O_DIRECT only if the file system allows it. Raises OSError."""
     many, few = (32, 4) if quick else (1024, 48)
     records = records_of(many * PER_BATCH, RECORD)
     batches = [records[at : at + PER_BATCH] for at in range(0, len(records), PER_BATCH)]

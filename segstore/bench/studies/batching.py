@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 APPEND, SYNCED, SIZE, LINGER = "append_batch", "append_batch, synced", "batch_size", "linger_ms"
 TOPIC = "t"
 UNFILLED = 1 << 20  # a batch_size that no paced run fills
-TICK = 0.001  # seconds: a sleep is not more exact than this
+TICK = 0.001  # seconds; a sleep is not more exact than this
 
 
 @contextmanager
@@ -59,8 +59,8 @@ def _topic(store: Store, **config: int) -> Iterator[PartitionLog]:
 def appended(
     store: Store, values: Sequence[bytes], each: int, calls: int, synced: bool = False
 ) -> Mapping[str, float]:
-    """Measure `append_batch` of `each` values a call: until all values are appended, or `calls` times if
-    `synced`.
+    """Measure calls of `append_batch` with `each` values a call. They append all values, or are `calls` calls
+    if `synced`.
     """
     with _topic(store, **({"flush_messages": 1} if synced else {})) as log:
         starts = range(0, calls * each, each) if synced else range(0, len(values), each)
@@ -166,8 +166,8 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Compare the largest value with the smallest, and name the value from which a larger one no longer
-    helps.
+    """Compare the largest value of a setting with the smallest, and name the value above which larger values
+    don't help.
     """
 
     return [
@@ -191,7 +191,9 @@ def findings(results: Results) -> list[ClaimFinding]:
 
 
 def _ends(results: Results, kinds: Sequence[str], figure: str, more: bool) -> str:
-    """Return a sentence on the claim that the largest value wins (if `more` is better), or the smallest."""
+    """Return a sentence on the claim that the largest value wins, or, if `more` is False, that the smallest
+    wins.
+    """
     contests = []
     for by in kinds:
         few, *_, many = (cell.keys["value"] for cell in results.where(by=by))

@@ -1,6 +1,6 @@
 """Runs a function in a new process, to measure its memory and a fresh start.
 
-Threads: one. The child ends with its call, and is killed if the caller is interrupted. It is run as `python
+Threads: one. The child exits after the call, and is killed if the caller is interrupted. It is run as `python
 -m segstore.bench.studies.child MODULE FUNCTION JSON`, and writes the function's result to standard output, as
 JSON.
 """

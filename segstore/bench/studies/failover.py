@@ -47,7 +47,7 @@ COUNTS = (1, 10, 100, 1_000)
 ALL, FIRST, BEFORE = SHOWN = "all ms", "first ms", "before ms"
 DIRECTORIES = 3
 PATIENCE = 600.0
-"""Seconds after which a partition that takes no append is an error."""
+"""Seconds after which it is an error if a partition still takes no append."""
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:

@@ -37,8 +37,8 @@ class Contest(NamedTuple):
         return all(len(figure.runs) >= FEWEST_TO_WIN for figure in self.figures)
 
     def text(self) -> str:
-        """Return a sentence with both medians and the factor between them; if the runs overlap, the number of
-        turns that `first` won instead of the factor.
+        """Return a sentence with both medians, and with the factor between them, or with the number of turns
+        that `first` won if the runs overlap.
         """
         ours, theirs = (figure.median for figure in self.figures)
         between = f"a factor of {factor(ours, theirs)}"

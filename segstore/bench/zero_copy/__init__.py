@@ -1,4 +1,4 @@
-"""`segstore bench zero-copy`: ways to bring a log's bytes to a socket, pipe or file, against each other.
+"""`segstore bench zero-copy`: compares the ways to send a log's bytes to a socket, pipe or file.
 
 On disk: a store and a file within the caller's directory, removed at the end. Threads: one measures; the
 receiver is a process of its own.

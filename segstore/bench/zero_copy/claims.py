@@ -22,15 +22,15 @@ from segstore.storage.transfer.sinks import Sink
 
 # --- wins --------------------------------------------------------------------------------------
 
-# A win: an interval that lies on one side of the other's.
+# This part decides which method wins.
 #
 # One method beats another if its interval (see `figures`) is at least MARGIN better than the other's, and if
 # there were enough runs. So neither a disturbance of all methods nor a difference that the next run may
 # reverse makes a winner.
 
 MARGIN = 0.03
-"""The least margin of a win, as a fraction of the better method's nearest run: two runs of one method on a
-machine at rest may differ by less.
+"""The least distance between the intervals of a winner and another method, as a fraction. Two runs of one
+method on an idle machine may differ by less.
 """
 MORE_IS_BETTER = {THROUGHPUT: True, CPU: False}
 """The measures in which a way can win, and whether more of each is better."""
@@ -165,8 +165,8 @@ def against_bare_loop(results: Results) -> ClaimFinding:
 
 
 def cpu_against_read(results: Results) -> ClaimFinding:
-    """Return each method's CPU time (of the sender, a byte) relative to that of read, by medians, at the size
-    nearest to 64 KiB.
+    """Return the sender's CPU time per byte of each method as a fraction of that of read, by medians, at the
+    size nearest to 64 KiB.
     """
     size = min(results.values("size"), key=lambda one: abs(one - 64 * KIB))
     said = []
@@ -182,16 +182,18 @@ def cpu_against_read(results: Results) -> ClaimFinding:
 
 # --- choices -----------------------------------------------------------------------------------
 
-# The method that the figures recommend for a sink and a size.
+# This part finds the method that the figures recommend for a sink and a size.
 #
-# It is sendfile, unless a method beats sendfile in throughput or CPU, and sendfile beats this method in
-# neither. Among several such methods it is the one with the most throughput. A size that was not measured
+# The method is sendfile, unless a method beats sendfile in throughput or CPU, and sendfile beats this method
+# in neither. Among several such methods it is the one with the most throughput. A size that was not measured
 # gets the recommendation of the next larger size.
 
 USUAL = "sendfile"
 
 Table = dict[str, list[tuple[int | None, str]]]
-"""Sink -> steps (largest size in bytes, method). The last step has None as its size: all larger sizes."""
+"""Sink -> steps (largest size in bytes, method). The last step has None as its size, which stands for all
+larger sizes.
+"""
 
 
 def recommended(results: Results) -> Table:
@@ -244,7 +246,7 @@ def _up_to(most: int | None) -> str:
 
 # --- compare -----------------------------------------------------------------------------------
 
-# The winner of each cell, and the comparison of two runs' winners.
+# This part finds the winner of each cell, and compares the winners of two runs.
 
 Won = dict[tuple[str, ContenderGroup, str], str]
 """(Way, group, measure) -> winner."""

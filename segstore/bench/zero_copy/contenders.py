@@ -1,12 +1,13 @@
 """Two senders that `log.transfer` does not have: MSG_ZEROCOPY and io_uring's send_zc, both to TCP only.
 
-They are exhibits: over loopback the kernel copies after all, and only a network card shows their gain.
-`send_log` drives a transfer by either, through the same look-up of batches as `PartitionLog.transfer`. Their
-calls are in C (uring.c, zerocopy.c), which is built in a clone and is in no wheel: without that part
-`ExhibitFiles.why_not` says so, and the measurement leaves both out.
+They are exhibits, because over loopback the kernel copies the bytes after all: only a network card shows
+their gain. `send_log` drives a transfer by either, through the same look-up of batches as
+`PartitionLog.transfer`. Their calls are in C (uring.c, zerocopy.c), which is built in a clone of the
+repository and is in no wheel. Without it the measurement leaves both senders out, and shows the reason
+(`ExhibitFiles.why_not`).
 
-On disk files are only read. Threads: a window, ring or sender is one transfer's at a time. Errors are the
-system's, as those of `segstore.sending`.
+On disk files are only read. Threads: one transfer at a time uses a window, ring or sender. Errors of system
+calls are raised as in `segstore.sending`.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ _PROBES = {
 
 class ExhibitFiles(Files):
     """`Files` with the calls that the two senders make. Windows are `seg_window *` of contract/transfer.h,
-    rings `seg_ring *` of exhibits.h; an EFAULT is of the source, whose bytes can't be read: the file has
-    been cut, or the disk failed.
+    rings `seg_ring *` of exhibits.h; EFAULT means that the source's bytes can't be read, because the file was
+    truncated or the disk failed.
     """
 
     def why_not(self, method: str) -> str | None:
-        """Return None if a method works on this system, else the call that fails, and its error."""
+        """Return None if a method works on this system, else the call that fails, with its error."""
         if method not in _PROBES:
             return super().why_not(method)
         if lib is None:
@@ -71,12 +72,12 @@ class ExhibitFiles(Files):
         return f"{called}: {os.strerror(-result)}" if result else None
 
     def set_zerocopy(self, sink: int, on: bool) -> bool:
-        """Set SO_ZEROCOPY of a socket; returns whether it was set before. Raises OSError as setsockopt(2)."""
+        """Set SO_ZEROCOPY of a socket, and return whether it was set before. Raises OSError."""
         return bool(sent(lib.seg_zerocopy(sink, on)))
 
     def send_zerocopy(self, sink: int, window: Any, source: SentFile, position: int, count: int) -> int:
-        """Call send(2) with MSG_ZEROCOPY from a window, which stays until `read_notices` has returned the
-        notice of the send; returns the bytes sent.
+        """Call send(2) with MSG_ZEROCOPY from a window, and return the number of bytes sent. The window must
+        stay until `read_notices` has returned the notice of the send.
 
         Raises OSError: ENOBUFS if too many sends have no notice yet, or too much memory is locked.
         """
@@ -93,15 +94,17 @@ class ExhibitFiles(Files):
         sent(lib.seg_ring_open(ring))
 
     def close_ring(self, ring: Any) -> None:
-        """Close a ring, if it is open, and cancel the request that is under way in it."""
+        """Close a ring, if it is open, and cancel its running request."""
         lib.seg_ring_close(ring)
 
     def send_by_ring(
         self, ring: Any, sink: int, window: Any, source: SentFile, position: int, count: int
     ) -> int:
-        """Send by send_zc from a window, which the kernel needs no more then; returns the bytes sent.
+        """Send by send_zc from a window, and return the number of bytes sent. On return the kernel no longer
+        needs the window.
 
-        Raises InterruptedError, at least every 100 ms: the same call, made again, goes on with its request.
+        Raises InterruptedError at least every 100 ms. The caller then repeats the call, which goes on with
+        the same request.
         """
         return sent(lib.seg_ring_send(ring, sink, window, position, count), source, errno.EFAULT)
 
@@ -110,7 +113,9 @@ class ExhibitFiles(Files):
 
 _NO_ROOM = frozenset({errno.ENOBUFS, errno.ENOMEM})
 _LAST_LOOKS, _PAUSE = 100, 0.01
-"""How often, and after how many seconds each, a dead connection is asked for notices that may still come."""
+"""_LAST_LOOKS: how many times a failed connection is asked for notices that may still come. _PAUSE: the
+seconds before each time.
+"""
 
 
 class _Locked(Mapped):
@@ -124,7 +129,9 @@ class _Locked(Mapped):
         self._most = WINDOW  # bytes that are sent at a time
 
     def _take_less(self, error: OSError) -> bool:
-        """Halve the bytes of a send if too much memory was locked; returns whether to try again."""
+        """Halve the bytes of a send and return True. Return False if the error has another cause than too
+        much locked memory, or a send is a single page already.
+        """
         if error.errno not in _NO_ROOM or self._most <= mmap.PAGESIZE:
             return False
         self._most //= 2
@@ -135,10 +142,10 @@ class ZeroCopy(_Locked):
     """MSG_ZEROCOPY: the network card reads from the page cache, the kernel copies nothing. SO_ZEROCOPY of the
     caller's socket is set, and restored at the end.
 
-    Nobody else may read the socket's error queue during a transfer. A window is unmapped once the error queue
-    has said that the kernel needs its pages no more, because the peer has acknowledged the bytes. After an
-    error or an interrupt the window is unmapped at once, which harms nothing: the kernel holds the pages, and
-    a log's bytes don't change; notices that come later stay in the queue.
+    Nobody else may read the socket's error queue during a transfer. A window is unmapped once a notice in the
+    error queue shows that the peer has acknowledged its bytes. After an error or an interrupt the window is
+    unmapped at once, which is safe, because the kernel keeps the pages, and a log's bytes don't change.
+    Notices that come later stay in the queue.
     """
 
     def __init__(self, files: Files, sink: Sink) -> None:
@@ -161,7 +168,7 @@ class ZeroCopy(_Locked):
         return done
 
     def _make_room(self, error: OSError) -> bool:
-        """Return whether to try again: pending sends took the room, or one was too large."""
+        """Make room for a send, and return True to try again. Return False to raise the error."""
         if isinstance(error, BlockingIOError):
             self._read_notices()  # a socket that has notices is never waited for
             return False
@@ -177,7 +184,8 @@ class ZeroCopy(_Locked):
             if self._read_notices():
                 continue
             if self.files.wait_for(self.sink, 0) and not self._read_notices():
-                # POLLERR without notices: the connection has an error, and its last notices are on their way.
+                # POLLERR without notices means that the connection has an error, and its last notices may
+                # still come.
                 looks += 1
                 time.sleep(_PAUSE)
         self._pending = 0
@@ -194,15 +202,15 @@ class ZeroCopy(_Locked):
             if not self._was_set:
                 self.files.set_zerocopy(self.sink, False)
         except OSError:
-            pass  # the sink is closed: the first error is raised
+            pass  # the sink is closed, and the first error is raised
         finally:
             super().close()
 
 
 class ByRing(_Locked):
-    """io_uring's send_zc: the network card reads from the page cache. One request is sent at a time, of a
-    whole window, which is unmapped once the ring has said that the kernel needs it no more; after an error or
-    an interrupt, once the request under way is cancelled.
+    """io_uring's send_zc: the network card reads from the page cache. One request is sent at a time, for a
+    whole window. The window is unmapped when the ring reports that the kernel no longer needs it, or, after
+    an error or an interrupt, when the running request is cancelled.
     """
 
     def __init__(self, files: Files, sink: Sink) -> None:

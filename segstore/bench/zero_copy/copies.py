@@ -52,8 +52,8 @@ HEADINGS = ("way", "CPU copies", "DMA copies", "calls", "switches")
 
 
 def rows(results: Results) -> list[list[str]]:
-    """Return a row for each of the TABLE: the literature's columns, then the counted switches for each
-    sink.
+    """Return a row of texts for each row of TABLE: the literature's columns, then the counted switches for
+    each sink.
     """
     size, table = table_size(results), []
     for row in TABLE:

@@ -1,6 +1,6 @@
 """`CountedFiles`: counts the system calls of transfers as they are made.
 
-On disk: as `Files`. Threads: any; calls of concurrent transfers are counted together.
+On disk: the reads and writes of `Files`. Threads: any; calls of concurrent transfers are counted together.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class CountedFiles(ExhibitFiles):
     newfstatat in some C libraries). `notices` counts the notices of zerocopy and io_uring, and `copied` those
     notices which report a copy by the kernel.
 
-    Transfers of sound logs are counted: their sending calls, and their look-ups of sinks and logs. Calls for
-    memory, locks and the opening of files are not counted.
+    The counts are right for transfers of undamaged logs. They have the calls that send, and that look up
+    sinks and logs, but no calls for memory or locks or for opening files.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """The receiver's process: reads bytes as fast as it can, and drops them.
 
-Threads: one. Run by path as `python -I -S drain.py DATA CONTROL`, two descriptors. It imports nothing of
-segstore, so that it starts at once. CONTROL, a socket, brings the number of bytes to read from DATA (8 bytes,
-big-endian); one byte is the answer when they have come. It ends when DATA or CONTROL is closed, so it ends
-with its parent.
+Threads: one. It is run by its path, as `python -I -S drain.py DATA CONTROL` with two descriptors. It imports
+nothing of segstore, so that it starts at once. CONTROL, a socket, brings the number of bytes to read from
+DATA (8 bytes, big-endian); the answer is one byte, sent when these bytes have come. The process exits when
+DATA or CONTROL is closed, so also when its parent exits.
 """
 
 from __future__ import annotations

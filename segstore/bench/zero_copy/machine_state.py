@@ -57,7 +57,7 @@ def _siblings(core: int) -> set[int]:
 
 # --- cold --------------------------------------------------------------------------------------
 
-# Removes a file from the page cache, and checks the removal, by posix_fadvise(2) and mincore(2).
+# This part removes a file from the page cache, and checks the removal, by posix_fadvise(2) and mincore(2).
 #
 # On disk: syncs the file first, because dirty pages stay. Threads: any; the caller's thread runs on each core
 # for a moment.
@@ -115,8 +115,8 @@ def resident(path: str) -> int:
         return 0
     there = np.zeros(pages(path), np.uint8)
     with open(path, "rb") as file:
-        # The mapping ends with its last reference. After an interrupt close() could raise, because a pointer
-        # into it is left.
+        # The mapping is removed with its last reference. close() could raise after an interrupt, because a
+        # pointer into it is left.
         data = np.frombuffer(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ), np.uint8)
     if _libc.mincore(data.ctypes.data, size, there.ctypes.data):
         number = ctypes.get_errno()

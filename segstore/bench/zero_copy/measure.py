@@ -1,8 +1,8 @@
 """The measurement: the contenders, one run of a contender (some transfers into a sink, with their time and
 CPU), and the passes over all contenders.
 
-On disk: reads only. Threads: one, and no other may run in the process: the CPU time is that of the whole
-process, because io_uring's workers are its threads. The kernel counts that time in nanoseconds, but divides
+On disk: reads only. Threads: one. No other thread may run in the process, because the CPU time of the whole
+process is measured, with that of io_uring's workers. The kernel counts that time in nanoseconds, but divides
 it into user and system time by its tick of some milliseconds.
 """
 
@@ -132,8 +132,8 @@ def undisturbed() -> Iterator[None]:
 # is made for one sink and one log; the number of a transfer chooses its bytes.
 
 Ready = Callable[[], AbstractContextManager[Send]]
-"""Begins a run, whose transfers come in the log's order. State that is kept between transfers ends with the
-run.
+"""Begins a run, whose transfers come in the log's order. State that is kept between transfers is dropped at
+the end of the run.
 """
 
 
@@ -215,11 +215,11 @@ def _by_os_sendfile(sink: int, size: int, handle: Handle) -> Send:
 
 # --- passes ------------------------------------------------------------------------------------
 
-# Measures all cells, pass after pass, so that disturbances of the machine affect all methods alike.
+# This part measures all cells, pass after pass, so that disturbances of the machine affect all methods alike.
 #
 # A pass goes through all groups, and within a group through its contenders, each time beginning with another
-# one. A first pass, which does not count, finds the number of transfers in a run, which is the same for all
-# contenders of a group.
+# contender. A first pass, which does not count, finds the number of transfers in a run, which is the same for
+# all contenders of a group.
 
 _TRIED_BYTES, _TRIED_MOST = 1 << 20, 64  # bytes and transfers of the first pass, at most
 _LEAST = {"warm": 4, "cold": 1}  # transfers in a run
@@ -239,7 +239,7 @@ class MeasuredGroup:
 
 
 def measure(groups: Sequence[MeasuredGroup], plan: MeasurementPlan, progress: Progress) -> None:
-    """Fill in `samples` and `not_cold` of all groups: `plan.runs` runs of each contender."""
+    """Make `plan.runs` runs of each contender, and fill in `samples` and `not_cold` of all groups."""
     total = plan.runs + 1
     for group in groups:
         progress(0, total, "how long a transfer takes")
@@ -269,8 +269,8 @@ def _prepare_cache(group: MeasuredGroup) -> bool:
 
 
 def _count(group: MeasuredGroup, plan: MeasurementPlan) -> int:
-    """Return the number of transfers that take `plan.seconds`, on an average of all contenders, but not more
-    bytes than the log has.
+    """Return the number of transfers of a run: as many as the average contender makes in `plan.seconds`, but
+    at most those of the whole log.
     """
     most = group.stretch.transfers
     tried = max(1, min(_TRIED_MOST, _TRIED_BYTES // group.group.size, most))

@@ -72,13 +72,14 @@ def quick(plan: MeasurementPlan) -> MeasurementPlan:
 
 # --- layout ------------------------------------------------------------------------------------
 
-# The logs that are sent: for each size whole batches, of which a transfer takes exactly `size` bytes.
+# This part writes the logs that are sent. For each size they have whole batches, and a transfer takes exactly
+# `size` bytes.
 #
 # On disk: a store with two topics for each size of batch, one for the page cache ("warm") and one for the
 # disk ("cold"); incompressible records, one a batch, synced. Threads: one.
 
 MOST_BATCH = 16 << 10
-"""Bytes of a producer's batch, as Kafka's batch.size has it. Larger transfers take several batches."""
+"""Bytes of a producer's batch: the default of Kafka's batch.size. Larger transfers take several batches."""
 LEAST_BATCHES = 8192
 _HEADER = 61
 _RECORD = 5  # attributes, timestamp delta, offset delta, no key, no headers: a byte each

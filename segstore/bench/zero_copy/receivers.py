@@ -1,8 +1,8 @@
-"""The sinks, and the process at the other end of each, whose work does not count for the sender.
+"""The sinks, and the process at the other end of each, whose CPU time is not counted as the sender's.
 
-On disk: the file sink, unlinked as soon as it is open. Threads: one. Each sink is a context manager. Its
-process ends on exit, and also if this process is killed. Pipes and sockets have the kernel's default sizes;
-TCP has no delay (TCP_NODELAY), as in Kafka's server.
+On disk: the file sink, unlinked as soon as it is open. Threads: one. Each sink is a context manager. The
+receiver's process exits at the end of the block, and also if this process is killed. Pipes and sockets have
+the kernel's default sizes; TCP has no delay (TCP_NODELAY), as in Kafka's server.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def sink(kind: str, directory: str, core: int | None = None) -> Iterator[Receive
 
 def _start(data: int, control: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-I", "-S", _DRAIN, str(data), str(control)]
-    # A session of its own, because Ctrl-C is for the measuring process, which then ends this one.
+    # A session of its own, because Ctrl-C is for the measuring process, which then stops the receiver.
     return subprocess.Popen(
         command, pass_fds=(data, control), stdin=subprocess.DEVNULL, start_new_session=True
     )

@@ -152,8 +152,8 @@ def cold_enough(found: Results) -> ClaimFinding:
 
 # --- tables ------------------------------------------------------------------------------------
 
-# Results as tables for a terminal of 80 columns. A star marks the winner of a cell, also without colour and
-# in a pipe.
+# This part shows results as tables for a terminal of 80 columns. A star marks the winner of a cell, also
+# without colour and in a pipe.
 
 WON = "*"
 TITLES = {THROUGHPUT: "MB/s", CPU: "the sender's CPU, s/GB"}
@@ -242,8 +242,8 @@ def _table(title: str, first: str, *columns: str) -> Table:
 
 # --- pictures ----------------------------------------------------------------------------------
 
-# Results as pictures, each a PNG and an SVG: throughput and CPU by size, one line for each method, one panel
-# for each sink and cache.
+# This part draws results as pictures, each a PNG and an SVG: throughput and CPU by size, one line for each
+# method, one panel for each sink and cache.
 
 _PICTURE_TITLES = {
     LOG: "log.transfer: what each method reaches",

@@ -1,7 +1,7 @@
 """The whole measurement: writes the logs, counts calls, measures, reports.
 
 On disk: a store and the file sink in a new directory within the caller's, which is always removed at the end.
-Threads: one. Each socket or pipe has a process, which ends with the measurement.
+Threads: one. Each socket or pipe has a receiving process, which exits after the measurement.
 """
 
 from __future__ import annotations

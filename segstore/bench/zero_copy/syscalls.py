@@ -63,7 +63,8 @@ def count(files: CountedFiles, sink: Receiver, ready: Ready, stretch: MeasuredLo
 
 # --- traced ------------------------------------------------------------------------------------
 
-# Transfers in a process that strace watches, to compare strace's counts with those of `CountedFiles`.
+# This part makes transfers in a process that strace watches, to compare strace's counts with those of
+# `CountedFiles`.
 #
 # Run by `judge`, and as `python -m segstore.bench.zero_copy.syscalls STORE DIRECTORY SINK CACHE SIZE METHOD`.
 # The process reports that it is ready, waits for an answer, makes the transfers, and prints its counts.
@@ -77,7 +78,7 @@ WATCHED = frozenset(
     | {"munmap", "pipe2", "poll", "fstat", "io_uring_setup", "io_uring_enter", "io_uring_register"}
 )
 """Calls that a transfer may make. Other calls, such as brk, are made by the interpreter at any time."""
-_ALIASES = {"newfstatat": "fstat"}  # the C library's fstat is this call
+_ALIASES = {"newfstatat": "fstat"}  # the C library's fstat makes a call of this name
 READY = "ready\n"
 _PR_SET_PTRACER = 0x59616D61
 
@@ -95,7 +96,7 @@ def why_not() -> str | None:
     if strace is None:
         return "there is no strace here"
     command = [strace, "-c", "-o", os.devnull, "true"]
-    with ended_later():  # Ctrl-C would end strace, and leave its child stopped for ever
+    with ended_later():  # Ctrl-C would kill strace, and its child would stay stopped for ever
         tried = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True
         )
@@ -118,7 +119,7 @@ def judge(root: str, directory: str, group: ContenderGroup, method: str) -> Judg
     pipe = subprocess.PIPE
     with tempfile.NamedTemporaryFile("r", dir=directory, prefix="strace-") as report, ExitStack() as ending:
         with ended_later():
-            # A session of its own, because Ctrl-C is for this process, which then ends the child.
+            # A session of its own, because Ctrl-C is for this process, which then stops the child.
             watched = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
             ending.enter_context(watched)
             ending.push(lambda kind, *_: watched.kill() if kind else None)
@@ -127,7 +128,7 @@ def judge(root: str, directory: str, group: ContenderGroup, method: str) -> Judg
 
 
 def _watch(watched: subprocess.Popen[str], report: str) -> Counter[str]:
-    """Attach strace to the process, let it make its transfers, and return its own counts."""
+    """Attach strace to the process, let it make its transfers, and return strace's counts."""
     assert watched.stdin is not None
     assert watched.stdout is not None
     if watched.stdout.readline() != READY:
@@ -182,7 +183,7 @@ def main(arguments: Sequence[str]) -> None:
         for i in range(WARM, WARM + TRANSFERS):
             send(i % log.transfers)
         os.writev(1, [json.dumps(files.calls).encode(), b"\n"])  # writev, because no transfer calls it
-        os.read(0, 1)  # wait until strace has detached: the calls from here on belong to no transfer
+        os.read(0, 1)  # wait until strace has detached, because later calls belong to no transfer
         to.wait()
 
 

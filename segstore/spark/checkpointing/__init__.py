@@ -35,8 +35,8 @@ _ROCKSDB = {
 
 
 class Checkpoints(Closing):
-    """The checkpoints of a topic, and their server. It is a context manager: the server runs while it is
-    open. After `close`, all files are durable.
+    """The checkpoints of a topic, and their server, which runs until `close`. As a context manager it is
+    closed at the end of the block. After `close`, all files are durable.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class Checkpoints(Closing):
         return f"{scheme}://{HOST}:{self.port}/{self._secret}{clean_path(name)}".rstrip("/")
 
     def configure(self, spark: SparkSession, *, rocksdb: bool = False) -> None:
-        """Register segstore:// with a session, and set /rdd here as the checkpoint directory of its RDDs and
-        DataFrames.
+        """Register segstore:// with a session, and set /rdd of these checkpoints as the directory for
+        checkpoints of its RDDs and DataFrames.
 
         `rocksdb`: new queries keep their state in RocksDB with a changelog, the setting that suits a log.
         """
@@ -95,7 +95,7 @@ class Checkpoints(Closing):
 
     @property
     def operations(self) -> list[ServedOperation]:
-        """Return the last 10,000 served operations, in the order of their ends."""
+        """Return the last 10,000 served operations, in the order in which they were finished."""
         return list(self._faults.operations)
 
     @property

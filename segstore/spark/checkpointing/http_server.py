@@ -25,7 +25,7 @@ from typing import BinaryIO
 _MOST_LINE = 1 << 16
 _MOST_HEADERS = 100
 _PART = 1 << 16
-_MOST_LEFT = 1 << 24  # bytes of an unread body that are read so that the connection can go on
+_MOST_LEFT = 1 << 24  # unread bytes of a body, at most, that are read to keep the connection
 
 
 class BadRequestError(Exception):
@@ -88,8 +88,8 @@ class RequestBody:
         return self._parts
 
     def drained(self) -> bool:
-        """Read the body to its end. Return False if it is too long, or if the client still waits for "100
-        Continue".
+        """Read the body to its end, and return True. Return False if it is too long, or if the client still
+        waits for "100 Continue".
         """
         left = 0
         if not self._awaits_continue:
@@ -156,7 +156,7 @@ def _line(source: BinaryIO) -> bytes:
 
 def send(sink: socket.socket, response: Response, last: bool) -> None:
     """Send the response; head and first part go out together. Raises OSError. If `parts` raises, the response
-    is left short.
+    stays incomplete.
     """
     parts = iter(response.parts)
     sink.sendall(response.head(last) + next(parts, b""))
@@ -253,7 +253,8 @@ class CheckpointServer:
                 return
             self._closed = True
             running = dict(self._open)
-        # A connection wakes a thread that waits in accept(); closing the socket does not on every kernel.
+        # A connection wakes a thread that waits in accept(); closing the socket does not wake it on every
+        # kernel.
         with contextlib.suppress(OSError):
             socket.create_connection((HOST, self.port), timeout=1).close()
         self._acceptor.join(_WAIT)

@@ -20,9 +20,10 @@ from segstore.errors import InvalidArgumentError
 class FileRole(enum.Enum):
     """The role that a file has in a checkpoint. The nearest parent directory with one of these names decides.
 
-    A batch that runs again writes its state files again. They are replaced; HDFS would answer false, and
-    Spark would keep the old file silently. Replacing `offsets` and `commits` is refused: Spark checks whether
-    they exist before it renames, which is not atomic, so two runs of one query could both win.
+    A batch that runs again writes its state files again. Here the new files replace the old ones, while HDFS
+    would answer false, and Spark would silently keep the old files. Replacing `offsets` and `commits` is
+    refused: Spark checks whether they exist before it renames, which is not atomic, so two runs of one query
+    could both win.
     """
 
     STATE = "state"
@@ -43,10 +44,10 @@ class Sync(enum.Enum):
     """The levels of syncing: which files are synced before Spark gets the answer. One fsync covers the file
     and all files that were written before it.
 
-    BATCH: a micro-batch's plan (`offsets/N`), and with it the batch before, its state and its commit: one
-    fsync a batch. A power cut costs at most the running batch, and it runs again by the same plan. COMMIT:
-    `commits/N` too. FILE: every file that gets its name. NONE: no file, as in a plain directory: Spark syncs
-    none of its files.
+    BATCH: a micro-batch's plan (`offsets/N`) is synced, and by the same fsync the state and the commit of the
+    batch before. A power cut loses at most the running batch, which then runs again by the same plan. COMMIT:
+    `commits/N` is synced, too. FILE: every file is synced when it gets its name. NONE: no file is synced, as
+    in a plain directory, because Spark syncs none of its files.
     """
 
     NONE = "none"

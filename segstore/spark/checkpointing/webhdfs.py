@@ -312,7 +312,9 @@ class WebHdfs:
         return boolean(done)
 
     def _plain_rename(self, path: str, target: str) -> bool:
-        """Rename as HDFS does, which returns false on failure, but replace state files (`FileRole.STATE`)."""
+        """Rename, and return False on failure, as HDFS does. Unlike in HDFS, a state file (`FileRole.STATE`)
+        is replaced.
+        """
         there = self._tree.get(target)
         if isinstance(there, Directory) and path != target:
             target = target.rstrip("/") + "/" + path.rpartition("/")[2]
@@ -372,7 +374,9 @@ def _guarded(run: Callable[[], Response]) -> Response:
 def _faulted(
     faults: list[OperationFault], name: str, path: str, *, after: bool
 ) -> Response | OperationFault | None:
-    """Apply the faults, and return an error response, a fault that cuts the connection, or None."""
+    """Apply the faults. Return an error response if the operation must fail, the fault if it cuts the
+    connection, else None.
+    """
     for fault in (fault for fault in faults if fault.after is after):
         if fault.kind == "delay":
             time.sleep(fault.seconds)

@@ -1,7 +1,7 @@
 """Arrow types of Avro schemas, and the conversions from fastavro's values to Arrow's.
 
 Dates and times are read as plain numbers: Arrow's types have the same units, and allow years above 9999.
-Nothing is on disk. Threads: no state except that of a walk.
+Nothing is on disk. Threads: any; only a walk has state.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Fix = Callable[[Any], Any]
 
 
 class AvroConversion(NamedTuple):
-    """An Arrow type, and the conversion of its values, None if no value is converted."""
+    """An Arrow type, and the conversion of its values, or None as the conversion if values stay unchanged."""
 
     type: pa.DataType
     fix: Fix | None = None
@@ -156,8 +156,8 @@ class _SchemaWalk:
 
 
 def full_name(schema: Any) -> str:
-    """Return the name of a schema as a branch of a union: its type's name, with the namespace for a named
-    type.
+    """Return the name of a schema as a branch of a union, which is the name of its type, with the namespace
+    if the type is a named type.
     """
     if isinstance(schema, str):
         return schema

@@ -1,4 +1,4 @@
-"""`Decoder`: makes columns from values; and the search for values that it can't decode.
+"""`Decoder` makes columns from values; the functions here find the values that it can't decode.
 
 Nothing is on disk. Threads: any number may use a decoder.
 """
@@ -22,7 +22,7 @@ Make = Callable[[pa.Array], Columns]
 
 
 class BadValues(Exception):
-    """Values that can't be decoded; `reasons` are by their index in the array."""
+    """Values that can't be decoded. `reasons` maps the index of each in the array to the reason."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         self.reasons = dict(reasons)
@@ -69,7 +69,9 @@ def decoded(make: Make, values: pa.Array) -> tuple[Columns, dict[int, str]]:
 
 
 def up_to_bad(make: Make, values: pa.Array) -> tuple[Columns, tuple[int, str] | None]:
-    """Return (columns of the values before the first bad one, its index and reason)."""
+    """Return (columns of the values before the first bad value, index and reason of this value, or None
+    without a bad value).
+    """
     first = None
     while True:
         columns, found = _tried(make, values, first_only=True)

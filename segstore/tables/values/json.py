@@ -169,7 +169,7 @@ def _no_objects(values: pa.Array) -> tuple[list[int], dict[int, str]]:
         if text == b"null":
             nulls.append(i)
         elif not (text.startswith(b"{") and text.endswith(b"}") and len(text) > 1):
-            reasons[i] = _said(text) or f"JSON, but no object: {text[:40]!r}"
+            reasons[i] = _json_error(text) or f"JSON, but no object: {text[:40]!r}"
     return nulls, reasons
 
 
@@ -179,12 +179,12 @@ def _blank(values: pa.Array) -> dict[int, str]:
 
 
 def _no_json(values: pa.Array) -> dict[int, str]:
-    found = ((i, None if each is None else _said(each)) for i, each in enumerate(values.to_pylist()))
+    found = ((i, None if each is None else _json_error(each)) for i, each in enumerate(values.to_pylist()))
     return {i: reason for i, reason in found if reason}
 
 
-def _said(text: bytes) -> str:
-    """Return the error of a text as JSON, or "" if it is valid."""
+def _json_error(text: bytes) -> str:
+    """Return the reason why a text is not JSON, or "" if it is valid."""
     if not text:
         return "it has no bytes"
     try:
@@ -210,7 +210,7 @@ def _lines(values: pa.Array) -> pa.Buffer:
 
 
 def _table(lines: pa.Buffer, schema: pa.Schema, unexpected: str) -> pa.Table:
-    """Read lines as one block, because the end of a block within a value would end the value."""
+    """Read lines as one block, because the edge of a block within a value would cut the value."""
     return pj.read_json(
         pa.BufferReader(lines),
         read_options=pj.ReadOptions(use_threads=False, block_size=min(len(lines) + 1, INT32_MAX)),
@@ -221,10 +221,10 @@ def _table(lines: pa.Buffer, schema: pa.Schema, unexpected: str) -> pa.Table:
 def inferred(values: pa.Array) -> JsonDecoder:
     """Return the decoder for values like these.
 
-    The first value that is JSON and not null decides whether they are objects. The types are those of all
-    values; a value without a common type with the values before it is ignored. Whole numbers are int64,
-    larger ones and fractions double; all strings are strings. Raises InvalidArgumentError if no value is
-    JSON.
+    The first value that is JSON and not null decides whether they are objects. A column's type covers all
+    values, except for values that have no common type with the values before them and are ignored. Whole
+    numbers are int64, larger ones and fractions double; all strings are strings. Raises InvalidArgumentError
+    if no value is JSON.
     """
     kind = pa.null()
     for text in unframed(values).drop_null().to_pylist():

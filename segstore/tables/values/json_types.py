@@ -135,7 +135,7 @@ def type_of(value: Any, depth: int = 0) -> pa.DataType:
 
 
 def common(kinds: Iterable[pa.DataType]) -> pa.DataType:
-    """Return the common type of several types; null if there are none. Raises ConflictError."""
+    """Return the common type of several types, or null if there are no types. Raises ConflictError."""
     made = pa.null()
     for kind in kinds:
         made = merged(made, kind)

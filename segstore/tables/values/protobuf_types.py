@@ -1,9 +1,9 @@
 """Arrow types of Protobuf descriptors, and the conversions from messages to Arrow's values.
 
 A field with presence (optional, of a oneof, a message) that is not set is null; a field without presence has
-its default. Enums are their names; a number without a name is its digits. A wrapper is its value. Timestamps
-and durations have microseconds, because nanoseconds would not cover their range. Struct, Value and ListValue
-are JSON. A message that contains its own type has the inner message as bytes.
+its default. A value of an enum becomes its name, or its digits if it has no name. A wrapper message becomes
+the value in it. Timestamps and durations have microseconds, because nanoseconds would not cover their range.
+Struct, Value and ListValue are JSON. A message that contains its own type has the inner message as bytes.
 
 Nothing is on disk. Functions without state: safe from any thread.
 """
@@ -28,8 +28,8 @@ Of = Callable[[Any], Any]
 
 
 class ProtobufConversion(NamedTuple):
-    """An Arrow type, and the conversion of its values from those of a message, None if no value is
-    converted.
+    """An Arrow type, and the conversion from a message's values to the type's values, or None as the
+    conversion if values stay unchanged.
     """
 
     type: pa.DataType

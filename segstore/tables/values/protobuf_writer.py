@@ -54,7 +54,7 @@ def _fill(message: Any, row: Any) -> None:
     elif name in _FILLED:
         _FILLED[name](message, row)
         return
-    if isinstance(row, bytes):  # a message within its own type
+    if isinstance(row, bytes):  # the inner message of a type that contains itself
         message.MergeFromString(row)
         return
     for field, value in dict(row).items():
@@ -109,7 +109,7 @@ def _fill_timestamp(message: Any, value: Any) -> None:
 def _fill_duration(message: Any, value: Any, seconds_down: bool = False) -> None:
     micros = value // MICROSECOND if isinstance(value, timedelta) else int(value)
     seconds, rest = divmod(micros, 1_000_000)
-    if rest and seconds < 0 and not seconds_down:  # both must have the same sign
+    if rest and seconds < 0 and not seconds_down:  # seconds and nanos must have the same sign
         seconds, rest = seconds + 1, rest - 1_000_000
     message.seconds, message.nanos = seconds, rest * 1000
 
