@@ -17,7 +17,7 @@ from segstore.wire.cluster import PASSING, Cluster
 
 def found_role(files: Files, root: str) -> Role | None:
     """Return the mirror's role of a directory, None if the directory is new. Raises InvalidArgumentError if
-    it is no mirror, or its end was begun; CorruptCheckpointError, OSError.
+    the directory is no mirror, or if `end_mirror` was called for it; CorruptCheckpointError, OSError.
     """
     if not files.exists(root):
         return None

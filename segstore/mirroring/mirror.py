@@ -56,7 +56,7 @@ class MirroredPartition(NamedTuple):
 
 
 class Mirror(Following[MirrorControl]):
-    """A running mirror; `store` is its store, which may be read. It is a context manager that ends all
+    """A running mirror; `store` is its store, which may be read. It is a context manager that stops all
     threads, and closes the store.
     """
 
@@ -123,7 +123,7 @@ def mirror(
     level = ISOLATIONS[isolation]
     recreated = arguments.one_of("recreated", recreated, (KEEP, REPLACE))
     if http is not None:
-        from segstore.operating.endpoint import check_http  # without it asyncio is not imported
+        from segstore.operating.endpoint import check_http  # here, because it imports asyncio
 
         check_http(http)
     settings = MirrorConfig.parse({} if config is None else config)

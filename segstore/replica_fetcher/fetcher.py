@@ -139,7 +139,7 @@ class ReplicaFetcher(BrokerThread):
 
     def _compare_anew(self) -> None:
         """Mark all logs for a comparison with the leader's, after a new connection or the loss of the
-        session: the leader may be another store than before.
+        session: the leader may now be another store than before.
         """
         for each in self._home.led_by(self.node):
             each.is_compared = False
@@ -161,7 +161,8 @@ class ReplicaFetcher(BrokerThread):
         waits: bool = True,
     ) -> None:
         """Send one request, and handle its answer. `logs` is the sequence of `FetcherContext.led_by` if all
-        of its logs are `ready`, else empty. If not `waits`, the broker answers at once, also without records.
+        of its logs are `ready`, else empty. Without `waits` the broker answers at once, even if it has no
+        records.
         """
         questions = self._questions(ready)
         asked = session.ask({key: question.position for key, question in questions.items()})

@@ -82,7 +82,7 @@ class Fetchers:
             fetcher.start()
 
     def stop(self, seconds: float) -> bool:
-        """End all fetchers, and wait for at most `seconds` for each; return whether they have ended."""
+        """Stop all fetchers, and wait for at most `seconds` for each; return whether all have stopped."""
         with self._lock:
             self._closed = True
             fetchers = list(self._fetchers.values())

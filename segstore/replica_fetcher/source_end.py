@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 class Lag(NamedTuple):
     """The lag of a log: in records (by offsets), in bytes (estimated by the mean size of fetched records),
-    and in ms since it last had all records below the leader's high watermark. -1 is unknown.
+    and in ms since the log last had all records below the leader's high watermark. -1 is unknown.
     """
 
     records: int

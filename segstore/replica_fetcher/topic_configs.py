@@ -52,7 +52,8 @@ class TopicConfigs:
 
 def _settings(configs: Iterable[Any]) -> TopicConfig:
     """Return the topic's own settings, without the source's defaults."""
-    # Defaults such as retention are not needed: the log start offset of the source is followed.
+    # The source's defaults, such as retention, are not needed, because this store follows the source's log
+    # start offset.
     made: dict[str, Any] = {}
     for each in configs:
         if each.config_source != _OF_TOPIC or each.value is None:

@@ -137,8 +137,9 @@ def _path(root: str) -> str:
 
 
 class Adopted(NamedTuple):
-    """The content of a plain store: the topics of the directory with the id `broker`, the leader epochs of
-    their partitions, and in `kept` the quotas, credentials, group settings and producer ids.
+    """The content of a plain store that becomes the directory with the id `broker`: its topics, the leader
+    epochs of its partitions, and `kept`, the records of its quotas, credentials, group settings and producer
+    ids.
     """
 
     broker: int

@@ -59,8 +59,8 @@ def standings(side: ReplicatedWriter) -> dict[PartitionKey, ReplicationHealth]:
 def partition_metrics(
     standing: ReplicationHealth, replicas: tuple[ReplicaState, ...], leader: LocalReplica | None
 ) -> dict[str, Any]:
-    """Return the metrics of one partition. Metrics of a replica are a mapping from its id, with -1 for an
-    unknown value. The log of `leader` is read for `ReplicaLagBytes`.
+    """Return the metrics of one partition. A metric of each replica is a mapping from replica ids to values;
+    -1 is an unknown value. `ReplicaLagBytes` is read from the log of `leader`.
     """
     return {
         "ReplicasCount": len(standing.state.replicas),

@@ -136,7 +136,7 @@ class Observer(Closing):
             held.store.close()
 
     def _look_at(self, path: str) -> None:
-        """Open a directory, unless it is open and still the same. Raises OSError if it is missing."""
+        """Open a directory, unless it is open and was not replaced. Raises OSError if it is missing."""
         identity = self._files.identity(names.below(path, names.META_PROPERTIES))
         held = self._open.get(path)
         if held is not None and held.identity == identity:
@@ -146,7 +146,8 @@ class Observer(Closing):
             raise FileNotFoundError(errno.ENOENT, "no meta.properties", path)
         if held is not None:
             held.store.close()
-        self._image, self._epoch = MetadataImage(), -1  # all directories may have been replaced by older ones
+        # Read anew: all directories may have been replaced by older copies.
+        self._image, self._epoch = MetadataImage(), -1
         self._open[path] = _Directory(identity, properties, open_store(path, mode="r", files=self._files))
 
     def _standing(self, path: str) -> tuple[int, int] | None:

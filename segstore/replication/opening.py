@@ -143,8 +143,8 @@ def open_replicated(
     file_mode: int | None = None,
     inline: bool = False,
 ) -> ReplicatedStore:
-    """Open a replicated store without its coordinators; `coordinator.open_replicated` also ends open
-    transactions. If a first open fails, its files are removed again.
+    """Open a replicated store without its coordinators; `coordinator.open_replicated` also completes or
+    aborts open transactions. If a first open fails, its files are removed again.
     """
     settings = StoreConfig.parse({} if config is None else config)
     replication = ReplicationConfig.of(settings, arguments.switch("inline", inline))
@@ -187,8 +187,8 @@ class _OpenOptions(NamedTuple):
 
 def _open(given: Sequence[str], places: VoterPlan, options: _OpenOptions) -> ReplicatedStore:
     """Open the directories of the plan, and the store; directories that fail are noted in `places.offline`.
-    All directories are open before the first is claimed, so a failed first open claims none. Raises
-    BecamePlain.
+    All directories are opened before the first `meta.properties` is written. So if a directory can't be
+    opened at a first open, none is written. Raises BecamePlain.
     """
     settings, _, files, clock, file_mode = options
     writers: dict[int, StoreWriter] = {}
@@ -216,8 +216,8 @@ def _open(given: Sequence[str], places: VoterPlan, options: _OpenOptions) -> Rep
 
 
 def _undo(writers: Sequence[StoreWriter]) -> None:
-    """Remove the files of a failed first open: the metadata logs of all directories first. If a disk refuses,
-    the next open uses the remaining files.
+    """Remove the files of a failed first open. The metadata logs of all directories are removed first, so
+    that the next open can use the files that a refusing disk has kept.
     """
     if not all(writer.is_new for writer in writers):
         return
@@ -277,7 +277,7 @@ class _Assembly:
         for id_, error in self._lost.items():
             lost = self._writers.pop(id_)
             places.offline[id_] = f"{lost.context.root}: {error}"
-            if not lost.is_new:  # else the first open fails, and keeps the lock until `_undo` has run
+            if not lost.is_new:  # a new directory stays locked until `_undo` has run
                 lost.let_go()
         return metadata
 

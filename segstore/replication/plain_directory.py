@@ -68,7 +68,8 @@ def become_plain(path: str, image: MetadataImage, settings: StoreConfig, files: 
             for key, state in image.partitions.items():
                 replica = writer.partitions.replica(*key)
                 replica.set_high_watermark(replica.log_end_offset)
-                # A new epoch: other replicas may have uncommitted records under the latest epoch (R2).
+                # This needs a new epoch, because other replicas may have uncommitted records under the latest
+                # epoch (R2).
                 replica.lead(state.leader_epoch + 1)
             write_files(files, path, image)
             writer.topic_admin.delete(CLUSTER_METADATA)

@@ -1,4 +1,4 @@
-"""The controller of a replicated store: it decides events by the core, writes the decisions durably to a
+"""The controller of a replicated store: it has the core decide events, writes the decisions durably to a
 majority of voters, and then publishes them (Kafka: QuorumController; rule R31).
 
 On disk is the metadata log. Threads: one, which decides events in order; all events in the queue become
@@ -85,7 +85,7 @@ class QuorumController:
         self._regular.append((time.monotonic() + seconds, seconds, event))
 
     def stop(self, seconds: float) -> bool:
-        """End the thread, and wait for at most `seconds`; return whether it has ended."""
+        """Stop the thread, and wait for at most `seconds`; return whether it has ended."""
         self._over = True
         self._asked.put(None)
         return self._ended.wait(seconds)
@@ -125,7 +125,7 @@ class QuorumController:
             self._refuse_rest()
 
     def _next(self) -> list[tuple[Event, Answer]]:
-        """Return the queued events and the due regular events; wait for the first of both."""
+        """Wait for an event that is queued or due, and return the queued and the due events."""
         found: list[tuple[Event, Answer]] = []
         with suppress(Empty):
             asked = take(self._asked, self._pause())
@@ -170,7 +170,8 @@ class QuorumController:
             self._snapshots.look(self.image)
         for answer, messages, failed in answers:
             try:
-                # If the write failed, `failed` may be due to a decision that was lost with it.
+                # After a failed write `failed` is not passed on, because it may follow from an earlier
+                # decision that was lost.
                 answer(messages, self.error or failed)
             except Exception:
                 log.exception("an answer of the controller failed")
@@ -223,7 +224,9 @@ class _DecisionBatch:
         return answers
 
     def _forget(self, topic_id: str) -> None:
-        """Drop this batch's partition states of a deleted topic: a later topic may have the same name."""
+        """Drop this batch's partition states of a deleted topic, because a later topic may have the same
+        name.
+        """
         name = self._image.topic_name(topic_id)
         kept = {
             k: s for k, s in self._partitions.items() if not isinstance(k, PartitionKey) or k.topic != name

@@ -1,9 +1,9 @@
 """`ReadAhead`: batches of a leader's log, read before a follower fetches them. So a follower that catches up
 writes while the next batches are read.
 
-Nothing is on disk. Threads: the reading thread of the leader's directory adds; it or the follower's own
-thread takes. No lock is needed, because each operation on a deque is atomic. A leader does not truncate its
-log in its leader epoch, so batches stay valid until another leader epoch begins.
+Nothing is on disk. Threads: the reading thread of the leader's directory adds pieces; that thread or the
+follower's own thread takes them. No lock is needed, because each operation on a deque is atomic. A leader
+does not truncate its log in its leader epoch, so batches stay valid until another leader epoch begins.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class ReplicaFetch:
         self._own.resume(partial(self._synced, failed))
 
     def _synced(self, failed: Exception | None) -> bool:
-        """Fetch on after a sync. Raises the error of the sync, which the directory's thread handles."""
+        """Fetch again after a sync. Raises the error of the sync, which the directory's thread handles."""
         self._syncing = False
         if failed is not None:
             raise copy_of(failed)
@@ -190,7 +190,7 @@ class ReplicaFetch:
         read-ahead.
         """
         place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
-        found: Found = self._ahead.take(place)  # an earlier read may have added it
+        found: Found = self._ahead.take(place)  # an earlier read-ahead may have read them
         if found is None:
             found = self._read_at(leader, request.fetch_offset, answer.end_offset, self._max_bytes)
         self._own.resume(lambda: self._arrived(role, request, answer, found))

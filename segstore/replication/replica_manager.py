@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 LOOK = 0.05
-"""Seconds between two checks of a wait for directories, if no change is counted in `news`."""
+"""The longest time in seconds between two checks of a wait for directories; a change that `news` counts
+causes a check at once."""
 
 
 class ReplicaManager:
@@ -56,13 +57,14 @@ class ReplicaManager:
         self.partitions: dict[PartitionKey, PartitionRegistration] = {}
         self.leaders: dict[PartitionKey, LocalReplica] = {}
         self.redirecting = Mutex()
-        """Held to change `leaders`, and the log to which a partition's appends are sent."""
+        """The lock for changes of `leaders`, and of the log to which a partition's appends are sent."""
         self.news, self.counters = ChangeCounter(), Counters()
         self._when_led: dict[PartitionKey, deque[Callable[[], None]]] = {}
         self.controller: QuorumController | None = None
         self._beating: set[int] = set()  # directories whose heartbeat is queued at the controller
         self.voter_failed: Callable[[int, Exception], object] = lambda broker, error: None
-        """Called with a directory that has failed, whose metadata log no longer counts as a voter."""
+        """Called with the id and the error of a directory that has failed, so that it no longer counts as a
+        voter."""
 
     @property
     def online(self) -> list[DataDirectory]:
@@ -274,21 +276,23 @@ class ReplicaManager:
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
         """Call `work` once the partition has a leader; at once if it has one."""
         self._when_led.setdefault(key, deque()).append(work)
-        # If a leader begins after this check, `leads` takes the queue after it has set the leader.
+        # If a leader begins after this check, its `leads` call empties the queue, because that call sets the
+        # leader first.
         if self.leader(key) is not None:
             self._is_led(key)
 
     def _is_led(self, key: PartitionKey) -> None:
         """Call the work that waits for a leader of this partition."""
-        waiting = self._when_led.get(key, deque())  # not removed: another thread may be about to add to it
+        # The queue stays in the mapping, because another thread may be about to add to it.
+        waiting = self._when_led.get(key, deque())
         with suppress(IndexError):  # another thread may empty the queue
             while waiting:
                 waiting.popleft()()
 
     def heartbeat(self, broker: int) -> None:
         """Send a directory's heartbeat to the controller, unless one is queued already."""
-        # One in flight, as in Kafka's BrokerLifecycleManager: so heartbeats don't pile up while the
-        # controller waits for a majority of voters.
+        # Only one heartbeat is in flight, as in Kafka's BrokerLifecycleManager, so that heartbeats don't pile
+        # up while the controller waits for a majority of voters.
         registration, controller = self.brokers.get(broker), self.controller
         if registration is None or controller is None or broker in self._beating:
             return
@@ -296,7 +300,8 @@ class ReplicaManager:
         beat = BrokerHeartbeat(broker, registration.epoch, read)
 
         def beaten(core: Controller, now: int) -> Decision:
-            # Before the decision is durable: the next heartbeat must keep the session alive during the write.
+            # The next heartbeat may be queued before this decision is durable, because it must keep the
+            # session alive during the write.
             self._beating.discard(broker)
             return Decision(effects=core.heartbeat(beat, now))
 
@@ -328,7 +333,8 @@ class ReplicaManager:
         else:
             reply = next(answer for answer in answers if isinstance(answer, AlterPartitionReply))
         self.counters.answered(reply)
-        if not isinstance(error, StaleBrokerEpochError):  # registered again since: new metadata will come
+        # After this error the broker registers again, and gets new metadata, so the proposal is dropped.
+        if not isinstance(error, StaleBrokerEpochError):
             sender.on_alter_reply(sent, reply)
 
     # --- the controller's thread -----------------------------------------------------------------
@@ -344,7 +350,8 @@ class ReplicaManager:
         names of topics with changed settings, `reshaped` the names of topics whose files for stagers change.
         """
         if reshaped:
-            for directory in self.online:  # before leaders change: a stager may begin once it sees a leader
+            # Before the leaders change, because a stager may begin once it sees a leader.
+            for directory in self.online:
                 directory.post(partial(directory.tell_topics, topics, reshaped))
         changed = {
             key: state
@@ -364,7 +371,7 @@ class ReplicaManager:
                 self.leaders.pop(key, None)
         for directory in self.online:
             broker = published.brokers.get(directory.broker)
-            if broker is not None and broker.active:  # its fetches count for the ISR from now on
+            if broker is not None and broker.active:  # from now on the leaders count its fetches
                 directory.post(directory.ask_all)
             keys = [key for key in changed if _concerns(directory.broker, changed[key], before[key])]
             if keys:

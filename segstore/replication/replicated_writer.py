@@ -69,7 +69,8 @@ class _Partitions:
                 directory.writer.partitions.flush()
             except (SegstoreError, OSError) as error:
                 errors.append(error)
-        # A replica may join the ISR after the flush of its own directory, before that of the leader's.
+        # A replica may join the ISR between the flush of its own directory and the flush of its leader's
+        # directory. It may then lack records that the leader's flush has made durable.
         for replica in self._joined(before):
             try:
                 replica.partition.flush()
@@ -334,7 +335,7 @@ class ReplicatedWriter:
     # --- closing ---------------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """End the threads without a clean close; the next open recovers the directories."""
+        """Stop the threads without a clean close; the next open recovers the directories."""
         self.controller.stop(0)
         for directory in self.manager.directories.values():
             directory.stop(0)
@@ -387,7 +388,7 @@ class ReplicatedWriter:
             raise first_of(errors)
 
     def _end_threads(self) -> dict[int, bool]:
-        """End all threads; return by directory whether its threads ended in time. May be repeated."""
+        """Stop all threads; return by directory whether its threads have stopped in time. May be repeated."""
         self.context.closed = True
         self.context.scheduler.close()
         self.controller.stop(ENDING)

@@ -1,5 +1,5 @@
-"""Prepares a directory for a standby: a new directory, the directory of a standby of the same cluster, or
-that of an old primary, which comes back.
+"""Prepares a directory for a standby: a new directory, the directory of a standby of the same cluster, or the
+directory of an old primary, which becomes a standby.
 
 On disk is `.segstore/role`. It is written before the registration at the primary, so after a crash in between
 the next call registers the standby. Threads: one.

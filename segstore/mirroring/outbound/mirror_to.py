@@ -60,7 +60,7 @@ class SentPartition(NamedTuple):
 
 
 class MirrorTo(Running):
-    """A running mirror of `store` to a cluster. It is a context manager that ends all threads."""
+    """A running mirror of `store` to a cluster. It is a context manager that stops all threads."""
 
     def __init__(self, store: Store, owned: bool, cluster: Cluster, choice: TopicChoice) -> None:
         """Start the mirror. If `owned`, `close` also closes the store."""
@@ -116,8 +116,8 @@ class MirrorTo(Running):
         return self._until(lambda: self._groups_synced >= asked, deadline)
 
     def close(self) -> None:
-        """End the mirror. The target may or may not have batches that it has not acknowledged; a later mirror
-        asks for its log end offsets.
+        """Stop the mirror. The target may or may not have the batches that it has not acknowledged; a later
+        mirror asks the target for its log end offsets.
         """
         check_apart("close()")
         self._done.open()
@@ -184,7 +184,7 @@ class MirrorTo(Running):
             self._done.open()
         except (SegstoreError, OSError) as error:
             if isinstance(error, AuthenticationFailedError) and not self._rounds:
-                self._fail(error)  # at the first request it is final; later a broker may just be starting
+                self._fail(error)  # final at the first request; later a broker may just be starting
                 return 0.0
             if not self._done.is_open and str(error) != str(self.error):
                 log.warning("the mirror waits: %s", error)

@@ -85,7 +85,7 @@ class OutboundSender(BrokerThread):
             self._closing.open()
 
     def _send(self, connection: BrokerConnection, logs: Sequence[SentLog]) -> None:
-        """Send the next batches, or without any wait a while for new records."""
+        """Send the next batches. If there are none, wait for new records, for at most `_NEWS_MS`."""
         seen = self._store.publications
         now = time.monotonic()
         batches: dict[SentLog, ReadyBatch] = {}
@@ -109,7 +109,7 @@ class OutboundSender(BrokerThread):
             return each.take()
         except BrokerError as error:
             self._failed(each, error)
-        except OffsetOutOfRangeError:  # removed by retention here: the next `take` reports the gap
+        except OffsetOutOfRangeError:  # retention has removed records; the next `take` reports the gap
             each.delay(self._pause, each.error or UnequalOffsetsError(f"{each!r} is being removed here"))
         except (StoreClosedError, OSError):
             raise

@@ -99,7 +99,7 @@ class MirrorTarget:
             for name in topics
         ]
         for each in self._cluster.ask("DescribeConfigs", resources=asked).results:
-            # If this client may not read settings, the answers to Produce show LogAppendTime.
+            # If this client may not read settings, LogAppendTime is found later, by the answers to Produce.
             found = {} if each.error_code else {config.name: config.value for config in each.configs}
             if found.get(_STAMPS) == _APPEND_TIME:
                 problems[each.resource_name] = UnequalOffsetsError(

@@ -91,16 +91,17 @@ class Controller:
             return (Send(existing.epoch),)
         clean = existing is not None and clean_epoch == existing.epoch
         left = self._leave(broker, unclean=not clean)
-        made = BrokerRegistration(self.next_offset, incarnation)  # the offset of its own record
+        made = BrokerRegistration(self.next_offset, incarnation)  # the broker epoch is this record's offset
         self.cluster.sessions.pop(broker, None)
         return (*left, self._persist(BrokerRecord(broker, made)), Send(made.epoch))
 
     def restart(self, broker: int, incarnation: str, clean_epoch: int, now_ms: int) -> Effects:
-        """Register a broker, as `register`, at an open: no earlier incarnation runs any more.
+        """Register a broker at an open of the store, as `register` does, but without a check for an earlier
+        incarnation, because none can be running.
 
         If the broker was stopped cleanly in its last registration, its logs are complete, and no other broker
-        was elected since. So it stays in the ISR of its partitions, and leads on. Its broker epoch rises
-        nevertheless, so that an older copy of its disk does not count as stopped cleanly later.
+        was elected since. So the broker stays in the ISR of its partitions, and stays leader. Its broker
+        epoch rises nevertheless, so that an older copy of its disk does not count as stopped cleanly later.
         """
         existing = self.cluster.brokers.get(broker)
         if existing is None or clean_epoch != existing.epoch:
@@ -156,8 +157,8 @@ class Controller:
         """Fence a broker whose directory has failed: it leaves all ISRs, and other leaders are elected (R32;
         Kafka: a broker stops when its last log directory is offline).
 
-        The broker stays in the ELR (R26), because its disk may come back with complete logs. It may then
-        register again at once, since its session is removed. An unregistered broker is ignored.
+        The broker stays in the ELR (R26), because its disk may come back with complete logs. The broker may
+        then register again at once, since its session is removed. An unregistered broker is ignored.
         """
         self.cluster.sessions.pop(broker, None)
         return self._fence(broker) if broker in self.cluster.brokers else ()
@@ -268,7 +269,7 @@ class Controller:
         self, assignments: Mapping[Key, Replicas], settings: TopicSettings | None = None
     ) -> Effects:
         """Create partitions of a topic, all or none; the ISR of each has all its live replicas (Kafka:
-        createTopic, createPartitions). Without `settings` the controller's config counts.
+        createTopic, createPartitions). Without `settings` the defaults in `config` apply.
 
         Raises InvalidReplicaAssignmentError if a partition has no live replica, an unregistered replica, or a
         replica twice.
@@ -415,7 +416,7 @@ class Controller:
     # --- changes ---------------------------------------------------------------------------------
 
     def _changing(self, key: Key, without: int = NO_LEADER) -> PartitionChange:
-        """Return a change of a partition, in which the broker `without` is not live."""
+        """Return a `PartitionChange` for which the broker `without` counts as not live."""
         partition, settings = self.partitions[key], self.settings_of(key)
         return PartitionChange(
             partition,

@@ -80,14 +80,15 @@ class Follower:
         return self._keep_up(answer)
 
     def on_nothing(self, request: FetchRequest, answer: FetchAnswer) -> GoOnAt | None:
-        """Handle a leader whose log has no batch between the fetch offset and its end (all were compacted):
-        return the move of this log's end to the leader's, None if they are equal (R41). In Kafka a follower
-        keeps its end.
+        """Handle the answer of a leader whose log has no batch from the fetch offset on, because all were
+        compacted. Return the effect that moves this log's end offset to the leader's, None if both are equal
+        or the answer is outdated (R41). In Kafka a follower keeps its log end offset.
         """
         if not self.awaits(request) or answer.diverging is not None:
             return None
-        # The leader does not truncate in its epoch, and appends from its end on in that epoch. So the epoch
-        # begins there in this log too: in the leader's log this log's last epoch may end earlier.
+        # The leader does not truncate in its own epoch, and its next batches, from its log end offset on,
+        # have that epoch. So the epoch may begin at that offset in this log, too. Without the new epoch, this
+        # log's last epoch would seem to go on, although it may have ended earlier in the leader's log.
         ahead = answer.end_offset > request.fetch_offset
         return GoOnAt(answer.end_offset, self.leader_epoch) if ahead else None
 

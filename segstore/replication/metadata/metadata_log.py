@@ -328,8 +328,8 @@ class MetadataLog:
             )
 
     def close(self) -> None:
-        """End the voters' threads after the posted writes; a voter that hangs is not waited for longer than
-        ENDING seconds. Later appends raise QuorumLostError. May be called more than once.
+        """Stop the voters' threads after the posted writes, and wait for at most ENDING seconds for each
+        voter. Later appends raise QuorumLostError. May be called more than once.
         """
         if not self._here[0]:
             return

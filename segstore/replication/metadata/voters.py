@@ -35,9 +35,9 @@ from segstore.storage.meta.topics import TopicFiles
 
 class FoundDirectory(NamedTuple):
     """The state of a directory. `holder` is the pid of the process that has it open, 0 if the pid is unknown,
-    None if no process has; `here` is whether that process is this one; `address` is the address at which that
-    process serves the store. `topics` are the topics other than the metadata's, `has_metadata` is whether
-    there is a metadata log. `error` is the error if the path can't be read.
+    None if no process has it open. `here` is whether this process has it open. `address` is the address at
+    which the process with `holder` serves the store. `topics` are the topics except for the metadata log's,
+    `has_metadata` is whether there is a metadata log. `error` is the error if the path can't be read.
     """
 
     path: str
