@@ -37,8 +37,8 @@ def found_role(files: Files, root: str) -> Role | None:
 
 def source_id(cluster: Cluster, held: Role | None, names: list[str] | None) -> str:
     """Return the cluster id of the source, from the role if the source does not answer. Raises
-    StaleDirectoryError if the role has another cluster id; DisconnectedError, RequestTimedOutError without a
-    role.
+    StaleDirectoryError if the role has another cluster id; DisconnectedError or RequestTimedOutError if there
+    is no role either.
     """
     try:
         answered = cluster.metadata(names).cluster_id

@@ -36,7 +36,8 @@ from segstore.wire.cluster import Cluster
 
 ISOLATIONS = dict(zip(MIRRORED, (UNCOMMITTED, COMMITTED), strict=True))
 _WORDS = {word: word.removeprefix("read_") for word in (*MIRRORED, *ISOLATION_LEVELS)}
-"""The isolation that a mirror's role has, by each allowed argument; Kafka's names are allowed too."""
+"""The isolation in the mirror's role, by the allowed values of the argument `isolation`, which include
+Kafka's names."""
 
 
 class MirroredPartition(NamedTuple):

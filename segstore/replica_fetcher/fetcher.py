@@ -46,7 +46,7 @@ _FULL_DISK, _REFUSED = 1.0, 5.0
 
 class FetcherContext(Protocol):
     """The calls of a fetcher to its owner. `untold` are logs that have caught up with the end of their first
-    fetch answer, before a later fetch has reported this to the leader.
+    fetch answer, but whose leader does not know this yet from a later fetch.
     """
 
     untold: set[FollowedLog]
@@ -64,7 +64,9 @@ class FetcherContext(Protocol):
         """Note that a log can't be fetched any more."""
 
     def ended(self, fetcher: ReplicaFetcher) -> bool:
-        """Return whether a fetcher may end, because it has no logs; if so, remove it."""
+        """Return whether the broker's fetcher has no logs left, so that it may stop; if so, remove the
+        fetcher.
+        """
 
 
 class ReplicaFetcher(BrokerThread):
@@ -288,8 +290,8 @@ class ReplicaFetcher(BrokerThread):
         questions: Mapping[Key, Question],
         data: memoryview,
     ) -> FollowedLog | None:
-        """Decode an answer, and handle each partition. If it had records of a single partition, and nothing
-        else, return that partition's log, else None.
+        """Decode an answer, and handle each partition. If the answer had records of a single partition, and
+        nothing else, return that partition's log, else None.
         """
         answer = connection.decoded("Fetch", version, data)
         if answer.error_code:

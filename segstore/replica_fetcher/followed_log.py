@@ -206,7 +206,9 @@ class FollowedLog:
         return has_changed
 
     def compared(self, question: Question) -> None:
-        """Note that this log and that of the question's leader have equal records at common offsets."""
+        """Note that this log and the log of the question's leader have equal records at the offsets that both
+        have.
+        """
         with self.lock:
             if question.led == self.led:
                 self.is_compared = question.position.offset == self.replica.log_end_offset

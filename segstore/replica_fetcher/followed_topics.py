@@ -60,7 +60,8 @@ class FollowedTopics:
         topic is deleted, its logs are copied to the quarantine.
         """
         self.waits = False
-        """Whether a topic is missing, or a partition has no leader, so that metadata are asked for soon."""
+        """Whether a topic is missing, or a partition has no leader, so that the next metadata request must
+        follow soon."""
 
     def take(self, metadata: ClusterMetadata) -> dict[Key, LeaderAndEpoch]:
         """Create, change and delete topics to match the source's metadata; return the leaders of the

@@ -116,7 +116,9 @@ class RepeatedFetch:
 
     @property
     def is_outdated(self) -> bool:
-        """Return whether a leader or leader epoch of the session's logs has changed since the template."""
+        """Return whether a leader or leader epoch of the session's logs has changed since the template was
+        made.
+        """
         return any(each.led is not led for each, led in zip(self.logs, self._leds, strict=True))
 
 

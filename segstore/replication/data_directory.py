@@ -128,7 +128,9 @@ class DataDirectory:
         self._reading.start()
 
     def read(self, read: LeaderRead) -> None:
-        """Have the reading thread call `read`, which must not raise, and then the read that it returns."""
+        """Have the reading thread call `read`, which must not raise. If `read` returns another read, that
+        read is called next.
+        """
         self._reading.post(read)
 
     @property
@@ -263,8 +265,8 @@ class DataDirectory:
         self._topics_published = True
 
     def _make(self, info: TopicInfo, leaving: Iterable[PartitionKey] = ()) -> None:
-        """Make the topic with its assigned partitions, and the partitions in `leaving`; delete it if both are
-        empty.
+        """Make the topic with its assigned partitions, and the partitions in `leaving`; delete the topic if
+        both are empty.
         """
         ids = tuple(sorted({*info.partition_ids, *[key.partition for key in leaving]}))
         known = self.writer.topics.get(info.name)

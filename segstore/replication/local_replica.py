@@ -366,8 +366,9 @@ class LocalReplica:
                 tail.open_leader(self.partition.validator, epoch, leader.log.end_offset, tails)
 
     def _open_to(self, leader: Leader) -> bool:
-        """Open this follower's tail for native appends of `leader`; return whether it is open. It stays
-        closed if this replica follows another leader, has another log end offset, or is changing its log.
+        """Open this follower's tail for native appends of `leader`; return whether the tail is open. The tail
+        stays closed if this replica follows another leader, has another log end offset, or is changing its
+        log.
         """
         with self.lock:
             role, log, led = self.core.role, self.core.log, leader.log

@@ -111,8 +111,8 @@ class Observer(Closing):
         return [FoundDirectory(path, properties=each.properties) for path, each in self._open.items()]
 
     def look(self) -> MetadataImage:
-        """Return the current metadata. Between calls the same object grows with the metadata log; it is a new
-        object after a directory was opened anew. Errors as `observe`.
+        """Return the current metadata. Each call returns the same object, which grows with the metadata log,
+        until a directory is opened anew; then there is a new object. Errors as `observe`.
         """
         self.failed = {}
         for path in self.paths:

@@ -32,8 +32,8 @@ MOST_EVENTS = 1_000
 
 
 class Decision(NamedTuple):
-    """The changes of one event: `records` of topics and settings, which the core does not know, and then the
-    core's `effects`.
+    """The changes of one event. `records` are of topics and settings, which the core does not know. `effects`
+    are those of the core, whose records are written after `records`.
     """
 
     records: Sequence[MetadataRecord] = ()
@@ -41,7 +41,8 @@ class Decision(NamedTuple):
 
 
 Event = Callable[[Controller, int], Decision]
-"""Called with the core and the time in ms. An error that it raises is its answer, and nothing changes."""
+"""Called with the core and the time in ms. If the event raises an error, the error is its answer, and nothing
+changes."""
 Answer = Callable[[list[Any], "Exception | None"], object]
 """Called with the messages of the decision's `Send` effects, or with the error."""
 
@@ -196,8 +197,8 @@ class QuorumController:
 
 
 class _DecisionBatch:
-    """Decisions of one write. They are applied to the image before the write: if it fails, the controller
-    stops, and the image is no longer used.
+    """Decisions of one write. They are applied to the image before the write. If the write fails, the
+    controller stops, and the image is no longer used.
     """
 
     def __init__(self, image: MetadataImage, next_offset: int) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST = 4
 """The largest number of pieces that are kept."""
 FETCHES = 2
-"""The size of a piece, as a multiple of replica.fetch.max.bytes; by default 2 of them fill a buffer of the
+"""The size of a piece, as a multiple of replica.fetch.max.bytes; by default two pieces fill a buffer of the
 pool. With 1 a catch-up took a third more time, because a follower needs some 250 Python calls per piece.
 """
 

@@ -181,7 +181,9 @@ class ReplicaManager:
         return None if directory is None or directory.error is not None else directory.replicas.get(key)
 
     def appended(self, leader: LocalReplica) -> None:
-        """Have the followers fetch; without followers in sync, have the leader's directory settle."""
+        """Have the followers fetch; without followers in sync, have the leader's directory call
+        `settle_alone`.
+        """
         role = leader.core.role
         self._ask_followers(leader)
         alone = not isinstance(role, Leader) or len(role.isr.maximal) == 1
@@ -226,7 +228,8 @@ class ReplicaManager:
         self.counters.leads(replica.key)
         self._is_led(replica.key)
         # Queued after the directory's other elections: after the loss of a directory with thousands of
-        # leaders, all partitions get leaders before followers fetch. An append starts its followers at once.
+        # leaders, all partitions get leaders before followers fetch. An append makes the followers of its
+        # partition fetch at once.
         self.directories[replica.broker].post(partial(self._begin, replica))
         self.news.tell()
 
@@ -276,8 +279,8 @@ class ReplicaManager:
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
         """Call `work` once the partition has a leader; at once if it has one."""
         self._when_led.setdefault(key, deque()).append(work)
-        # If a leader begins after this check, its `leads` call empties the queue, because that call sets the
-        # leader first.
+        # If a leader begins after this check, its call of `leads` empties the queue, because `leads` sets the
+        # leader before that.
         if self.leader(key) is not None:
             self._is_led(key)
 
@@ -324,7 +327,8 @@ class ReplicaManager:
         self, sender: LocalReplica, sent: AlterPartition, answers: list[object], error: Exception | None
     ) -> None:
         """Pass the controller's answer to the leader."""
-        # A stopped controller's error is not passed on: the leader would repeat the proposal for ever.
+        # A stopped controller's error is not passed on, because the leader would repeat the proposal for
+        # ever.
         stopped = self.controller is None or self.controller.error is not None
         if stopped or isinstance(error, StoreClosedError):
             return

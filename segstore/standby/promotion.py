@@ -104,7 +104,7 @@ def largest_epoch(writer: StoreWriter, known: int) -> int:
 def _marked(
     files: Files, root: str, role: Role, largest: int, epoch: int | None, old: str, reason: str
 ) -> Role:
-    """Note the beginning of the promotion in the role, durably, unless it has begun before."""
+    """Note the promotion and its epoch in the role, durably, unless the role has an earlier promotion."""
     if role.promoting != NOT_PROMOTING:
         return role
     largest = max(largest, role.leader_epoch)

@@ -176,7 +176,9 @@ class Standby(Following[StandbyControl]):
         return token
 
     def _answered(self, ask: Callable[[], T], until: float) -> T:
-        """Return the result of `ask`, and repeat it after a lost connection or a timeout, until `until`."""
+        """Call `ask`, and return its result. After a lost connection or a timeout, call it again, until
+        `until`.
+        """
         while True:
             try:
                 return ask()

@@ -26,9 +26,9 @@ _NO_GENERATION, _NO_EPOCH = -1, -1
 
 
 class SentGroups:
-    """The mirroring of committed offsets to a target. An offset is committed there after the target's log has
-    reached it, and only if it is above the group's committed offset there. While the group has members at the
-    target, the target refuses the commit. A refusal is logged once.
+    """The mirroring of committed offsets to a target. An offset is committed at the target after the target's
+    log has reached that offset, and only if it is above the group's committed offset at the target. While the
+    group has members at the target, the target refuses the commit. A refusal is logged once.
     """
 
     def __init__(self, store: Store, cluster: Cluster) -> None:

@@ -148,7 +148,7 @@ class MirrorTo(Running):
         self._news.put(None)
 
     def ended(self, node: int) -> bool:
-        """Return whether the sender of a broker may end, because it has no logs; if so, remove it."""
+        """Return whether the broker's sender has no logs left, and may stop; if so, remove the sender."""
         with self._lock:
             if self.led_by(node):
                 return False
@@ -205,7 +205,7 @@ class MirrorTo(Running):
     def _take(self) -> None:
         """Update the logs to send, and their leaders, by the topics here and at the target."""
         chosen, problems = self._chosen()
-        topics = self._target.topics(chosen, problems)  # also without topics, to see if the target answers
+        topics = self._target.topics(chosen, problems)  # asked even without topics: the target may not answer
         logs: dict[TargetPartition, SentLog] = {}
         leaders: dict[TargetPartition, int] = {}
         for name, found in topics.items():

@@ -56,7 +56,7 @@ class SenderContext(Protocol):
         """Note that the cluster's leaders must be asked for again."""
 
     def ended(self, node: int) -> bool:
-        """Return whether a broker's sender may end, because it has no logs; if so, remove it."""
+        """Return whether the broker's sender has no logs left, and may stop; if so, remove the sender."""
 
 
 class OutboundSender(BrokerThread):

@@ -26,7 +26,8 @@ class TargetPartition(NamedTuple):
 
 class SentLog:
     """A mirrored partition. `next_offset` is the target's log end offset, None if the target must be asked
-    for it. `error` is the error that stops sending for now, `refused` a final error; None without an error.
+    for it. `error` is the error that stops sending for now, and `refused` is a final error; both are None
+    without an error.
     """
 
     def __init__(self, part: TargetPartition, log: PartitionLog, topic_id: str, max_bytes: int) -> None:

@@ -325,8 +325,9 @@ class Controller:
         raise EligibleLeadersNotAvailableError(f"of the replicas {partition.replicas} none is live")
 
     def elect_preferred(self) -> Effects:
-        """Elect the preferred leader of each partition with another leader, if it is in sync and live; to be
-        called every leader.imbalance.check.interval.seconds (R29; Kafka: maybeBalancePartitionLeaders).
+        """Elect the preferred leader of each partition that has another leader, if the preferred leader is in
+        sync and live; to be called every leader.imbalance.check.interval.seconds (R29; Kafka:
+        maybeBalancePartitionLeaders).
         """
         changes = []
         for key, partition in self.partitions.items():
@@ -360,7 +361,8 @@ class Controller:
         return self._build([(key, change)])
 
     def cancel_reassignment(self, key: Key) -> Effects:
-        """Restore the replicas before a reassignment (R30; Kafka: cancelPartitionReassignment).
+        """Restore the replicas that a partition had before its reassignment (R30; Kafka:
+        cancelPartitionReassignment).
 
         Raises NoReassignmentInProgressError; InvalidReplicaAssignmentError if no earlier replica is in sync,
         and no unclean election is allowed; UnknownTopicOrPartitionError.

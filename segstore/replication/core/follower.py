@@ -68,7 +68,7 @@ class Follower:
         first, before, log = fetched.epochs[0][1], min([fetched.next_offset, *later]), self.log
         if before <= request.fetch_offset:
             return ()
-        # The leader's log starts within its first batch: only an empty log can begin with that batch (R6;
+        # If the leader's log starts within its first batch, only an empty log can begin with that batch (R6;
         # Kafka: UnexpectedAppendOffsetException).
         if first < log.end_offset == log.start_offset:
             return TruncateFullyAndStartAt(first), Append(before)

@@ -266,8 +266,8 @@ class MetadataLog:
         self._on_lost(voter, error)
 
     def lose(self, voter: int, error: Exception | None = None) -> None:
-        """Give up a voter whose directory has failed or whose disk hangs. An append stops waiting for it.
-        `on_voter_lost` is not called.
+        """Give up a voter whose directory has failed or whose disk hangs. Appends stop waiting for this
+        voter. `on_voter_lost` is not called.
         """
         found = self._voters.get(voter)
         if found is not None and found.error is None:

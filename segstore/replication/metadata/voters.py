@@ -1,5 +1,5 @@
-"""Chooses the directories with which a replicated store is opened, and checks that they belong to it and are
-a majority.
+"""Chooses the directories with which a replicated store is opened, and checks that these belong to the store
+and are a majority.
 
 On disk `meta.properties`, `quorum-state` and names of folders are read; nothing is changed. Threads: one.
 `look` reads one directory, and `decide`, a pure function, makes the plan.
