@@ -55,7 +55,7 @@ def end_mirror(
 
     `open_transactions` "cut" truncates each log to its last stable offset, because open transactions are
     never committed or aborted here; the quarantine keeps copies of the truncated batches. "keep" leaves open
-    transactions in the logs: read_committed consumers don't get past them.
+    transactions in the logs, and read_committed consumers can't read past them.
 
     Raises InvalidArgumentError for a directory that is no mirror, StoreLockedError, StorageError.
     """

@@ -124,7 +124,7 @@ def mirror(
     level = ISOLATIONS[isolation]
     recreated = arguments.one_of("recreated", recreated, (KEEP, REPLACE))
     if http is not None:
-        from segstore.operating.endpoint import check_http  # here, because it imports asyncio
+        from segstore.operating.endpoint import check_http  # imported here, because it imports asyncio
 
         check_http(http)
     settings = MirrorConfig.parse({} if config is None else config)

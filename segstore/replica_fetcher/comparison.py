@@ -174,7 +174,7 @@ def _is_like(window: ComparedWindow, n: int, held: Mapping[int, Record], where: 
             if other is not None and other != record:
                 return False
             found = found or (True if other is not None else None)
-    except CorruptRecordError:  # damaged on this disk: the batch is cut, and fetched again
+    except CorruptRecordError:  # damaged here: the batch counts as unlike
         return False
     return found
 

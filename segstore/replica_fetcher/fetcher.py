@@ -141,7 +141,7 @@ class ReplicaFetcher(BrokerThread):
 
     def _compare_anew(self) -> None:
         """Mark all logs for a comparison with the leader's, after a new connection or the loss of the
-        session: the leader may now be another store than before.
+        session, because the leader may now be another store than before.
         """
         for each in self._home.led_by(self.node):
             each.is_compared = False

@@ -170,8 +170,8 @@ class DataDirectory:
                 raise ReplicaOfflineError(f"{self!r} is offline: {self.error or 'the store is closed'}")
 
     def announce(self, address: str) -> None:
-        """Have the directory's thread write the address of the store into its lock file. The address is a
-        hint: if the disk refuses it, the directory stays online.
+        """Have the directory's thread write the address of the store into its lock file. The address is only
+        a hint, so the directory stays online if the disk refuses the write.
         """
 
         def tell() -> None:
@@ -203,15 +203,15 @@ class DataDirectory:
 
     def _log_fenced(self, error: BaseException) -> None:
         """Take the directory offline after a disk error fenced a log (R32; Kafka: LogDirFailureChannel)."""
-        # The caller holds the log's locks, so only the directory's thread may handle the error: the error is
-        # raised again there.
+        # The caller holds the log's locks, so the error is raised again, and handled, in the directory's
+        # thread.
         if is_refusal(error):
             self._fenced = True
             self._thread.post(partial(_raise, error))
 
     def _on_background_error(self, error: Exception) -> None:
         """Have the directory's thread handle a disk error of background work."""
-        if is_refusal(error) and error.errno != errno.ENOENT:  # a missing file is damage: `heal` repairs it
+        if is_refusal(error) and error.errno != errno.ENOENT:  # `heal` repairs a missing file
             self._thread.post(partial(_raise, error))
 
     def stop(self, seconds: float) -> bool:
@@ -487,7 +487,7 @@ class Fetching:
         """Do the due work, or the next piece of work in the queue."""
         self.turned = time.monotonic()
         pause = self._pause()
-        if pause <= 0:  # due work goes first: the queue may never be empty
+        if pause <= 0:  # due work goes first, as the queue may never be empty
             self._due()
             return
         try:
@@ -519,8 +519,8 @@ class Fetching:
             self._directory.checkpoint()
 
     def breathe(self) -> None:
-        """Send a due heartbeat between two parts of long work: an election of thousands of partitions may
-        take longer than the session timeout.
+        """Send a due heartbeat between two parts of long work, because an election of thousands of partitions
+        may take longer than the session timeout.
         """
         self.turned = now = time.monotonic()
         if self._beats_at <= now and not self._over:
@@ -553,6 +553,6 @@ class Fetching:
         elif more:
             self._directory.ask(replica)
         else:
-            if not self._once_more:  # the first idle follower sets the time
+            if not self._once_more:  # the first idle follower sets the time of the round
                 self._more_at = time.monotonic() + LAST_ROUND
             self._once_more[replica] = None

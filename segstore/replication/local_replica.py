@@ -159,8 +159,8 @@ class LocalReplica:
         """Have the followers fetch the records below `end_offset`; with acks=all wait until the records are
         committed (R23).
 
-        Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError: the records
-        are in this log, and may or may not be committed later.
+        Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError. After these
+        errors the records are in this log, and may or may not be committed later.
         """
         if acks != ALL:
             self._links.appended(self)
@@ -440,7 +440,7 @@ class LocalReplica:
                     self._links.follows(each)
             return
         natives = [each.partition.tail.native for each in followers if each is not None]
-        self._handed_on = True  # before the tail opens: from then on appends bypass the core
+        self._handed_on = True  # before the tail opens, because appends then bypass the core
         with tail.token:
             tail.open_leader(self.partition.validator, epoch, end, natives)
             if tail.may_be_open:

@@ -2,7 +2,8 @@
 kafka.controller:type=KafkaController and ControllerStats, kafka.cluster:type=Partition).
 
 Nothing is on disk. Gauges are computed at each call; counters begin at 0 when the store is opened. Kafka's
-meters with PerSec in their names are counters here: a monitoring system derives the rate. Threads: any.
+meters with PerSec in their names are counters here, from which a monitoring system derives the rate. Threads:
+any.
 """
 
 from __future__ import annotations

@@ -121,7 +121,8 @@ class ObservedLog:
     def _epochs(self) -> tuple[LeaderEpochCache, int]:
         """Return the leader epochs, and a log end offset that matches them."""
         # The writer adds an epoch to the file before it appends a batch of the epoch, and removes the epoch
-        # after it has truncated these batches: so the file is read before and after the log end offset.
+        # after it has truncated these batches. Therefore the file is read before and after the log end
+        # offset.
         path = names.below(self._source.directory, names.LEADER_EPOCHS)
         for _ in range(_TRIES):
             epochs = LeaderEpochs.load(self._files, path)

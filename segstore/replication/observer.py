@@ -229,7 +229,7 @@ def _replicas(
     stores: dict[int, Store], key: PartitionKey, state: PartitionRegistration
 ) -> tuple[ObservedReplica, ...]:
     """Return a partition's replicas with their lag."""
-    # The logs are read one after another, so a follower may end after the leader's end: then its lag is 0.
+    # The logs are read one after another, so a follower may seem to end after the leader. Its lag is then 0.
     found = [_replica(stores, key, each) for each in state.replicas]
     end = next((each.log_end_offset for each in found if each.id == state.leader), None)
     return tuple(

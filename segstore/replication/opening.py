@@ -93,8 +93,9 @@ class Restart:
             effects += core.fail(broker)
         for broker, directory in sorted(self._directories.items()):
             effects += core.restart(broker, names.new_topic_id(), directory.writer.clean_epoch, now_ms())
-        # In the same write: the registrations may have emptied an ISR. After a crash between two writes the
-        # next open would elect the last member that left the ISR, however short its log is.
+        # These records are in the same write as the registrations, which may have emptied an ISR. After a
+        # crash between two writes the next open would elect the last member that left the ISR, however short
+        # its log is.
         return Decision(effects=effects + self._remember(core, before))
 
     def _remember(self, core: Controller, registered: Mapping[Any, PartitionRegistration]) -> Effects:
@@ -268,7 +269,8 @@ class _Assembly:
 
     def _open_metadata(self, places: VoterPlan) -> MetadataLog:
         """Open the metadata log on a majority of voters; a directory whose metadata log fails is offline."""
-        # An adopted directory gets its metadata log first: until then it can be opened as a plain store.
+        # An adopted directory gets its metadata log first, because until then it can be opened as a plain
+        # store.
         by_topics = sorted(self._writers, key=lambda id_: (not self._writers[id_].topics, id_))
         voters = [Voter(id_, self._writers[id_]) for id_ in by_topics]
         config = MetadataLogConfig.of(self._options.settings)

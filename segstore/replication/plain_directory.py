@@ -25,7 +25,7 @@ from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
 
 BECAME_PLAIN = "segstore.plain.directory"
-"""The name of a cluster setting: the id of the directory that became a plain store."""
+"""The name of the cluster setting that has the id of the directory that became a plain store."""
 
 
 class BecamePlain(Exception):

@@ -101,7 +101,7 @@ class QuorumController:
         """Queue an event, wait until its decision is durable, and return the answers.
 
         Raises the event's error, QuorumLostError, StoreClosedError; RequestTimedOutError if there is no
-        answer in time: the event may still be decided later.
+        answer in time, although the event may still be decided later.
         """
         answered: SimpleQueue[tuple[list[Any], Exception | None]] = SimpleQueue()
         self.post(event, lambda answers, error: answered.put((answers, error)))

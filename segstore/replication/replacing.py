@@ -46,7 +46,7 @@ def replace_directory(side: ReplicatedWriter, store: object, broker: int, path: 
             side.context.check_writable()
             _replace(side, store, broker, path)
 
-    apart(run, "segstore-replace")  # in another thread, so that Ctrl-C here can't stop it halfway
+    apart(run, "segstore-replace")  # in another thread, which Ctrl-C here can't stop halfway
 
 
 def _replace(side: ReplicatedWriter, store: object, broker: int, path: str) -> None:

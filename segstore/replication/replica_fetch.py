@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, ReplicaOfflineError)
-"""Errors of a leader before all replicas have the new metadata: the follower fetches again later."""
+"""Errors of a leader before all replicas have the new metadata, after which the follower fetches again later.
+"""
 Found = FetchedBatches | Nothing | SegstoreError | None
 """The result of `ReplicaFetch._read_at`."""
 
@@ -145,7 +146,7 @@ class ReplicaFetch:
 
     def _sync(self) -> None:
         """Sync the log, and have the replica fetch again, so that it may join the ISR."""
-        # In the reading thread, so that fetches, which move the high watermark, go on during the sync.
+        # The reading thread syncs, so that fetches, which move the high watermark, go on during the sync.
         failed: Exception | None = None
         try:
             self._own.replica.flush()

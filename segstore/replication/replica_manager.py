@@ -227,9 +227,9 @@ class ReplicaManager:
             self._redirect(replica.key, replica.partition)
         self.counters.leads(replica.key)
         self._is_led(replica.key)
-        # Queued after the directory's other elections: after the loss of a directory with thousands of
-        # leaders, all partitions get leaders before followers fetch. An append makes the followers of its
-        # partition fetch at once.
+        # This is queued after the directory's other elections, so that after the loss of a directory with
+        # thousands of leaders all partitions get leaders before followers fetch. An append makes the
+        # followers of its partition fetch at once.
         self.directories[replica.broker].post(partial(self._begin, replica))
         self.news.tell()
 
@@ -354,7 +354,7 @@ class ReplicaManager:
         names of topics with changed settings, `reshaped` the names of topics whose files for stagers change.
         """
         if reshaped:
-            # Before the leaders change, because a stager may begin once it sees a leader.
+            # This is queued before the leaders change, because a stager may begin once it sees a leader.
             for directory in self.online:
                 directory.post(partial(directory.tell_topics, topics, reshaped))
         changed = {
@@ -382,8 +382,8 @@ class ReplicaManager:
                 directory.post(partial(directory.apply, self.changes_for(directory.broker, keys)))
 
     def _fence(self, key: PartitionKey, state: PartitionRegistration) -> None:
-        """Refuse appends to the former leaders, whose disks may hang: waiting applications then go to the new
-        leader.
+        """Refuse appends to the former leaders, whose disks may hang, so that waiting applications go to the
+        new leader.
         """
         for broker in self.directories:
             if broker != state.leader and (replica := self.find(broker, key)) is not None:

@@ -47,8 +47,9 @@ class ReplicatedReader(Closing):
     """A reader of the replicated store whose directories are `paths`, in any order; `witness` is None for a
     store without a witness. It is a context manager.
 
-    Directories may be missing, as long as at least half of the directories and the witness are there: one of
-    them has the newest metadata. With fewer directories, a replica that is no longer in sync could be read.
+    Directories may be missing, as long as at least half of the directories and the witness are there, because
+    one of them then has the newest metadata. With fewer directories, a replica that is no longer in sync
+    could be read.
     """
 
     def __init__(self, paths: Sequence[str], witness: str | None = None, files: Files | None = None) -> None:

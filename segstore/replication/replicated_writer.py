@@ -192,7 +192,7 @@ class ReplicatedWriter:
 
     @property
     def role(self) -> str:
-        """Return "writer": a replicated store has one writing process."""
+        """Return "writer", because a replicated store has one writing process."""
         return "writer"
 
     @property
@@ -201,7 +201,7 @@ class ReplicatedWriter:
         return self.context.pid
 
     def members(self) -> list[StoreMember]:
-        """Return no members: a replicated store is not shared between writing processes."""
+        """Return no members, because a replicated store is not shared between writing processes."""
         return []
 
     @property
@@ -364,7 +364,8 @@ class ReplicatedWriter:
             try:
                 with self.replacing:
                     self._close_cleanly()
-            except BaseException:  # for example Ctrl-C: all threads must end before the locks are released
+            except BaseException:
+                # After Ctrl-C, too, all threads must stop before the locks are released.
                 self._end_threads()
                 self.metadata_log.close()
                 raise

@@ -462,7 +462,7 @@ class ReplicatedStore(Store):
         if remote is None or remote.end_offset < 0 or not isinstance(role, Leader):
             return ReplicaState(broker, -1, -1, -1, path)
         known, caught_up = remote.end_offset, remote.last_caught_up_ms
-        if broker in role.isr.maximal:  # so it has all records below the high watermark (R15)
+        if broker in role.isr.maximal:  # members have all records below the high watermark (R15)
             known = max(known, leader.replica.high_watermark)
         lag_ms = 0 if known >= end else -1 if caught_up is None else now_ms() - caught_up
         return ReplicaState(broker, known, max(end - known, 0), lag_ms, path)

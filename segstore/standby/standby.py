@@ -295,7 +295,7 @@ def follow(
     mode = arguments.one_of("mode", mode, MODES)
     choice = TopicChoice(topics, internal=topics == ALL)
     if http is not None:
-        from segstore.operating.endpoint import check_http  # here, because it imports asyncio
+        from segstore.operating.endpoint import check_http  # imported here, because it imports asyncio
 
         check_http(http)
     settings = StandbyConfig.parse({} if config is None else config)
@@ -385,7 +385,7 @@ def promote(
     check_apart("promote()")
     old = arguments.one_of("old", old, (REACHABLE, DEAD))
     root, files = arguments.path("directory", directory), files or Files()
-    StandbyConfig.parse({} if config is None else config)  # refuses wrong settings also for "dead"
+    StandbyConfig.parse({} if config is None else config)  # wrong settings are refused for "dead" too
     with os_errors():
         role = standby_role(files, root)
     reopen: dict[str, Any] = {"config": store_config, "clock": clock, "files": files}

@@ -41,8 +41,8 @@ _MOST_BYTES = 16 << 20
 _COMPARED = 100
 """The number of offsets at the target's end that are compared with the log here."""
 _AGAIN = (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID, Code.DUPLICATE_SEQUENCE_NUMBER)
-"""Errors after which the target is asked for its log end offset again: another process has appended, or an
-election has truncated the target's log."""
+"""Errors after which the target is asked for its log end offset again, because another process has appended,
+or an election has truncated the target's log."""
 _TRIES = 5
 
 

@@ -408,7 +408,8 @@ class Controller:
 
     def _clear_elr(self, key: Key) -> Effects:
         # In Kafka a partition without a leader loses its ELR too, and can then only elect uncleanly. Here it
-        # keeps the ELR: while no replica leads, no record is committed that an eligible replica lacks.
+        # keeps the ELR, because while no replica leads, no record is committed that an eligible replica
+        # lacks.
         partition = self.partitions[key]
         if partition.leader == NO_LEADER or not partition.elr:
             return ()

@@ -22,9 +22,9 @@ class Election(Enum):
 
 
 class PartitionChange:
-    """A change of `partition`. The fields `isr`, `replicas`, `adding`, `removing` and `recovering` are the
-    target; they begin with the partition's current values, and the caller sets the new ones. `build` then
-    elects a leader and computes the other fields.
+    """A change of `partition`. The fields `isr`, `replicas`, `adding`, `removing` and `recovering` begin with
+    the partition's current values, and the caller sets the values that they shall have. `build` then elects a
+    leader and computes the other fields.
 
     `live` returns whether a broker may lead. `min_isr` is min.insync.replicas, at most the number of
     replicas. `unclean_shutdown` are the replicas that may have lost the end of their logs.

@@ -242,7 +242,7 @@ class Leader:
         """Return a member's broker epoch, -1 if it has not fetched in this leader epoch (Kafka:
         Partition.addBrokerEpochToIsr).
         """
-        # -1 is safe: a new registration of such a member would have raised the partition epoch.
+        # -1 is safe, because a new registration of such a member would have raised the partition epoch.
         if replica == self.replica_id:
             own = self.brokers.get(replica)
             return -1 if own is None else own.epoch

@@ -1,9 +1,9 @@
 """`VoterLog`: one voter's copy of the metadata log, and the thread that writes it.
 
 On disk are the partition `__cluster_metadata-0` in the voter's directory, and `quorum-state` and snapshots in
-that partition. The log begins at 0, or at or before a snapshot's end: log and snapshot together are the whole
-metadata. Threads: once started, the copy is written by a thread of its own, and its snapshots by another one;
-a copy whose disk has failed is never written again.
+that partition. The log begins at 0, or at or before a snapshot's end, so that log and snapshot together are
+the whole metadata. Threads: once started, the copy is written by a thread of its own, and its snapshots by
+another one; a copy whose disk has failed is never written again.
 """
 
 from __future__ import annotations
