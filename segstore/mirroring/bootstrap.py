@@ -1,5 +1,5 @@
-"""Prepares a directory for a mirror: a new directory, or that of an earlier mirror of the same cluster. On
-disk is `.segstore/role`. Threads: one.
+"""Prepares a directory for a mirror: a new directory, or the directory of an earlier mirror of the same
+cluster. On disk is `.segstore/role`. Threads: one.
 """
 
 from __future__ import annotations

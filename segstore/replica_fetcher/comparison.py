@@ -137,7 +137,8 @@ class LogComparison:
 class Divergence(NamedTuple):
     """The result of a window's comparison. `other` is the base offset of this log's first batch with a record
     that differs from the leader's record at the same offset, None without a difference. `agreed` is the
-    offset after the newest batch below it with a record that both logs have, None without such a batch.
+    offset after the newest batch that is below `other` and has a record that both logs have, None without
+    such a batch.
     """
 
     agreed: int | None

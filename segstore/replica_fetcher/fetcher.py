@@ -162,8 +162,8 @@ class ReplicaFetcher(BrokerThread):
         *,
         waits: bool = True,
     ) -> None:
-        """Send one request, and handle its answer. `logs` is the sequence of `FetcherContext.led_by` if all
-        of its logs are `ready`, else empty. Without `waits` the broker answers at once, even if it has no
+        """Send one request, and handle its answer. `logs` is the result of `FetcherContext.led_by` if all of
+        these logs are in `ready`, else empty. Without `waits` the broker answers at once, even if it has no
         records.
         """
         questions = self._questions(ready)

@@ -74,7 +74,8 @@ class FollowedLog:
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
         """Called after a truncation, with the paths of the copies in the quarantine."""
         self.on_reached: Callable[[FollowedLog], None] | None = None
-        """Called once, when the high watermark reaches that of the first fetch answer."""
+        """Called once, when this log's high watermark reaches the leader's high watermark of the first fetch
+        answer."""
         self.is_compared = False
         """Whether `LogComparison` has found equal records in this log and the leader's. Until then nothing is
         appended."""
@@ -227,7 +228,9 @@ class FollowedLog:
         self._cut(before, cut, why or "which is shorter")
 
     def _cut(self, before: int, cut: Truncated, why: str) -> None:
-        """Mark the log for a new comparison after a truncation, and log the offsets that were removed."""
+        """Mark the log for a new comparison after a truncation, and log a warning with the offsets that were
+        removed.
+        """
         self.is_compared = False
         if not cut.cut_bytes:
             return

@@ -31,7 +31,7 @@ class RemoteEndPoint:
     def fetch(
         self, positions: Mapping[Key, FetchPosition], sizes: Mapping[Key, int] = MappingProxyType({})
     ) -> Any:
-        """Fetch without waiting for records, and return the answer; `sizes` as in `fetch_request`."""
+        """Fetch without waiting for records, and return the answer; `sizes` is as in `fetch_request`."""
         version, epoch = version_for(self._connection, positions), self.terms.broker_epoch()
         asked = SessionRequest(positions, (), NO_SESSION, FINAL_EPOCH)
         body = fetch_request(version, asked, self.terms, epoch, self._config, sizes)

@@ -132,7 +132,7 @@ def learned(
 ) -> RepeatedFetch | None:
     """Return the templates for further requests like `sent`, which has asked for `positions`. These requests
     ask for `most` bytes, since their answers are appended while they arrive. Return None if `sent` has named
-    other partitions than that of `followed`, or has begun the session.
+    other partitions than the one of `followed`, or has begun the session.
     """
     position, body = positions.get(followed.key), sent.body
     if position is None or len(positions) > 1 or body.forgotten_topics_data:

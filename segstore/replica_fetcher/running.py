@@ -76,7 +76,7 @@ class Running(Closing, ABC):
 
     @property
     def _failure(self) -> Exception | None:
-        """Return the error that has stopped it, None while it runs or after `close`."""
+        """Return the error that has stopped this mirror or standby; None while it runs, and after `close`."""
         return None
 
     def _check(self) -> None:
@@ -133,7 +133,9 @@ class Following(Running, Generic[C]):
         return self._control.rounds > 0
 
     def _own_ends(self) -> list[tuple[FollowedLog, int]]:
-        """Return the followed logs with their log end offsets here, without logs of a topic just deleted."""
+        """Return the followed logs with their log end offsets here, except for logs of a topic that was just
+        deleted.
+        """
         found = []
         for each in self._control.fetchers.logs.values():
             with suppress(StoreClosedError):

@@ -386,8 +386,8 @@ class LocalReplica:
                 return tail.open_follower(self.partition.validator, leader.leader_epoch, log.end_offset)
 
     def _offer(self, leader: LocalReplica) -> None:
-        """Open this follower's tail, if it has the leader's whole log, all of it is committed, and the last
-        fetch was small enough for a native append. Called by the directory's thread.
+        """Open this follower's tail, if this replica has the leader's whole log, all records are committed,
+        and the last fetch was small enough for a native append. Called by the directory's thread.
         """
         if not 0 < self._fetch.last_bytes <= lib.SEG_HANDED_ROOM or not leader.takes_tails():
             return

@@ -125,7 +125,9 @@ def replication_metrics(side: ReplicatedWriter, lag: int) -> dict[str, dict[str,
 
 
 def directory_metrics(side: ReplicatedWriter) -> dict[str, dict[str, int]]:
-    """Return {directory: {name: value}}: its number of replicas, of leaders, and 1 if it is offline."""
+    """Return {directory: {name: value}}: the directory's number of replicas, its number of leaders, and 1 if
+    it is offline, else 0.
+    """
     states = [each.state for each in standings(side).values()]
     online = {directory.broker for directory in side.manager.online}
     return {

@@ -254,8 +254,8 @@ class ReplicatedWriter:
     def of_leaders(
         self, read: Callable[[Files, str], Mapping[tuple[str, int], T]]
     ) -> dict[tuple[str, int], T]:
-        """Call `read` for each directory, and return its values of the partitions that the directory leads. A
-        directory whose disk hangs is skipped, so that metrics stay available.
+        """Call `read` for each directory, and return the values of `read` for the partitions that this
+        directory leads. A directory whose disk hangs is skipped, so that metrics stay available.
         """
         found: dict[tuple[str, int], T] = {}
         leaders = list(self.manager.leaders.items())

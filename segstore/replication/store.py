@@ -76,8 +76,8 @@ ELECTIONS = {"preferred": Election.PREFERRED, "unclean": Election.UNCLEAN}
 
 
 class ReplicatedPartitionLog(PartitionLog):
-    """A partition of a replicated store, always by the log of its leader. Readers see records below the high
-    watermark, which all in-sync replicas have.
+    """A partition of a replicated store, which always uses the log of the current leader. Readers see records
+    below the high watermark, which all in-sync replicas have.
     """
 
     has_replicas = True

@@ -277,7 +277,7 @@ def follow(
 ) -> Standby:
     """Follow the primary at `source` ("HOST:PORT"), a store that `segstore serve` serves, as its hot standby.
 
-    The directory is a new one, that of an earlier standby, or that of an old primary. Records that the
+    The directory may be new, or the directory of an earlier standby, or of an old primary. Records that the
     primary does not have are truncated, copied to the quarantine, and logged (`Standby.excess`). With `mode`
     "sync", appends with acks=all at the primary wait for this standby. `topics` are names and regular
     expressions; the default is all topics, also the internal ones. `lease` returns a fencing token while the

@@ -180,8 +180,8 @@ class OutboundSender(BrokerThread):
     # --- beginning --------------------------------------------------------------------------------
 
     def _begin(self, connection: BrokerConnection, each: SentLog) -> None:
-        """Ask for the target's log end offset, and compare its first and last records with those here. Raises
-        BrokerError, UnequalOffsetsError.
+        """Ask for the target's log end offset, and compare the target's first and last records with the
+        records that this log has at their offsets. Raises BrokerError, UnequalOffsetsError.
         """
         start = self._offset(connection, each, _EARLIEST)
         end = self._offset(connection, each, _LATEST)

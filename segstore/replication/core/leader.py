@@ -319,7 +319,7 @@ class Leader:
         return self.acks.reach(end_offset, self._enough()) + self._advance(now_ms)
 
     def _advance(self, now_ms: int) -> Effects:
-        """Raise the high watermark to the lowest log end offset of the followers for which it waits (R15;
+        """Raise the high watermark to the lowest log end offset of the followers that it must wait for (R15;
         Kafka: Partition.maybeIncrementLeaderHW).
         """
         self._reached = self._slowest(now_ms)

@@ -60,7 +60,7 @@ class PartitionReplica:
         Partition.makeLeader, makeFollower).
 
         An offline replica stays offline. A replica that is no longer assigned goes offline. The leader epoch
-        is always that of the metadata (R7).
+        is always the one in the metadata (R7).
         """
         role = self.role
         if role is None or registration.partition_epoch < role.partition_epoch:

@@ -36,8 +36,8 @@ from segstore.storage.meta.topics import TopicFiles
 class FoundDirectory(NamedTuple):
     """The state of a directory. `holder` is the pid of the process that has it open, 0 if the pid is unknown,
     None if no process has it open. `here` is whether this process has it open. `address` is the address at
-    which the process with `holder` serves the store. `topics` are the topics except for the metadata log's,
-    `has_metadata` is whether there is a metadata log. `error` is the error if the path can't be read.
+    which the process with the pid `holder` serves the store. `topics` are the topics except for the metadata
+    log's, `has_metadata` is whether there is a metadata log. `error` is the error if the path can't be read.
     """
 
     path: str
@@ -79,8 +79,8 @@ class VoterPlan(NamedTuple):
 
 
 def given_paths(paths: object, witness: object) -> list[str]:
-    """Return the absolute paths, that of the witness last. Raises InvalidTypeError, InvalidArgumentError if
-    `paths` is empty.
+    """Return the absolute paths, with the witness's path last. Raises InvalidTypeError, InvalidArgumentError
+    if `paths` is empty.
     """
     if isinstance(paths, str | bytes | os.PathLike) or not isinstance(paths, Sequence):
         raise InvalidTypeError(f"paths must be a sequence of directories, not {type(paths).__name__}")
