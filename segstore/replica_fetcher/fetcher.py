@@ -46,7 +46,7 @@ _FULL_DISK, _REFUSED = 1.0, 5.0
 
 class FetcherContext(Protocol):
     """The calls of a fetcher to its owner. `untold` are logs that have caught up with the end of their first
-    fetch answer, but whose leader does not know this yet from a later fetch.
+    fetch answer, but no later fetch has reported this to their leader yet.
     """
 
     untold: set[FollowedLog]

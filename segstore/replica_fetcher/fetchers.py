@@ -39,7 +39,7 @@ class Fetchers:
         self._logs: dict[Key, FollowedLog] = {}
         self._by_leader: dict[int, list[FollowedLog]] = {}
         self.untold: set[FollowedLog] = set()
-        """Logs that have caught up, but whose leader does not know this yet from a later fetch."""
+        """Logs that have caught up, but no later fetch has reported this to their leader yet."""
         self.change = Latch()
         """Opened, and replaced by a new latch, when logs may have caught up."""
 

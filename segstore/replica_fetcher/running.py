@@ -60,7 +60,7 @@ class Running(Closing, ABC):
     def _until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
         """Wait until `holds` returns true; return False after the deadline. Raises the error of a failure."""
         while True:
-            change = self._change()  # got before the call of `holds`, to miss no change
+            change = self._change()  # got before `holds` is called, else a change might be missed
             if holds():
                 return True
             left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())

@@ -35,7 +35,9 @@ class SourceEnd:
         self._own_end = -1
 
     def told(self, end: int, own_end: int, size: int) -> None:
-        """Note the leader's high watermark, the own log end offset, and the bytes of an answer's records."""
+        """Note the leader's high watermark, this log's end offset, and the size in bytes of an answer's
+        records.
+        """
         if self.target < 0:
             self.target = end
         if size and self._own_end >= 0:

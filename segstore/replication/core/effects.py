@@ -76,8 +76,8 @@ class Send(NamedTuple):
 
 
 class Complete(NamedTuple):
-    """Answer the produce request `ticket`. If `error` is None, its records are committed (R23; Kafka:
-    DelayedProduce).
+    """Answer the produce request `ticket`. If `error` is None, the request's records are committed (R23;
+    Kafka: DelayedProduce).
     """
 
     ticket: Hashable
