@@ -59,7 +59,7 @@ class Question(NamedTuple):
 
 
 class FollowedLog:
-    """One followed log. `led` is its leader with the leader epoch; `source` the known end of the leader's
+    """One followed log. `led` is its leader with the leader epoch; `source` has the known end of the leader's
     log; `replica_id` is the id of this replica, -1 for a consumer. `error` is the error of the last fetch,
     None without one.
     """
@@ -92,7 +92,7 @@ class FollowedLog:
         return f"{self.topic}-{self.partition}"
 
     def follow(self, led: LeaderAndEpoch) -> None:
-        """Set the leader, unless `led` has a lower leader epoch, from outdated metadata."""
+        """Set the leader, unless `led` has a lower leader epoch, because it comes from outdated metadata."""
         if led.leader_epoch >= self.led.leader_epoch or led.leader_epoch < 0:
             self.is_compared = self.is_compared and led == self.led
             self.led = led
@@ -175,9 +175,9 @@ class FollowedLog:
         return self.take(question, data)
 
     def go_on(self, question: Question, end_offset: int, data: FetchedData) -> bool:
-        """Move the log end offset to `end_offset`, the end of the leader's log, which has no batch from the
-        question's position on (R41). `data` has the leader's high watermark. Return whether the log has
-        changed. Raises StorageError, StoreClosedError.
+        """Move the log end offset to `end_offset`, the end of the leader's log, because the leader's log has
+        no batch from the question's position on (R41). `data` has the leader's high watermark. Return whether
+        the log has changed. Raises StorageError, StoreClosedError.
         """
         answer = FetchAnswer(None, data.high_watermark, data.log_start_offset, end_offset)
         with self.lock:

@@ -21,7 +21,7 @@ _PIECE = 1 << 20
 
 class Arriving:
     """A receiver of one connection's answers, one after the other, with reused buffers. It is a context
-    manager, which ends the thread.
+    manager, which stops its thread.
     """
 
     def __init__(self, connection: BrokerConnection) -> None:
@@ -60,7 +60,8 @@ class Arriving:
 
     def _beside(self) -> Worker:
         if self._worker is None:
-            self._worker = Worker("segstore-follow-append")  # set before `start`, so `__exit__` can end it
+            # Set before `start`, so that `__exit__` can stop it.
+            self._worker = Worker("segstore-follow-append")
             self._worker.start()
         return self._worker
 

@@ -28,8 +28,8 @@ class TopicConfigs:
         self._warned: set[str] = set()
 
     def of(self, topics: Iterable[str]) -> dict[str, TopicConfig]:
-        """Return the settings of these topics that segstore knows, without topics whose settings this client
-        may not see. Raises as `Cluster.ask`.
+        """Return the settings of these topics that segstore knows, except for topics whose settings this
+        client may not see. Raises as `Cluster.ask`.
         """
         kind = structs("DescribeConfigsRequest").DescribeConfigsResource
         asked = [kind(resource_type=_TOPIC, resource_name=name, configuration_keys=None) for name in topics]

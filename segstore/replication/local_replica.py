@@ -417,8 +417,8 @@ class LocalReplica:
         return not self._inline and self._openings.are_due()
 
     def open_by_threads(self) -> None:
-        """Open the tail of a leader, if all followers have the whole log and their tails are open; have the
-        other followers fetch. Called by the directory's thread.
+        """Open the tail of a leader, if all followers have the whole log and open tails. If only some tails
+        are open, have the other followers fetch. Called by the directory's thread.
         """
         tail = self.partition.tail
         native = tail.native
@@ -509,7 +509,7 @@ class LocalReplica:
         role = self.core.role
         self._fetch.begin_anew()
         if isinstance(role, Leader) and not _stays(role, registration, self.broker):
-            # No appends from here on, so `settle` reports all of them before the role changes.
+            # Appends are refused from here on, so `settle` reports the last one before the role changes.
             self.replica.follow()
             self.settle()
         self._handed_on, self._fetch.last_bytes = False, 0

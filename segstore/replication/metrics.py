@@ -173,7 +173,7 @@ def samples(
     directories: dict[str, dict[str, int]],
     partitions: dict[PartitionKey, dict[str, Any]],
 ) -> Iterator[tuple[Metric, tuple[str, ...], list[MetricSample]]]:
-    """Yield each Prometheus metric with its label names and its samples, without unknown values."""
+    """Yield each Prometheus metric with its label names and its samples, except for unknown values."""
     flat = {name: value for group in whole.values() for name, value in group.items()}
     for name, (short, doc) in _GAUGES.items():
         yield _metric(name, short, doc), (), [MetricSample((), flat[name])]

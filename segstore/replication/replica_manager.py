@@ -399,7 +399,9 @@ class ReplicaManager:
             directory.post(partial(directory.delete, topic, topic_id))
 
     def remove_unknown(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Have directories delete the topics that were deleted while they were offline."""
+        """Have directories delete the topics that were deleted from the store while these directories were
+        offline.
+        """
         for directory in self.online:
             self.remove_unknown_in(directory, topics)
 

@@ -316,7 +316,7 @@ class ReplicatedWriter:
         self.manager.news.wait(seen, seconds)
 
     def follow(self, keys: list[int]) -> FollowedEnds | None:
-        """Return None, because readers in this process wait by `wait`, not by tailed ends."""
+        """Return None, because readers in this process call `wait`, and don't tail published log ends."""
         return None
 
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:

@@ -140,7 +140,7 @@ def _forget_before(files: Files, root: str) -> None:
 
 
 def ask_to_let_go(files: Files, root: str) -> None:
-    """Ask the process that runs a standby in this directory to close it. Raises OSError."""
+    """Ask the process that runs a standby in this directory to close the standby. Raises OSError."""
     files.write_atomic(names.below(root, f"{names.OURS}/{names.LET_GO}"), b"")
 
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 _LARGE = 16_384
 """The size in bytes from which on a batch is sent as it is stored; smaller batches are merged."""
 _OURS = 1 << 62
-"""The smallest producer id of mirrors. Kafka hands out producer ids from 0 on, which never get as large."""
+"""The smallest producer id of mirrors. Kafka hands out producer ids from 0 on, and never reaches such large
+ones."""
 _SEQUENCES = 0x7FFFFFFF
 _REMADE = APPEND_TIME_FLAG | DELETE_HORIZON_FLAG
 _OF_TRANSACTION = CONTROL_FLAG | TRANSACTIONAL_FLAG

@@ -1,5 +1,5 @@
 """`SentLog`: a partition that is mirrored to a cluster, and the target's log end offset. Nothing is on disk.
-Threads: the sender's of the partition's leader; any may read.
+Threads: the sender of the partition's leader changes it; any thread may read.
 """
 
 from __future__ import annotations

@@ -111,8 +111,8 @@ class Controller:
         return (self._persist(BrokerRecord(broker, again)), Send(again.epoch))
 
     def remember(self, key: Key, replica: int) -> Effects:
-        """Make a replica the last known leader of a partition whose ISR and ELR are empty. It is elected once
-        it is live, by an unclean election (R24; KIP-966).
+        """Make a replica the last known leader of a partition whose ISR and ELR are empty. The replica is
+        elected once it is live, by an unclean election (R24; KIP-966).
         """
         change = self._partition(key)._replace(last_known_elr=(replica,))
         after = change._replace(partition_epoch=change.partition_epoch + 1)

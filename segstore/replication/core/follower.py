@@ -1,9 +1,9 @@
 """A follower of a partition: it fetches from the leader, and truncates records that the leader does not have
 (Kafka: ReplicaFetcherThread, AbstractFetcherThread; rules R8, R10 to R13, R41).
 
-A new leader epoch has a new `Follower`. One fetch is under way at a time. The order of calls is `fetch`, then
-`on_answer`, or `on_out_of_range` if the leader's log lacks the fetch offset. If the log or the leader epoch
-has changed since `fetch`, the answer is ignored.
+Each leader epoch has its own `Follower`. One fetch is under way at a time. The order of calls is `fetch`,
+then `on_answer`, or `on_out_of_range` if the leader's log lacks the fetch offset. If the log or the leader
+epoch has changed since `fetch`, the answer is ignored.
 """
 
 from __future__ import annotations

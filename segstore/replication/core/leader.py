@@ -1,7 +1,7 @@
 """The leader of a partition: high watermark, in-sync replicas, acknowledgements (Kafka: the leader's part of
 Partition; rules R8, R9, R14 to R23, R38, R39).
 
-A new leader epoch has a new `Leader` (R17, R18). Offsets are int64, times ms.
+Each leader epoch has its own `Leader` (R17, R18). Offsets are int64, times ms.
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ class VoterLog:
     @property
     def place(self) -> tuple[int, int]:
         """Return (epoch of the last batch, log end offset); a copy with a larger pair has all committed
-        records of a copy with a smaller one (Kafka: OffsetAndEpoch). In an empty log the epoch is that of the
-        snapshot at its start, or -1 (Kafka: KafkaMetadataLog.lastFetchedEpoch).
+        records of a copy with a smaller one (Kafka: OffsetAndEpoch). In an empty log the epoch is the one of
+        the snapshot at the log's start, or -1 (Kafka: KafkaMetadataLog.lastFetchedEpoch).
         """
         epoch = self._replica.epoch_cache.current
         return (self._epoch_before(self.end_offset) if epoch < 0 else epoch), self.end_offset

@@ -94,7 +94,7 @@ def given_paths(paths: object, witness: object) -> list[str]:
 
 def check_paths(files: Files, paths: object, witness: object) -> list[str]:
     """Return the paths as `given_paths` does. Raises also InvalidArgumentError if two paths are the same
-    directory, or one lies within the other, symbolic links resolved.
+    directory, or one lies within the other, after symbolic links are resolved.
     """
     given = given_paths(paths, witness)
     real = [_real_path(files, path) for path in given]
