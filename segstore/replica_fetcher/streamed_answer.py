@@ -81,7 +81,7 @@ class Arriving:
                 self._go_on(cut)
 
     def _go_on(self, cut: int) -> None:
-        """Switch to the other buffer, after copying the bytes from `cut` on to its beginning."""
+        """Copy the bytes from `cut` on to the beginning of the other buffer, and switch to that buffer."""
         tail = self._room[cut : self._have]
         if len(self._other) < max(len(tail), 2 * _PIECE):
             self._other = memoryview(bytearray(max(len(tail), 2 * _PIECE)))

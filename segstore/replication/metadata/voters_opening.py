@@ -47,7 +47,7 @@ class VotersOpening:
             raise quorum_lost(self._failed, self._total)
 
     def agree(self) -> None:
-        """Make all copies equal to the most complete one, by (epoch, log end offset). Raises QuorumLostError."""
+        """Make all copies equal to the one with the largest `place`. Raises QuorumLostError."""
         done = False
         while not done:
             leader = max(self.live, key=lambda voter: (voter.place, voter.is_whole))
