@@ -1,5 +1,5 @@
-"""Prepares a directory for a mirror: a new directory, or that of an earlier mirror of the same cluster. On
-disk is `.segstore/role`. Threads: one.
+"""Prepares a directory for a mirror: a new directory, or the directory of an earlier mirror of the same
+cluster. On disk is `.segstore/role`. Threads: one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from segstore.wire.cluster import PASSING, Cluster
 
 def found_role(files: Files, root: str) -> Role | None:
     """Return the mirror's role of a directory, None if the directory is new. Raises InvalidArgumentError if
-    it is no mirror, or its end was begun; CorruptCheckpointError, OSError.
+    the directory is no mirror, or if `end_mirror` was called for it; CorruptCheckpointError, OSError.
     """
     if not files.exists(root):
         return None
@@ -37,8 +37,8 @@ def found_role(files: Files, root: str) -> Role | None:
 
 def source_id(cluster: Cluster, held: Role | None, names: list[str] | None) -> str:
     """Return the cluster id of the source, from the role if the source does not answer. Raises
-    StaleDirectoryError if the role has another cluster id; DisconnectedError, RequestTimedOutError without a
-    role.
+    StaleDirectoryError if the role has another cluster id; DisconnectedError or RequestTimedOutError if there
+    is no role either.
     """
     try:
         answered = cluster.metadata(names).cluster_id

@@ -34,7 +34,7 @@ class MirrorControl(Control):
 
     def sync_groups(self) -> int:
         """Request a mirroring of committed offsets, up to the current high watermarks; return the request's
-        number, which `groups_synced` reaches when it is done.
+        number, which `groups_synced` reaches when the request was carried out.
         """
         number = next(self._requests)
 

@@ -28,9 +28,9 @@ log = Logger("segstore")
 
 
 class EndedPartition(NamedTuple):
-    """A partition after the end of its mirror. `leader_epoch` is its new leader epoch, which begins at
-    `end_offset`. `cut` is the number of offsets that were truncated because of open transactions; `kept` are
-    the paths of their copies.
+    """A partition of a mirror that was made an ordinary store. `leader_epoch` is its new leader epoch, which
+    begins at `end_offset`. `cut` is the number of offsets that were truncated because of open transactions;
+    `kept` are the paths of the copies of the truncated batches.
     """
 
     topic: str
@@ -50,11 +50,12 @@ def end_mirror(
     files: Files | None = None,
 ) -> list[EndedPartition]:
     """Make an ordinary store, for `open`, of a mirror that no process has open. Each partition gets a leader
-    epoch above all known epochs of the source, so that own records can be distinguished from the source's.
+    epoch above all known epochs of the source, so that records appended here can be distinguished from the
+    source's.
 
-    `open_transactions` "cut" truncates each log to its last stable offset, because open transactions will
-    never end here; the quarantine keeps copies of the truncated batches. "keep" leaves open transactions in
-    the logs: read_committed consumers don't get past them.
+    `open_transactions` "cut" truncates each log to its last stable offset, because open transactions are
+    never committed or aborted here; the quarantine keeps copies of the truncated batches. "keep" leaves open
+    transactions in the logs, and read_committed consumers can't read past them.
 
     Raises InvalidArgumentError for a directory that is no mirror, StoreLockedError, StorageError.
     """

@@ -36,7 +36,8 @@ from segstore.wire.cluster import Cluster
 
 ISOLATIONS = dict(zip(MIRRORED, (UNCOMMITTED, COMMITTED), strict=True))
 _WORDS = {word: word.removeprefix("read_") for word in (*MIRRORED, *ISOLATION_LEVELS)}
-"""The isolation that a mirror's role has, by each allowed argument; Kafka's names are allowed too."""
+"""The isolation in the mirror's role, by the allowed values of the argument `isolation`, which include
+Kafka's names."""
 
 
 class MirroredPartition(NamedTuple):
@@ -56,7 +57,7 @@ class MirroredPartition(NamedTuple):
 
 
 class Mirror(Following[MirrorControl]):
-    """A running mirror; `store` is its store, which may be read. It is a context manager that ends all
+    """A running mirror; `store` is its store, which may be read. It is a context manager that stops all
     threads, and closes the store.
     """
 
@@ -123,7 +124,7 @@ def mirror(
     level = ISOLATIONS[isolation]
     recreated = arguments.one_of("recreated", recreated, (KEEP, REPLACE))
     if http is not None:
-        from segstore.operating.endpoint import check_http  # without it asyncio is not imported
+        from segstore.operating.endpoint import check_http  # imported here, because it imports asyncio
 
         check_http(http)
     settings = MirrorConfig.parse({} if config is None else config)

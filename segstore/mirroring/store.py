@@ -37,7 +37,7 @@ class MirrorStore(FollowingStore):
 
 
 class _OwnLeader:
-    """The leader of an internal topic's partition, which has no followers: appends are committed at once."""
+    """The leader of an internal topic's partition. It has no followers, so appends are committed at once."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -55,4 +55,4 @@ class _OwnLeader:
         """Do nothing."""
 
     def failed(self, error: Exception) -> None:
-        """Do nothing: the append raises the error."""
+        """Do nothing, because the append raises the error."""

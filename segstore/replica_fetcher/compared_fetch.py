@@ -82,7 +82,7 @@ class ComparedFetch:
             followed.compared(question)
 
     def _fetched(self, asked: list[LogComparison], sizes: Mapping[Key, int]) -> dict[Key, Any]:
-        """Return the leader's parts of the answer, from the windows' offsets on."""
+        """Fetch from the windows' offsets on, and return the answer's partitions by key."""
         positions = {
             each.followed.key: each.question.position._replace(offset=each.at, last_fetched_epoch=-1)
             for each in asked

@@ -1,12 +1,12 @@
-"""`LogComparison`: compares one log with its leader's log, before any batch of the leader is appended: do
-both have the same records at the offsets that both have? Equal offsets and leader epochs are not enough. A
-leader that was restored from an older copy, and then took appends, may have other records under them, because
-a broker of Kafka begins no new epoch in that case.
+"""`LogComparison`: compares one log with its leader's log, before any batch of the leader is appended. It
+checks whether both have the same records at the offsets that both have. Equal offsets and leader epochs are
+not enough. A leader that was restored from an older copy, and then took appends, may have other records with
+the same offsets and leader epochs, because a broker of Kafka begins no new epoch in that case.
 
 The comparison begins a few offsets before this log's end. Compaction may have removed records from either
-log, so only records with equal offsets are compared. If the logs share no record there, or differ, it goes
-further back, by growing steps. From an agreeing window on it goes forward to the end of this log. At the
-first difference, this log is truncated after the newest batch that both logs have.
+log, so only records with equal offsets are compared. If the logs share no record there, or differ, the
+comparison goes further back, by growing steps. From an agreeing window on it goes forward to the end of this
+log. At the first difference, this log is truncated after the newest batch that both logs have.
 
 On disk files are only read. Threads: that of the leader's fetcher.
 """
@@ -80,7 +80,7 @@ class LogComparison:
 
     @property
     def at(self) -> int:
-        """Return the offset of the next window, the end of this log without one."""
+        """Return the offset of the next window, or the end of this log if there is no next window."""
         return self._end if self.window is None else self.window.at
 
     @property
@@ -123,7 +123,8 @@ class LogComparison:
             return True
         self._agreed = self._agreed if found.agreed is None else found.agreed
         if is_unlike:
-            # Batches between both offsets are cut too: compaction at the leader may have removed its own.
+            # Batches between `_agreed` and the first difference are removed, too, because the leader may have
+            # had other records at these offsets, and compacted them away.
             self.followed.cut_unlike(self.question, self._agreed)
             return True
         self._on = covered
@@ -136,7 +137,8 @@ class LogComparison:
 class Divergence(NamedTuple):
     """The result of a window's comparison. `other` is the base offset of this log's first batch with a record
     that differs from the leader's record at the same offset, None without a difference. `agreed` is the
-    offset after the newest batch below it with a record that both logs have, None without such a batch.
+    offset after the newest batch that is below `other` and has a record that both logs have, None without
+    such a batch.
     """
 
     agreed: int | None
@@ -173,7 +175,7 @@ def _is_like(window: ComparedWindow, n: int, held: Mapping[int, Record], where: 
             if other is not None and other != record:
                 return False
             found = found or (True if other is not None else None)
-    except CorruptRecordError:  # damaged on this disk: the batch is cut, and fetched again
+    except CorruptRecordError:  # damaged here: the batch counts as unlike
         return False
     return found
 

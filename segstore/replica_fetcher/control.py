@@ -44,7 +44,7 @@ class Followed(NamedTuple):
 
 
 class Control:
-    """The control thread of a mirror or standby. `failure` is the error that ended it, None while it runs.
+    """The control thread of a mirror or standby. `failure` is the error that stopped it, None while it runs.
     `error` is the error of the last metadata request, None if it succeeded. `rounds` is the number of
     successful requests. A subclass may do more work before (`_begin_round`) and after (`_end_round`) each
     request.
@@ -77,7 +77,7 @@ class Control:
         Background(self._run, f"segstore-{self.kind}").start()
 
     def close(self, seconds: float) -> None:
-        """End all threads, and wait for at most `seconds` for each."""
+        """Stop all threads, and wait for at most `seconds` for each."""
         self.done.open()
         self._news.put(None)
         self._cluster.abort()
@@ -144,7 +144,9 @@ class Control:
         """Called after each metadata answer was applied. Raises as `Cluster.ask`, StorageError."""
 
     def _failed_round(self, error: OSError) -> float:
-        """Return the seconds until a retry if the source is not reached or the disk is full, else fail."""
+        """Return the seconds until a retry if the source is not reached or the disk is full. After any other
+        error, stop following, and return 0.
+        """
         if isinstance(error, ConnectionError | TimeoutError) or error.errno in NO_ROOM:
             return self._retry_after(error)
         self._fail(error)

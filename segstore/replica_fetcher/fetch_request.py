@@ -76,8 +76,8 @@ def parts_of(answer: Any, keys: Iterable[Key]) -> Iterator[tuple[Key, Any]]:
 
 
 def version_for(connection: BrokerConnection, keys: Iterable[Key]) -> int:
-    """Return the largest Fetch version of the connection in which all keys can be named: topic ids are needed
-    since version 13.
+    """Return the largest Fetch version of the connection in which all keys can be named, because topic ids
+    are needed since version 13.
     """
     version = connection.version("Fetch")
     return version if all(key.topic_id for key in keys) else min(version, _IDS_SINCE - 1)

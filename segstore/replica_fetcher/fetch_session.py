@@ -70,7 +70,7 @@ class FetchSession(Generic[K, P]):
         self.epoch = next_epoch(self.epoch)
 
     def begin_anew(self) -> None:
-        """Begin a new session, because the connection was lost or the broker has forgotten the session: the
-        next request names all partitions.
+        """Begin a new session, because the connection was lost or the broker has forgotten the session. The
+        next request then names all partitions.
         """
         self.id, self.epoch, self._known = NO_SESSION, INITIAL_EPOCH, {}

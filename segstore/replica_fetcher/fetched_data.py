@@ -13,9 +13,10 @@ UNCOMMITTED, COMMITTED = 0, 1
 
 
 class FetchedData(NamedTuple):
-    """One partition's part of a fetch answer. `error` is Kafka's error code. `high_watermark` is the last
-    stable offset at isolation level COMMITTED. `diverging` is the leader's epoch and end offset at which this
-    log diverges, without records. `records` is a slice of the answer, not a copy.
+    """One partition's part of a fetch answer. `error` is Kafka's error code. At isolation level COMMITTED,
+    `high_watermark` is the last stable offset instead. `diverging` is the leader's epoch and end offset at
+    which this log diverges, else None. `records` is a slice of the answer, not a copy; with `diverging` it is
+    empty.
     """
 
     error: int

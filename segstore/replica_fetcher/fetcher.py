@@ -46,7 +46,7 @@ _FULL_DISK, _REFUSED = 1.0, 5.0
 
 class FetcherContext(Protocol):
     """The calls of a fetcher to its owner. `untold` are logs that have caught up with the end of their first
-    fetch answer, before a later fetch has reported this to the leader.
+    fetch answer, but no later fetch has reported this to their leader yet.
     """
 
     untold: set[FollowedLog]
@@ -64,7 +64,9 @@ class FetcherContext(Protocol):
         """Note that a log can't be fetched any more."""
 
     def ended(self, fetcher: ReplicaFetcher) -> bool:
-        """Return whether a fetcher may end, because it has no logs; if so, remove it."""
+        """Return whether the broker's fetcher has no logs left, so that it may stop; if so, remove the
+        fetcher.
+        """
 
 
 class ReplicaFetcher(BrokerThread):
@@ -139,7 +141,7 @@ class ReplicaFetcher(BrokerThread):
 
     def _compare_anew(self) -> None:
         """Mark all logs for a comparison with the leader's, after a new connection or the loss of the
-        session: the leader may be another store than before.
+        session, because the leader may now be another store than before.
         """
         for each in self._home.led_by(self.node):
             each.is_compared = False
@@ -160,8 +162,9 @@ class ReplicaFetcher(BrokerThread):
         *,
         waits: bool = True,
     ) -> None:
-        """Send one request, and handle its answer. `logs` is the sequence of `FetcherContext.led_by` if all
-        of its logs are `ready`, else empty. If not `waits`, the broker answers at once, also without records.
+        """Send one request, and handle its answer. `logs` is the result of `FetcherContext.led_by` if all of
+        these logs are in `ready`, else empty. Without `waits` the broker answers at once, even if it has no
+        records.
         """
         questions = self._questions(ready)
         asked = session.ask({key: question.position for key, question in questions.items()})
@@ -287,8 +290,8 @@ class ReplicaFetcher(BrokerThread):
         questions: Mapping[Key, Question],
         data: memoryview,
     ) -> FollowedLog | None:
-        """Decode an answer, and handle each partition. If it had records of a single partition, and nothing
-        else, return that partition's log, else None.
+        """Decode an answer, and handle each partition. If the answer had records of a single partition, and
+        nothing else, return that partition's log, else None.
         """
         answer = connection.decoded("Fetch", version, data)
         if answer.error_code:

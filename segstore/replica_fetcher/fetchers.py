@@ -39,7 +39,7 @@ class Fetchers:
         self._logs: dict[Key, FollowedLog] = {}
         self._by_leader: dict[int, list[FollowedLog]] = {}
         self.untold: set[FollowedLog] = set()
-        """Logs that have caught up, before a fetch has reported this to their leader."""
+        """Logs that have caught up, but no later fetch has reported this to their leader yet."""
         self.change = Latch()
         """Opened, and replaced by a new latch, when logs may have caught up."""
 
@@ -82,7 +82,7 @@ class Fetchers:
             fetcher.start()
 
     def stop(self, seconds: float) -> bool:
-        """End all fetchers, and wait for at most `seconds` for each; return whether they have ended."""
+        """Stop all fetchers, and wait for at most `seconds` for each; return whether all have stopped."""
         with self._lock:
             self._closed = True
             fetchers = list(self._fetchers.values())
@@ -105,7 +105,9 @@ class Fetchers:
         self.changed()
 
     def ended(self, fetcher: ReplicaFetcher) -> bool:
-        """Return whether a fetcher may end, because it has no logs; if so, remove it."""
+        """Return whether the broker's fetcher has no logs left, so that it may stop; if so, remove the
+        fetcher.
+        """
         with self._lock:
             if self._by_leader.get(fetcher.node):
                 return False

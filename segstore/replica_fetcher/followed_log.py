@@ -59,7 +59,7 @@ class Question(NamedTuple):
 
 
 class FollowedLog:
-    """One followed log. `led` is its leader with the leader epoch; `source` the known end of the leader's
+    """One followed log. `led` is its leader with the leader epoch; `source` has the known end of the leader's
     log; `replica_id` is the id of this replica, -1 for a consumer. `error` is the error of the last fetch,
     None without one.
     """
@@ -74,7 +74,8 @@ class FollowedLog:
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
         """Called after a truncation, with the paths of the copies in the quarantine."""
         self.on_reached: Callable[[FollowedLog], None] | None = None
-        """Called once, when the high watermark reaches that of the first fetch answer."""
+        """Called once, when this log's high watermark reaches the leader's high watermark of the first fetch
+        answer."""
         self.is_compared = False
         """Whether `LogComparison` has found equal records in this log and the leader's. Until then nothing is
         appended."""
@@ -91,7 +92,7 @@ class FollowedLog:
         return f"{self.topic}-{self.partition}"
 
     def follow(self, led: LeaderAndEpoch) -> None:
-        """Set the leader, unless `led` has a lower leader epoch, from outdated metadata."""
+        """Set the leader, unless `led` has a lower leader epoch, because it comes from outdated metadata."""
         if led.leader_epoch >= self.led.leader_epoch or led.leader_epoch < 0:
             self.is_compared = self.is_compared and led == self.led
             self.led = led
@@ -174,9 +175,9 @@ class FollowedLog:
         return self.take(question, data)
 
     def go_on(self, question: Question, end_offset: int, data: FetchedData) -> bool:
-        """Move the log end offset to `end_offset`, the end of the leader's log, which has no batch from the
-        question's position on (R41). `data` has the leader's high watermark. Return whether the log has
-        changed. Raises StorageError, StoreClosedError.
+        """Move the log end offset to `end_offset`, the end of the leader's log, because the leader's log has
+        no batch from the question's position on (R41). `data` has the leader's high watermark. Return whether
+        the log has changed. Raises StorageError, StoreClosedError.
         """
         answer = FetchAnswer(None, data.high_watermark, data.log_start_offset, end_offset)
         with self.lock:
@@ -206,7 +207,9 @@ class FollowedLog:
         return has_changed
 
     def compared(self, question: Question) -> None:
-        """Note that this log and that of the question's leader have equal records at common offsets."""
+        """Note that this log and the log of the question's leader have equal records at the offsets that both
+        have.
+        """
         with self.lock:
             if question.led == self.led:
                 self.is_compared = question.position.offset == self.replica.log_end_offset
@@ -225,7 +228,9 @@ class FollowedLog:
         self._cut(before, cut, why or "which is shorter")
 
     def _cut(self, before: int, cut: Truncated, why: str) -> None:
-        """Mark the log for a new comparison after a truncation, and log the offsets that were removed."""
+        """Mark the log for a new comparison after a truncation, and log a warning with the offsets that were
+        removed.
+        """
         self.is_compared = False
         if not cut.cut_bytes:
             return

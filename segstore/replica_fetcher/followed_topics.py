@@ -33,8 +33,8 @@ CONSUMER = -1
 class FollowedTopics:
     """The followed topics. `recreated` decides about a topic that was deleted and created again at the
     source: "keep" keeps the old topic here, and ignores the new one; "replace" deletes the old topic, and
-    follows the new one. "delete" is "replace", and also deletes topics that the source no longer has, as for
-    a replica. `replica_id` is the id of this store's replicas, `CONSUMER` for a mirror.
+    follows the new one. "delete" does the same as "replace", and also deletes topics that the source no
+    longer has; standbys use it. `replica_id` is the id of this store's replicas, `CONSUMER` for a mirror.
     """
 
     def __init__(
@@ -60,7 +60,8 @@ class FollowedTopics:
         topic is deleted, its logs are copied to the quarantine.
         """
         self.waits = False
-        """Whether a topic is missing, or a partition has no leader, so that metadata are asked for soon."""
+        """Whether a topic is missing, or a partition has no leader, so that the next metadata request must
+        follow soon."""
 
     def take(self, metadata: ClusterMetadata) -> dict[Key, LeaderAndEpoch]:
         """Create, change and delete topics to match the source's metadata; return the leaders of the
@@ -134,7 +135,9 @@ class FollowedTopics:
     # --- changes ----------------------------------------------------------------------------------
 
     def _settings(self, found: Mapping[str, Topic]) -> dict[str, TopicConfig]:
-        """Return the source's settings of new topics, and when the interval is over of all topics."""
+        """Return the source's settings of new topics, or of all topics if sync.topic.configs.interval.seconds
+        have passed since the last time.
+        """
         if not self._config.sync_topic_configs_enabled:
             return {}
         good = [name for name, topic in found.items() if not topic.error]

@@ -37,7 +37,7 @@ class Announcer:
 
     def announce(self, settings: WireConfig) -> None:
         """Begin to notify the old primary, if this store was promoted and the old primary was not notified
-        yet. If this has begun already, go on with the new client settings. Raises CorruptCheckpointError,
+        yet. If this has begun already, only change the client settings. Raises CorruptCheckpointError,
         StorageError.
         """
         with self._lock:
@@ -51,7 +51,7 @@ class Announcer:
                 Background(lambda: self._run(promotion), "segstore-announcer").start()
 
     def close(self, seconds: float = 30.0) -> None:
-        """End the thread, and wait for at most `seconds`."""
+        """Stop the thread, and wait for at most `seconds`."""
         self._closing.open()
         if (cluster := self._cluster) is not None:
             cluster.abort()

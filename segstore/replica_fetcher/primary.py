@@ -70,8 +70,8 @@ class PrimaryClient:
 
     def begin_epoch(self, epoch: int) -> int:
         """Fence the primary, and return the leader epoch from which on this standby leads: `epoch`, or a
-        later epoch if the primary knows one. Raises BrokerError if the primary refuses, or knows a later
-        epoch each time; UnusableAnswerError; as `Cluster.ask`.
+        later epoch if the primary knows one. Raises BrokerError if the primary refuses, or answers each try
+        with a later epoch; UnusableAnswerError; as `Cluster.ask`.
         """
         for _ in range(_EPOCHS):
             part = self._begin(epoch)

@@ -31,7 +31,7 @@ class RemoteEndPoint:
     def fetch(
         self, positions: Mapping[Key, FetchPosition], sizes: Mapping[Key, int] = MappingProxyType({})
     ) -> Any:
-        """Fetch without waiting for records, and return the answer; `sizes` as in `fetch_request`."""
+        """Fetch without waiting for records, and return the answer; `sizes` is as in `fetch_request`."""
         version, epoch = version_for(self._connection, positions), self.terms.broker_epoch()
         asked = SessionRequest(positions, (), NO_SESSION, FINAL_EPOCH)
         body = fetch_request(version, asked, self.terms, epoch, self._config, sizes)
@@ -39,14 +39,14 @@ class RemoteEndPoint:
         return self._connection.ask_in("Fetch", version, body)
 
     def latest_offset(self, each: FollowedLog, question: Question) -> int:
-        """Return the leader's latest offset, if it has the question's leader epoch (R12). Raises
-        BrokerError.
+        """Return the leader's latest offset (R12); the leader refuses if it has another leader epoch than the
+        question. Raises BrokerError.
         """
         return self._offset(each, question, _LATEST)
 
     def earliest_offset(self, each: FollowedLog, question: Question) -> int:
-        """Return the leader's log start offset, if it has the question's leader epoch (R12). Raises
-        BrokerError.
+        """Return the leader's log start offset (R12); the leader refuses if it has another leader epoch than
+        the question. Raises BrokerError.
         """
         return self._offset(each, question, _EARLIEST)
 
@@ -69,10 +69,11 @@ class RemoteEndPoint:
 
     def gap_to_end(self, each: FollowedLog, question: Question) -> tuple[int, FetchedData] | None:
         """Return the leader's log end offset and a fetch answer, if the leader surely has no batch between
-        the question's position and its end (R41); else None.
+        the question's position and that end offset (R41); else None.
         """
-        # The end first, then a fetch of this partition alone: if the leader has a batch below that end, the
-        # answer has at least one batch. The leader does not truncate in its leader epoch.
+        # The log end offset is asked first, and then this partition alone is fetched. If the leader has a
+        # batch below that offset, the answer has at least one batch, because the leader does not truncate in
+        # its leader epoch.
         end = self._log_end(each, question.position.current_leader_epoch)
         if end <= question.position.offset:
             return None

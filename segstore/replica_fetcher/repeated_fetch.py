@@ -1,6 +1,6 @@
 """`RepeatedFetch`: templates for the requests of a fetch session that name the same single partition again
-and again, as those of a standby in sync mode, and for their answers. With templates, requests are not encoded
-field by field, and answers are not decoded.
+and again, for example the requests of a standby in sync mode, and for the answers. With templates, requests
+are not encoded field by field, and answers are not decoded.
 
 On disk only the log is changed. Threads: the fetcher's.
 """
@@ -19,7 +19,8 @@ from segstore.protocol.template import SIZE, MatchedStart, MessageField, Message
 from segstore.replica_fetcher.fetch_session import FetchSession
 from segstore.replica_fetcher.followed_log import FetchPosition, FollowedLog, Key
 
-_position: Callable[[tuple[Any, ...]], FetchPosition] = partial(tuple.__new__, FetchPosition)  # a call of C
+# This constructor runs in C, because each repeated fetch calls it.
+_position: Callable[[tuple[Any, ...]], FetchPosition] = partial(tuple.__new__, FetchPosition)
 
 
 class Sent(NamedTuple):
@@ -46,7 +47,9 @@ class RepeatedFetch:
         logs: Sequence[FollowedLog],
         session_id: int,
     ) -> None:
-        """Make the templates from a request that was `sent` for `position`; `template` is the request's."""
+        """Make the templates. `template` is the request's template, made from the request that was `sent` for
+        `position`.
+        """
         self.followed, self.key, self.logs = followed, followed.key, logs
         self.version, self.has_moved = sent.version, False
         self._leds = [each.led for each in logs]
@@ -113,7 +116,9 @@ class RepeatedFetch:
 
     @property
     def is_outdated(self) -> bool:
-        """Return whether a leader or leader epoch of the session's logs has changed since the template."""
+        """Return whether a leader or leader epoch of the session's logs has changed since the template was
+        made.
+        """
         return any(each.led is not led for each, led in zip(self.logs, self._leds, strict=True))
 
 
@@ -125,9 +130,9 @@ def learned(
     session_id: int,
     most: int,
 ) -> RepeatedFetch | None:
-    """Return the templates for requests like `sent`, whose positions are `positions`; the new requests ask
-    for `most` bytes, since answers are appended while they arrive. Return None if `sent` has named another
-    partition than that of `followed`, or has begun the session.
+    """Return the templates for further requests like `sent`, which has asked for `positions`. These requests
+    ask for `most` bytes, since their answers are appended while they arrive. Return None if `sent` has named
+    other partitions than the one of `followed`, or has begun the session.
     """
     position, body = positions.get(followed.key), sent.body
     if position is None or len(positions) > 1 or body.forgotten_topics_data:

@@ -38,18 +38,20 @@ def deadline_in(timeout_ms: float | None) -> float | None:
 
 
 class Running(Closing, ABC):
-    """A running mirror or standby. It is a context manager that closes it; `done` is opened at its end."""
+    """A running mirror or standby. As a context manager it is closed at the end of the block. `done` is
+    opened when it stops.
+    """
 
     def __init__(self, done: Latch) -> None:
         self._done = done
 
     @abstractmethod
     def close(self) -> None:
-        """End all threads. A second call does nothing."""
+        """Stop all threads. A second call does nothing."""
 
     def wait(self, timeout_ms: float | None = None) -> bool:
-        """Wait until it has ended; return False after `timeout_ms`. Raises the error that has ended it, for
-        example StorageError or StaleDirectoryError.
+        """Wait until the mirror or standby has stopped; return False after `timeout_ms`. Raises the error
+        that has stopped it, for example StorageError or StaleDirectoryError.
         """
         ended = self._done.wait(_seconds(timeout_ms))
         self._check()
@@ -58,7 +60,7 @@ class Running(Closing, ABC):
     def _until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
         """Wait until `holds` returns true; return False after the deadline. Raises the error of a failure."""
         while True:
-            change = self._change()  # before `holds`: a later change then ends the wait
+            change = self._change()  # got before `holds` is called, else a change might be missed
             if holds():
                 return True
             left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
@@ -74,7 +76,7 @@ class Running(Closing, ABC):
 
     @property
     def _failure(self) -> Exception | None:
-        """Return the error that has ended it, None while it runs or after `close`."""
+        """Return the error that has stopped this mirror or standby; None while it runs, and after `close`."""
         return None
 
     def _check(self) -> None:
@@ -100,8 +102,8 @@ class Following(Running, Generic[C]):
 
     @property
     def error(self) -> Exception | None:
-        """Return the error that has ended it, or else the error of the last request to the source, None if
-        that was answered.
+        """Return the error that has stopped this mirror or standby. Without such an error, return the error
+        of the last request to the source, None if that request was answered.
         """
         return self._control.failure or self._control.error
 
@@ -131,7 +133,9 @@ class Following(Running, Generic[C]):
         return self._control.rounds > 0
 
     def _own_ends(self) -> list[tuple[FollowedLog, int]]:
-        """Return the followed logs with their log end offsets here, without logs of a topic just deleted."""
+        """Return the followed logs with their log end offsets here, except for logs of a topic that was just
+        deleted.
+        """
         found = []
         for each in self._control.fetchers.logs.values():
             with suppress(StoreClosedError):
@@ -146,7 +150,7 @@ class Following(Running, Generic[C]):
         return self._control.failure
 
     def close(self) -> None:
-        """End all threads, make the store durable, and close it. A second call does nothing."""
+        """Stop all threads, make the store durable, and close it. A second call does nothing."""
         check_apart("close()")
         try:
             self._control.close(_ENDING)

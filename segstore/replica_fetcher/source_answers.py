@@ -24,7 +24,7 @@ MOST_EPOCH = INT32_MAX - DISTANCE
 """
 MOST_PARTITION = 999_999
 """The largest partition number that is followed. It is above the number of partitions of any Kafka cluster.
-Numbers need not begin at 0: a broker's copied directory may have only some partitions of a topic."""
+Numbers need not begin at 0, because a broker's copied directory may have only some partitions of a topic."""
 _METADATA_ID = names.topic_id_of(bytes(15) + b"\1")
 _MOST_CLUSTER_ID = 255
 
@@ -120,7 +120,7 @@ def check_range(start: int, end: int, where: object) -> None:
 
 
 def check_epoch(epoch: int, source: object) -> None:
-    """Raise UnusableAnswerError for a leader epoch after which no later one can be begun."""
+    """Raise UnusableAnswerError for a leader epoch that is too large for a later epoch to follow."""
     _check(source, "leader epoch", epoch, UNKNOWN_EPOCH, MOST_EPOCH)
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 class Lag(NamedTuple):
     """The lag of a log: in records (by offsets), in bytes (estimated by the mean size of fetched records),
-    and in ms since it last had all records below the leader's high watermark. -1 is unknown.
+    and in ms since the log last had all records below the leader's high watermark. -1 is unknown.
     """
 
     records: int
@@ -35,7 +35,9 @@ class SourceEnd:
         self._own_end = -1
 
     def told(self, end: int, own_end: int, size: int) -> None:
-        """Note the leader's high watermark, the own log end offset, and the bytes of an answer's records."""
+        """Note the leader's high watermark, this log's end offset, and the size in bytes of an answer's
+        records.
+        """
         if self.target < 0:
             self.target = end
         if size and self._own_end >= 0:

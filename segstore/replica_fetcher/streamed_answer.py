@@ -21,7 +21,7 @@ _PIECE = 1 << 20
 
 class Arriving:
     """A receiver of one connection's answers, one after the other, with reused buffers. It is a context
-    manager, which ends the thread.
+    manager, which stops its thread.
     """
 
     def __init__(self, connection: BrokerConnection) -> None:
@@ -40,8 +40,8 @@ class Arriving:
     def take(self, coming: Coming, begun: MatchedStart, take: Callable[[memoryview], None]) -> None:
         """Call `take` with each piece of the records, which are complete batches; a piece is valid until
         `take` returns. While `take` runs in the second thread, the next piece is received; for the last piece
-        `take` runs in this thread. An incomplete batch at the end is dropped. After a damaged batch the
-        pieces are not cut at batches. Raises as `BrokerConnection.ask`, and the errors of `take`.
+        `take` runs in this thread. An incomplete batch at the end is dropped. From a damaged batch on, pieces
+        need not begin or stop at a batch. Raises as `BrokerConnection.ask`, and the errors of `take`.
         """
         taken: Worker | None = None
         try:
@@ -60,12 +60,15 @@ class Arriving:
 
     def _beside(self) -> Worker:
         if self._worker is None:
-            self._worker = Worker("segstore-follow-append")  # set before `start`, so `__exit__` can end it
+            # Set before `start`, so that `__exit__` can stop it.
+            self._worker = Worker("segstore-follow-append")
             self._worker.start()
         return self._worker
 
     def _pieces(self, coming: Coming, begun: MatchedStart) -> Iterator[memoryview]:
-        """Yield the pieces; each is valid until the one after the next is yielded."""
+        """Yield the pieces. Two buffers are used in turn, so a piece is valid until the second piece after it
+        is received.
+        """
         self._begin(coming.here[begun.at : begun.stop], begun.stop - begun.at)
         wanted = _PIECE
         while self._have or self._left:
@@ -78,7 +81,7 @@ class Arriving:
                 self._go_on(cut)
 
     def _go_on(self, cut: int) -> None:
-        """Switch to the other buffer, whose piece was taken, and copy the bytes from `cut` on to it."""
+        """Copy the bytes from `cut` on to the beginning of the other buffer, and switch to that buffer."""
         tail = self._room[cut : self._have]
         if len(self._other) < max(len(tail), 2 * _PIECE):
             self._other = memoryview(bytearray(max(len(tail), 2 * _PIECE)))
@@ -92,7 +95,7 @@ class Arriving:
         return self._room[: self._have]
 
     def _begin(self, received: memoryview, size: int) -> None:
-        """Begin a part of the answer with `size` bytes; `received` are its first bytes."""
+        """Begin to receive a part of the answer, which has `size` bytes; `received` are its first bytes."""
         if not self._room:
             self._room = memoryview(bytearray(2 * _PIECE))
         self._have, self._left = len(received), size - len(received)
@@ -112,8 +115,8 @@ class Arriving:
 
 
 def _whole(data: memoryview) -> tuple[int, int]:
-    """Return the size of the complete batches in `data`, or of all of `data` if it begins with a damaged
-    batch; and the number of bytes to receive after them.
+    """Return (number of bytes in the next piece, number of bytes to receive for the piece after it). A piece
+    has the complete batches in `data`, or all of `data` if it begins with a damaged batch.
     """
     _, stop = scan(data, check_crcs=False)
     if stop.status in (lib.SEG_END, lib.SEG_SHORT):

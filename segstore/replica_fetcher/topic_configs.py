@@ -28,8 +28,8 @@ class TopicConfigs:
         self._warned: set[str] = set()
 
     def of(self, topics: Iterable[str]) -> dict[str, TopicConfig]:
-        """Return the settings of these topics that segstore knows, without topics whose settings this client
-        may not see. Raises as `Cluster.ask`.
+        """Return the settings of these topics that segstore knows, except for topics whose settings this
+        client may not see. Raises as `Cluster.ask`.
         """
         kind = structs("DescribeConfigsRequest").DescribeConfigsResource
         asked = [kind(resource_type=_TOPIC, resource_name=name, configuration_keys=None) for name in topics]
@@ -52,7 +52,8 @@ class TopicConfigs:
 
 def _settings(configs: Iterable[Any]) -> TopicConfig:
     """Return the topic's own settings, without the source's defaults."""
-    # Defaults such as retention are not needed: the log start offset of the source is followed.
+    # The source's defaults, such as retention, are not needed, because this store follows the source's log
+    # start offset.
     made: dict[str, Any] = {}
     for each in configs:
         if each.config_source != _OF_TOPIC or each.value is None:

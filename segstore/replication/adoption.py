@@ -5,7 +5,7 @@ On disk is `.segstore/plain-epochs.json` during the adoption. Threads: one. The 
 repeated after a crash:
 1. The directory is opened as a plain store, which recovers it and appends staged records, and is closed
    cleanly. `plain-epochs.json` gets the leader epochs of its partitions: a replica forgets an epoch that has
-   no batch (R7), but nobody may ever begin it again (R2).
+   no batch (R7), but no replica may ever begin the same epoch again (R2).
 2. All directories get their `meta.properties`, and the metadata log is made in the plain store first. From
    then on the directory can't be opened as a plain store.
 3. One batch of the metadata log registers the directories, and has the topics, their settings and
@@ -137,8 +137,9 @@ def _path(root: str) -> str:
 
 
 class Adopted(NamedTuple):
-    """The content of a plain store: the topics of the directory with the id `broker`, the leader epochs of
-    their partitions, and in `kept` the quotas, credentials, group settings and producer ids.
+    """The content of a plain store that becomes the directory with the id `broker`: its topics, the leader
+    epochs of its partitions, and `kept`, the records of its quotas, credentials, group settings and producer
+    ids.
     """
 
     broker: int

@@ -35,8 +35,8 @@ class ChangeCounter:
             waiter.put(None)
 
     def until(self, look: Callable[[], bool], seconds: float, pause: float = _LONGEST_WAIT) -> bool:
-        """Wait for at most `seconds` until `look` returns true; return its last result. `look` is called
-        after each `tell`, and every `pause` seconds.
+        """Wait for at most `seconds` until `look` returns true; return the last result of `look`. `look` is
+        called after each `tell`, and every `pause` seconds.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -51,7 +51,7 @@ class ChangeCounter:
         mine: SimpleQueue[None] = SimpleQueue()
         self._waiting.append(mine)
         try:
-            if self.number == seen:  # a `tell` from here on finds this wait
+            if self.number == seen:  # from here on each `tell` wakes this thread
                 with suppress(Empty):
                     take(mine, seconds)
         finally:

@@ -58,12 +58,12 @@ log = Logger("segstore")
 
 T = TypeVar("T")
 LOOK = 0.5
-"""Seconds between two checks whether the thread still runs, of a caller that waits for its answer."""
+"""Seconds after which a caller that waits for the thread's answer checks whether the thread still runs."""
 ROUNDS = 8
 """The largest number of fetches of one partition in a row, before the next partition is served."""
 SILENCE = 60.0
-"""Seconds in which the same warning is logged once: a follower on a full disk fails again with each append of
-its leader."""
+"""Seconds in which the same warning is logged only once, because a follower on a full disk fails again with
+each append of its leader."""
 LAST_ROUND = 0.5
 """Seconds after which an idle follower fetches once more, to learn the high watermark (Kafka:
 replica.fetch.wait.max.ms)."""
@@ -128,7 +128,9 @@ class DataDirectory:
         self._reading.start()
 
     def read(self, read: LeaderRead) -> None:
-        """Have the reading thread call `read`, which must not raise, and then the read that it returns."""
+        """Have the reading thread call `read`, which must not raise. If `read` returns another read, that
+        read is called next.
+        """
         self._reading.post(read)
 
     @property
@@ -143,8 +145,8 @@ class DataDirectory:
         self._thread.post(work)
 
     def call(self, work: Callable[[], T]) -> T:
-        """Have the directory's thread call `work`, and return its outcome. Raises the errors of `work`;
-        ReplicaOfflineError if the directory is offline or its thread has ended.
+        """Have the directory's thread call `work`, and return the result of `work`. Raises the errors of
+        `work`; ReplicaOfflineError if the directory is offline or its thread has ended.
         """
         outcome: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
 
@@ -153,7 +155,8 @@ class DataDirectory:
                 outcome.put((work(), None))
             except Exception as error:
                 outcome.put((None, error))
-                if isinstance(error, OSError):  # of the disk: `on_error` may take the directory offline
+                # A disk error is also passed to `on_error`, which may take the directory offline.
+                if isinstance(error, OSError):
                     raise
 
         self._thread.post(run)
@@ -167,8 +170,8 @@ class DataDirectory:
                 raise ReplicaOfflineError(f"{self!r} is offline: {self.error or 'the store is closed'}")
 
     def announce(self, address: str) -> None:
-        """Have the directory's thread write the address of the store into its lock file. The address is a
-        hint: if the disk refuses it, the directory stays online.
+        """Have the directory's thread write the address of the store into its lock file. The address is only
+        a hint, so the directory stays online if the disk refuses the write.
         """
 
         def tell() -> None:
@@ -184,7 +187,7 @@ class DataDirectory:
                 replica.asked = True
                 self._thread.post(replica)
             except BaseException:
-                replica.asked = False  # else no later call would queue a fetch; a second fetch is harmless
+                replica.asked = False  # else later calls would queue no fetch; a second fetch is harmless
                 raise
 
     def ask_all(self) -> None:
@@ -200,18 +203,19 @@ class DataDirectory:
 
     def _log_fenced(self, error: BaseException) -> None:
         """Take the directory offline after a disk error fenced a log (R32; Kafka: LogDirFailureChannel)."""
-        # The caller holds the log's locks, so the directory's thread raises the error again.
+        # The caller holds the log's locks, so the error is raised again, and handled, in the directory's
+        # thread.
         if is_refusal(error):
             self._fenced = True
             self._thread.post(partial(_raise, error))
 
     def _on_background_error(self, error: Exception) -> None:
         """Have the directory's thread handle a disk error of background work."""
-        if is_refusal(error) and error.errno != errno.ENOENT:  # a missing file is damage: `heal` repairs it
+        if is_refusal(error) and error.errno != errno.ENOENT:  # `heal` repairs a missing file
             self._thread.post(partial(_raise, error))
 
     def stop(self, seconds: float) -> bool:
-        """End the threads, and wait for at most `seconds`; return whether they have ended."""
+        """Stop the threads, and wait for at most `seconds`; return whether they have ended."""
         reading = self._reading.stop(seconds)
         ended = self._thread.stop(seconds)
         return self._disk_thread.end(seconds if ended else 0) and ended and reading
@@ -223,7 +227,8 @@ class DataDirectory:
         for change in changes:
             if self.error is not None:
                 return
-            with self.writer.context.reserve:  # a majority has decided, so a full disk must not refuse
+            # The reserve is used on a full disk, because a majority has already decided the change.
+            with self.writer.context.reserve:
                 self._apply(change)
 
     def _apply(self, change: DirectoryChange) -> None:
@@ -239,7 +244,9 @@ class DataDirectory:
             if number in here:
                 replica = self._replica(PartitionKey(info.name, number), change.config)
                 replica.become(registration)
-                replica.configure(change.config)  # last: a former leader must not act by the new settings
+                # Configured only after `become`, because a replica that stops leading must not use the new
+                # settings as a leader.
+                replica.configure(change.config)
                 self._thread.breathe()
         for key in leaving:
             self.replicas[key].go_offline()
@@ -258,8 +265,8 @@ class DataDirectory:
         self._topics_published = True
 
     def _make(self, info: TopicInfo, leaving: Iterable[PartitionKey] = ()) -> None:
-        """Make the topic with its assigned partitions, and the partitions in `leaving`; delete it if both are
-        empty.
+        """Make the topic with its assigned partitions, and the partitions in `leaving`; delete the topic if
+        both are empty.
         """
         ids = tuple(sorted({*info.partition_ids, *[key.partition for key in leaving]}))
         known = self.writer.topics.get(info.name)
@@ -270,7 +277,7 @@ class DataDirectory:
 
     def _leave(self, key: PartitionKey) -> None:
         """Remove a partition that was moved to another directory, unless it was assigned here again."""
-        # Called once another replica leads: until then readers read this replica.
+        # Called only once another replica leads, because until then readers read this replica.
         info, replica = self._assigned.get(key.topic), self.replicas.get(key)
         if info is not None and replica is not None and key.partition not in info.partition_ids:
             del self.replicas[key]
@@ -278,7 +285,7 @@ class DataDirectory:
 
     def _replica(self, key: PartitionKey, config: ReplicaConfig) -> LocalReplica:
         found = self.replicas.get(key)
-        if found is None or found.core.role is None:  # new, or moved away and assigned here again
+        if found is None or found.core.role is None:  # the partition is new, or was moved away and back
             partition = self.writer.partition(*key)
             partition.segments.on_fence = self._log_fenced
             found = self.replicas[key] = LocalReplica(
@@ -314,7 +321,7 @@ class DataDirectory:
         return True
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """Call `work`, which appends the records that a reading thread has read, then fetch on."""
+        """Call `work`, which appends the records that a reading thread has read, and then fetch again."""
         if self.error is None and self.replicas.get(replica.key) is replica:
             self._thread.fetch(replica, lambda: None if work() is None else self.step(replica))
 
@@ -335,7 +342,7 @@ class DataDirectory:
         """
         if isinstance(error, StoreClosedError):
             return False
-        if isinstance(error, CorruptRecordError):  # of the leader's log
+        if isinstance(error, CorruptRecordError):  # the damage is in the leader's log
             self._warn(str(error))
             return True
         if isinstance(error, OSError) and error.errno in NO_ROOM and not self._fenced:
@@ -370,7 +377,8 @@ def open_directory(
     """Open a directory for writing. Raises StoreLockedError, StorageError, OSError."""
     context = open_context(place.path, settings, clock, files, file_mode)
     writer = StoreWriter(context, settings, replicated=True)
-    # Until the store owns the writer, the context does: so nobody takes the lock of a store that is opening.
+    # Without an owner the writer would count as lost, and another open in this thread would release its lock.
+    # The context is the owner until there is a store.
     writer.owner = lambda: context
     return writer
 
@@ -405,7 +413,7 @@ class ReadThread:
         self._asked.put(read)
 
     def stop(self, seconds: float) -> bool:
-        """End the thread, and wait for at most `seconds`; return whether it has ended."""
+        """Stop the thread, and wait for at most `seconds`; return whether it has ended."""
         self._asked.put(None)
         return self._ended.wait(seconds)
 
@@ -419,7 +427,7 @@ class ReadThread:
             self._ended.open()
 
     def _call(self, read: LeaderRead) -> LeaderRead | None:
-        if (more := read()) is not None:  # a follower catches up
+        if (more := read()) is not None:  # a read-ahead follows, because a follower catches up
             self._separation.keep()
         return more
 
@@ -451,7 +459,7 @@ class Fetching:
         self._asked.put(work)
 
     def stop(self, seconds: float) -> bool:
-        """End the thread, and wait for at most `seconds`; return whether it has ended."""
+        """Stop the thread, and wait for at most `seconds`; return whether it has ended."""
         self._over = True
         self._asked.put(None)
         return self._ended.wait(seconds)
@@ -479,7 +487,7 @@ class Fetching:
         """Do the due work, or the next piece of work in the queue."""
         self.turned = time.monotonic()
         pause = self._pause()
-        if pause <= 0:  # due work goes first: the queue may never be empty
+        if pause <= 0:  # due work goes first, as the queue may never be empty
             self._due()
             return
         try:
@@ -511,8 +519,8 @@ class Fetching:
             self._directory.checkpoint()
 
     def breathe(self) -> None:
-        """Send a due heartbeat between two parts of long work: an election of thousands of partitions may
-        take longer than the session timeout.
+        """Send a due heartbeat between two parts of long work, because an election of thousands of partitions
+        may take longer than the session timeout.
         """
         self.turned = now = time.monotonic()
         if self._beats_at <= now and not self._over:
@@ -545,6 +553,6 @@ class Fetching:
         elif more:
             self._directory.ask(replica)
         else:
-            if not self._once_more:  # later followers don't postpone the round
+            if not self._once_more:  # the first idle follower sets the time of the round
                 self._more_at = time.monotonic() + LAST_ROUND
             self._once_more[replica] = None

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 CarryOut = Callable[[Effects], list[Effect]]
 """Carries out effects in memory, and returns the effects that change files."""
 OnTruncated = Callable[[int, "Truncated", "EpochEnd | None"], None]
-"""Called after a truncation, with the log end offset before it, the truncation, and the leader epoch and end
-offset at which the logs diverge (Kafka: divergingEpoch), None if the leader's log was only shorter."""
+"""Called after a truncation, with three arguments: the log end offset before the truncation; the result of
+the truncation; and the leader's epoch and end offset at which the logs diverge (Kafka: divergingEpoch), or
+None if the leader's log was only shorter."""
 
 
 def log_of(replica: Replica) -> ReplicaLog:
@@ -91,8 +92,8 @@ class FollowerLog:
         return bool(effects)
 
     def go_on(self, role: Follower, request: FetchRequest, answer: FetchAnswer) -> bool:
-        """Move the log end offset to the leader's, whose log has no batch from the fetch offset on (R41);
-        return whether the log changed. Raises StorageError.
+        """Move the log end offset to the leader's, if the leader's log has no batch from the fetch offset on
+        (R41); return whether the log changed. Raises StorageError.
         """
         with self._lock:
             effect = role.on_nothing(request, answer)

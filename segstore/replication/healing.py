@@ -6,9 +6,10 @@ ELR, so it is not elected and commits no record until it has all records again. 
 replica is elected. After a crash it is an ordinary follower outside the ISR. Threads: any, one `heal` of a
 partition at a time.
 
-Damage is counted in whole segments. A replica may be the source for a second replica if all its own damage
-ends at or before the offset of the second replica's damage. So if two replicas are damaged at different
-offsets, the one with the later damage is healed first, and is then the source for the other replica.
+Damage is counted in whole segments. A damaged replica may still be the source for another replica, if its own
+damage ends at or before the offset from which the other replica must be copied. So if two replicas are
+damaged at different offsets, the replica with the later damage is healed first, and is then the source for
+the other replica.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ _PARTS = (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPS
 
 
 class Healed(NamedTuple):
-    """A replica that was damaged, and is in sync again. The log was truncated to `offset`, which removed
-    `cut_bytes` bytes, and copied up to `end_offset`, which took `bytes` bytes. `kept` are the paths of the
-    removed segments in the directory's quarantine. `reason` is the first finding.
+    """A replica that was damaged, and is in sync again. Its log was truncated to `offset`, and the records up
+    to `end_offset` were copied again: `cut_bytes` bytes were removed, and `bytes` bytes were copied. `kept`
+    are the paths of the removed segments in the directory's quarantine. `reason` is the first finding.
     """
 
     topic: str
@@ -125,15 +126,18 @@ def find_damage(manager: ReplicaManager, key: PartitionKey, progress: Progress) 
 
 
 def _replica(directory: DataDirectory, key: PartitionKey) -> LocalReplica | None:
-    """Return a directory's replica of a partition, None without one, or if the directory is offline."""
-    # In the directory's thread: just after an open it may not have made its replicas yet.
+    """Return a directory's replica of a partition, None if it has no replica or is offline."""
+    # The directory's thread answers, because that thread makes the replicas after an open, and may not have
+    # made this one yet.
     with suppress(ReplicaOfflineError):
         return directory.call(lambda: directory.replicas.get(key))
     return None
 
 
 def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> ReplicaDamage | None:
-    """Return the damage of one replica, None without any; its log ended at `log_end` before the check."""
+    """Return the damage of one replica, None if it is undamaged; `log_end` is its log end offset before the
+    check.
+    """
     pieces = [piece for each in checked.findings if (piece := _of_finding(each, checked.bases)) is not None]
     first = checked.bases[0] if checked.bases else log_end
     if checked.bases and first > (start := replica.replica.start_offset):
@@ -145,7 +149,8 @@ def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> R
         return None
     offset, reason = min((offset, reason) for offset, _, reason in pieces)
     if "compact" in replica.partition.config.cleanup_policy:
-        offset = 0  # the source may be compacted further: a copy of the end alone could lack tombstones
+        # The source may be compacted further, so a copy of only the log's end could lack tombstones.
+        offset = 0
     return ReplicaDamage(offset, max(end for _, end, _ in pieces), log_end, reason)
 
 

@@ -1,11 +1,11 @@
 """`KeptRecords`: quotas, credentials, group settings and producer ids in the metadata log of a replicated
 store (`KeptFiles` is for a store in one directory).
 
-On disk are ConfigRecords: of groups, as in Kafka, and of the cluster, under segstore's own names (Kafka has
-ClientQuotaRecord, UserScramCredentialRecord and ProducerIdsRecord for them). In the metadata log they survive
-the loss of a directory. Each directory that is online also has a copy of the quotas, credentials and group
-settings in files, for processes that read that directory alone. Threads: any; the caller of a setter holds a
-lock for that value.
+On disk are ConfigRecords in the metadata log, which survive the loss of a directory. Group settings are
+ConfigRecords of groups, as in Kafka. The other values are ConfigRecords of the cluster, under segstore's own
+names; Kafka uses ClientQuotaRecord, UserScramCredentialRecord and ProducerIdsRecord instead. Each online
+directory also has a copy of the quotas, credentials and group settings in files, for processes that read that
+directory alone. Threads: any; the caller of a setter holds a lock for that value.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class KeptRecords:
         self._keep(_limits_record(limits))
         held = {each: dict(rates) for each, rates in limits.items()}
         for directory in self._manager.online:
-            with suppress(SegstoreError, OSError):  # the directory's own thread will notice
+            with suppress(SegstoreError, OSError):  # the directory's own thread handles a failed disk
                 QUOTAS.write(directory.writer.context.files, directory.path, held)
 
     def credentials(self) -> Credentials:
@@ -60,7 +60,7 @@ class KeptRecords:
         """Replace the credentials, durably. Raises QuorumLostError."""
         self._keep(_record(CREDENTIALS, json.dumps(to_json(credentials))))
         for directory in self._manager.online:
-            with suppress(SegstoreError, OSError):  # the directory's own thread will notice
+            with suppress(SegstoreError, OSError):  # the directory's own thread handles a failed disk
                 SCRAM.write(directory.writer.context.files, directory.path, credentials)
 
     def group_configs(self) -> GroupConfigs:
@@ -73,7 +73,7 @@ class KeptRecords:
         if changes:
             self._keep(*changes)
         for directory in self._manager.online:
-            with suppress(SegstoreError, OSError):  # the directory's own thread will notice
+            with suppress(SegstoreError, OSError):  # the directory's own thread handles a failed disk
                 GROUP_CONFIGS.write(directory.writer.context.files, directory.path, configs)
 
     def producer_id(self) -> int | None:
@@ -94,7 +94,7 @@ class KeptRecords:
 def limits_in(image: MetadataImage) -> Limits:
     """Return the limits of users and client ids in a metadata image."""
     held = json.loads(image.cluster_config.get(LIMITS, "{}"))
-    is_whole = type(held.get("version")) is int  # else the value has limits of client ids only
+    is_whole = type(held.get("version")) is int  # without a version all limits are of client ids
     return limits_of(held if is_whole else {"version": 1, "clients": held})
 
 

@@ -4,15 +4,15 @@ of its appends, and its native tail (Kafka: Partition).
 On disk are the partition's log and checkpoints, by `storage.log.replica`. Threads: only the directory's own
 thread changes the log for replication (`become`, `step`), so a disk that hangs holds up no other directory.
 Any thread may call the other methods: they update the core under `lock`, which is free during disk work, and
-carry out its effects in memory. A thread that appends only registers its append, and waits, so a Ctrl-C in it
-can't separate two effects.
+carry out its effects in memory. A thread that appends carries out no effects: it registers its append, and
+waits. So Ctrl-C, which interrupts that thread, can't separate two effects.
 
 While all replicas have the whole log, their native tails are open: an append is then one native call, which
 writes all replicas. The core learns of these appends later (`_catch_up`). There are two modes:
 
 - With threads, each directory's own thread opens and pauses the tails there (`_offer`, `open_by_threads`,
-  `_recall`) under no lock but the append token. The directory's native thread writes the batches of
-  followers, so no thread waits for the disk of another directory.
+  `_recall`) and holds no lock except for the append token. The directory's native thread writes the batches
+  of followers, so no thread waits for the disk of another directory.
 - With `inline`, the appending thread writes all replicas. One thread opens the tails of all replicas together
   (`open_tail`), and pauses them before it calls the core. The order of locks is leader, follower, append
   token.
@@ -87,7 +87,7 @@ class Links(Reads, Protocol):
         """Send appends and reads to this replica from now on, and have the followers fetch."""
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """Have the thread of the replica's directory call `work`, and then fetch on: at once, or after the
+        """Have the thread of the replica's directory call `work`, and then fetch again: at once, or after the
         backoff if `work` returns None.
         """
 
@@ -159,15 +159,15 @@ class LocalReplica:
         """Have the followers fetch the records below `end_offset`; with acks=all wait until the records are
         committed (R23).
 
-        Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError: the records
-        are in this log, and may or may not be committed later.
+        Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError. After these
+        errors the records are in this log, and may or may not be committed later.
         """
         if acks != ALL:
             self._links.appended(self)
             return
         pending = self._waiting.add(end_offset, timeout_ms)
         self._links.appended(self)
-        if not isinstance(self.core.role, Leader):  # `_become` changes the role, and then looks at `_waiting`
+        if not isinstance(self.core.role, Leader):  # `_become` may have missed this append
             self._waiting.refuse()
         self._waiting.await_answer(pending, timeout_ms)
 
@@ -262,7 +262,7 @@ class LocalReplica:
         """
         with self.lock:
             self._settle()
-            own = self.partition.recovery_point  # under the lock, so that `in_sync` can rely on it
+            own = self.partition.recovery_point  # read under the lock, as `in_sync` requires
             answer, effects = self.core.on_fetch(request, now_ms(), synced, own)
             self._carry_out(effects)
         return answer
@@ -320,8 +320,8 @@ class LocalReplica:
         with self.lock:
             self._carry_out(self.core.go_offline())
             self._waiting.refuse()
-        # After the role has changed: a refused append looks up the leader again, and a thread that opens the
-        # tail checks the role.
+        # The tail is closed only after the change of role, because a refused append then looks up the leader
+        # again, and a thread that opens the tail then checks the role.
         if self._inline:
             self.partition.tail.pause()
         else:
@@ -366,8 +366,9 @@ class LocalReplica:
                 tail.open_leader(self.partition.validator, epoch, leader.log.end_offset, tails)
 
     def _open_to(self, leader: Leader) -> bool:
-        """Open this follower's tail for native appends of `leader`; return whether it is open. It stays
-        closed if this replica follows another leader, has another log end offset, or is changing its log.
+        """Open this follower's tail for native appends of `leader`; return whether the tail is open. The tail
+        stays closed if this replica follows another leader, has another log end offset, or is changing its
+        log.
         """
         with self.lock:
             role, log, led = self.core.role, self.core.log, leader.log
@@ -385,8 +386,8 @@ class LocalReplica:
                 return tail.open_follower(self.partition.validator, leader.leader_epoch, log.end_offset)
 
     def _offer(self, leader: LocalReplica) -> None:
-        """Open this follower's tail, if it has the leader's whole log, all of it is committed, and the last
-        fetch was small enough for a native append. Called by the directory's thread.
+        """Open this follower's tail, if this replica has the leader's whole log, all records are committed,
+        and the last fetch was small enough for a native append. Called by the directory's thread.
         """
         if not 0 < self._fetch.last_bytes <= lib.SEG_HANDED_ROOM or not leader.takes_tails():
             return
@@ -416,8 +417,8 @@ class LocalReplica:
         return not self._inline and self._openings.are_due()
 
     def open_by_threads(self) -> None:
-        """Open the tail of a leader, if all followers have the whole log and their tails are open; have the
-        other followers fetch. Called by the directory's thread.
+        """Open the tail of a leader, if all followers have the whole log and open tails. If only some tails
+        are open, have the other followers fetch. Called by the directory's thread.
         """
         tail = self.partition.tail
         native = tail.native
@@ -439,7 +440,7 @@ class LocalReplica:
                     self._links.follows(each)
             return
         natives = [each.partition.tail.native for each in followers if each is not None]
-        self._handed_on = True  # before the tail opens: from then on appends bypass the core
+        self._handed_on = True  # before the tail opens, because appends then bypass the core
         with tail.token:
             tail.open_leader(self.partition.validator, epoch, end, natives)
             if tail.may_be_open:
@@ -489,11 +490,11 @@ class LocalReplica:
             self._changing = False
 
     def resume(self, work: Callable[[], bool | None]) -> None:
-        """Have the directory's thread call `work`, and then fetch on."""
+        """Have the directory's thread call `work`, and then fetch again."""
         self._links.resume(self, work)
 
     def fetches(self) -> AbstractContextManager[None]:
-        """Return a context for a fetch that keeps the tail closed, if it may be open."""
+        """Return a context for a fetch, which keeps the tail closed if the tail may be open."""
         return self._changes() if self._inline or self._may_be_open else _nobody_opens
 
     # --- the directory's thread ------------------------------------------------------------------
@@ -508,7 +509,8 @@ class LocalReplica:
         role = self.core.role
         self._fetch.begin_anew()
         if isinstance(role, Leader) and not _stays(role, registration, self.broker):
-            self.replica.follow()  # before the role changes: later appends are refused, earlier ones counted
+            # Appends are refused from here on, so `settle` reports the last one before the role changes.
+            self.replica.follow()
             self.settle()
         self._handed_on, self._fetch.last_bytes = False, 0
         self.log.apply(self.core.log, lambda: self.core.become(registration, now_ms()))
@@ -542,10 +544,11 @@ class LocalReplica:
         return role.leader if isinstance(role, Follower) else NO_LEADER
 
     def step(self) -> bool | None:
-        """Fetch once, if this replica follows a leader. Return whether there may be more records, None if the
-        leader can't answer yet. While the reading thread reads, return False: `resume` continues the fetch.
+        """Fetch once, if this replica follows a leader. Return True if there may be more records, None if the
+        leader can't answer yet, else False. While the reading thread reads, the result is False, and that
+        thread calls `resume` later.
 
-        Raises StorageError of this replica's own disk, CorruptRecordError for damaged batches of the leader.
+        Raises StorageError for this replica's own disk, CorruptRecordError for damaged batches of the leader.
         """
         role, own = self.core.role, self._brokers.get(self.broker)
         if not isinstance(role, Follower) or role.leader == NO_LEADER or own is None:

@@ -2,7 +2,8 @@
 kafka.controller:type=KafkaController and ControllerStats, kafka.cluster:type=Partition).
 
 Nothing is on disk. Gauges are computed at each call; counters begin at 0 when the store is opened. Kafka's
-meters with PerSec in their names are counters here: a monitoring system derives the rate. Threads: any.
+meters with PerSec in their names are counters here, from which a monitoring system derives the rate. Threads:
+any.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def standings(side: ReplicatedWriter) -> dict[PartitionKey, ReplicationHealth]:
 def partition_metrics(
     standing: ReplicationHealth, replicas: tuple[ReplicaState, ...], leader: LocalReplica | None
 ) -> dict[str, Any]:
-    """Return the metrics of one partition. Metrics of a replica are a mapping from its id, with -1 for an
-    unknown value. The log of `leader` is read for `ReplicaLagBytes`.
+    """Return the metrics of one partition. A metric of each replica is a mapping from replica ids to values;
+    -1 is an unknown value. `ReplicaLagBytes` is read from the log of `leader`.
     """
     return {
         "ReplicasCount": len(standing.state.replicas),
@@ -124,7 +125,9 @@ def replication_metrics(side: ReplicatedWriter, lag: int) -> dict[str, dict[str,
 
 
 def directory_metrics(side: ReplicatedWriter) -> dict[str, dict[str, int]]:
-    """Return {directory: {name: value}}: its number of replicas, of leaders, and 1 if it is offline."""
+    """Return {directory: {name: value}}: the directory's number of replicas, its number of leaders, and 1 if
+    it is offline, else 0.
+    """
     states = [each.state for each in standings(side).values()]
     online = {directory.broker for directory in side.manager.online}
     return {
@@ -170,7 +173,7 @@ def samples(
     directories: dict[str, dict[str, int]],
     partitions: dict[PartitionKey, dict[str, Any]],
 ) -> Iterator[tuple[Metric, tuple[str, ...], list[MetricSample]]]:
-    """Yield each Prometheus metric with its label names and its samples, without unknown values."""
+    """Yield each Prometheus metric with its label names and its samples, except for unknown values."""
     flat = {name: value for group in whole.values() for name, value in group.items()}
     for name, (short, doc) in _GAUGES.items():
         yield _metric(name, short, doc), (), [MetricSample((), flat[name])]

@@ -58,14 +58,15 @@ def agreed_in(epochs: LeaderEpochCache, end: int, position: OffsetAndEpoch) -> i
     if position.epoch < 0:
         return min(position.offset, end)
     found: EpochEnd = epochs.end_offset_for(position.epoch, end)
-    if found.epoch < position.epoch:  # also if the epoch is unknown: -1
+    if found.epoch < position.epoch:  # an unknown epoch is -1
         return min(found.end_offset, end, position.offset - 1)
     return min(found.end_offset, end, position.offset)
 
 
 class ObservedLog:
-    """The log of a replica, in a store that is open for reading. Its high watermark is the published one, or
-    without a publication, as after a power cut, that in `replication-offset-checkpoint` (R36).
+    """The log of a replica, in a store that is open for reading. Its high watermark is the value that the
+    writer has published. If nothing is published, as after a power cut, it is the value in
+    `replication-offset-checkpoint` (R36).
     """
 
     def __init__(self, store: Store, topic: str, partition: int, files: Files | None = None) -> None:
@@ -120,7 +121,8 @@ class ObservedLog:
     def _epochs(self) -> tuple[LeaderEpochCache, int]:
         """Return the leader epochs, and a log end offset that matches them."""
         # The writer adds an epoch to the file before it appends a batch of the epoch, and removes the epoch
-        # after it has truncated these batches: so the file is read before and after the log end offset.
+        # after it has truncated these batches. Therefore the file is read before and after the log end
+        # offset.
         path = names.below(self._source.directory, names.LEADER_EPOCHS)
         for _ in range(_TRIES):
             epochs = LeaderEpochs.load(self._files, path)
@@ -149,8 +151,9 @@ class ObservedLog:
         return position_in(*self._epochs(), offset)
 
     def agreed(self, position: OffsetAndEpoch) -> int:
-        """Return an offset below which this log surely has the same records as the log of `position`: that of
-        `position` itself if this log has all of them. Errors as `position`.
+        """Return an offset below which this log surely has the same records as the log of `position`. The
+        result is `position.offset` if this log has all records below that offset. Errors as the method
+        `position`.
         """
         return agreed_in(*self._epochs(), position)
 
@@ -173,8 +176,8 @@ class ObservedLog:
         isolation_level: str = "read_uncommitted",
         times: tuple[int, int] | None = None,
     ) -> Records:
-        """Return records as `PartitionLog.read` does, also records above this replica's high watermark, below
-        `until`: another replica has shown them, so they are committed.
+        """Return records as `PartitionLog.read` does, but up to `until`, even above this replica's high
+        watermark. The records below `until` are committed, because another replica has shown them to readers.
 
         Raises ReplicaOfflineError if the log lacks the records below `until`; OffsetOutOfRangeError if they
         were deleted; the errors of `PartitionLog.read`.

@@ -111,8 +111,8 @@ class Observer(Closing):
         return [FoundDirectory(path, properties=each.properties) for path, each in self._open.items()]
 
     def look(self) -> MetadataImage:
-        """Return the current metadata. Between calls the same object grows with the metadata log; it is a new
-        object after a directory was opened anew. Errors as `observe`.
+        """Return the current metadata. Each call returns the same object, which grows with the metadata log,
+        until a directory is opened anew; then there is a new object. Errors as `observe`.
         """
         self.failed = {}
         for path in self.paths:
@@ -136,7 +136,7 @@ class Observer(Closing):
             held.store.close()
 
     def _look_at(self, path: str) -> None:
-        """Open a directory, unless it is open and still the same. Raises OSError if it is missing."""
+        """Open a directory, unless it is open and was not replaced. Raises OSError if it is missing."""
         identity = self._files.identity(names.below(path, names.META_PROPERTIES))
         held = self._open.get(path)
         if held is not None and held.identity == identity:
@@ -146,7 +146,8 @@ class Observer(Closing):
             raise FileNotFoundError(errno.ENOENT, "no meta.properties", path)
         if held is not None:
             held.store.close()
-        self._image, self._epoch = MetadataImage(), -1  # all directories may have been replaced by older ones
+        # Read anew: all directories may have been replaced by older copies.
+        self._image, self._epoch = MetadataImage(), -1
         self._open[path] = _Directory(identity, properties, open_store(path, mode="r", files=self._files))
 
     def _standing(self, path: str) -> tuple[int, int] | None:
@@ -228,7 +229,7 @@ def _replicas(
     stores: dict[int, Store], key: PartitionKey, state: PartitionRegistration
 ) -> tuple[ObservedReplica, ...]:
     """Return a partition's replicas with their lag."""
-    # The logs are read one after another, so a follower may end after the leader's end: then its lag is 0.
+    # The logs are read one after another, so a follower may seem to end after the leader. Its lag is then 0.
     found = [_replica(stores, key, each) for each in state.replicas]
     end = next((each.log_end_offset for each in found if each.id == state.leader), None)
     return tuple(

@@ -93,8 +93,9 @@ class Restart:
             effects += core.fail(broker)
         for broker, directory in sorted(self._directories.items()):
             effects += core.restart(broker, names.new_topic_id(), directory.writer.clean_epoch, now_ms())
-        # In the same write: the registrations may have emptied an ISR. After a crash between two writes the
-        # next open would elect the last member that left the ISR, however short its log is.
+        # These records are in the same write as the registrations, which may have emptied an ISR. After a
+        # crash between two writes the next open would elect the last member that left the ISR, however short
+        # its log is.
         return Decision(effects=effects + self._remember(core, before))
 
     def _remember(self, core: Controller, registered: Mapping[Any, PartitionRegistration]) -> Effects:
@@ -143,8 +144,8 @@ def open_replicated(
     file_mode: int | None = None,
     inline: bool = False,
 ) -> ReplicatedStore:
-    """Open a replicated store without its coordinators; `coordinator.open_replicated` also ends open
-    transactions. If a first open fails, its files are removed again.
+    """Open a replicated store without its coordinators; `coordinator.open_replicated` also completes or
+    aborts open transactions. If a first open fails, its files are removed again.
     """
     settings = StoreConfig.parse({} if config is None else config)
     replication = ReplicationConfig.of(settings, arguments.switch("inline", inline))
@@ -187,8 +188,8 @@ class _OpenOptions(NamedTuple):
 
 def _open(given: Sequence[str], places: VoterPlan, options: _OpenOptions) -> ReplicatedStore:
     """Open the directories of the plan, and the store; directories that fail are noted in `places.offline`.
-    All directories are open before the first is claimed, so a failed first open claims none. Raises
-    BecamePlain.
+    All directories are opened before the first `meta.properties` is written. So if a directory can't be
+    opened at a first open, none is written. Raises BecamePlain.
     """
     settings, _, files, clock, file_mode = options
     writers: dict[int, StoreWriter] = {}
@@ -216,8 +217,8 @@ def _open(given: Sequence[str], places: VoterPlan, options: _OpenOptions) -> Rep
 
 
 def _undo(writers: Sequence[StoreWriter]) -> None:
-    """Remove the files of a failed first open: the metadata logs of all directories first. If a disk refuses,
-    the next open uses the remaining files.
+    """Remove the files of a failed first open. The metadata logs of all directories are removed first, so
+    that the next open can use the files that a refusing disk has kept.
     """
     if not all(writer.is_new for writer in writers):
         return
@@ -268,7 +269,8 @@ class _Assembly:
 
     def _open_metadata(self, places: VoterPlan) -> MetadataLog:
         """Open the metadata log on a majority of voters; a directory whose metadata log fails is offline."""
-        # An adopted directory gets its metadata log first: until then it can be opened as a plain store.
+        # An adopted directory gets its metadata log first, because until then it can be opened as a plain
+        # store.
         by_topics = sorted(self._writers, key=lambda id_: (not self._writers[id_].topics, id_))
         voters = [Voter(id_, self._writers[id_]) for id_ in by_topics]
         config = MetadataLogConfig.of(self._options.settings)
@@ -277,7 +279,7 @@ class _Assembly:
         for id_, error in self._lost.items():
             lost = self._writers.pop(id_)
             places.offline[id_] = f"{lost.context.root}: {error}"
-            if not lost.is_new:  # else the first open fails, and keeps the lock until `_undo` has run
+            if not lost.is_new:  # a new directory stays locked until `_undo` has run
                 lost.let_go()
         return metadata
 

@@ -25,7 +25,7 @@ from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
 
 BECAME_PLAIN = "segstore.plain.directory"
-"""The name of a cluster setting: the id of the directory that became a plain store."""
+"""The name of the cluster setting that has the id of the directory that became a plain store."""
 
 
 class BecamePlain(Exception):
@@ -68,7 +68,8 @@ def become_plain(path: str, image: MetadataImage, settings: StoreConfig, files: 
             for key, state in image.partitions.items():
                 replica = writer.partitions.replica(*key)
                 replica.set_high_watermark(replica.log_end_offset)
-                # A new epoch: other replicas may have uncommitted records under the latest epoch (R2).
+                # This needs a new epoch, because other replicas may have uncommitted records under the latest
+                # epoch (R2).
                 replica.lead(state.leader_epoch + 1)
             write_files(files, path, image)
             writer.topic_admin.delete(CLUSTER_METADATA)

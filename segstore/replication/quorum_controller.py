@@ -1,4 +1,4 @@
-"""The controller of a replicated store: it decides events by the core, writes the decisions durably to a
+"""The controller of a replicated store: it has the core decide events, writes the decisions durably to a
 majority of voters, and then publishes them (Kafka: QuorumController; rule R31).
 
 On disk is the metadata log. Threads: one, which decides events in order; all events in the queue become
@@ -32,8 +32,8 @@ MOST_EVENTS = 1_000
 
 
 class Decision(NamedTuple):
-    """The changes of one event: `records` of topics and settings, which the core does not know, and then the
-    core's `effects`.
+    """The changes of one event. `records` are of topics and settings, which the core does not know. `effects`
+    are those of the core, whose records are written after `records`.
     """
 
     records: Sequence[MetadataRecord] = ()
@@ -41,7 +41,8 @@ class Decision(NamedTuple):
 
 
 Event = Callable[[Controller, int], Decision]
-"""Called with the core and the time in ms. An error that it raises is its answer, and nothing changes."""
+"""Called with the core and the time in ms. If the event raises an error, the error is its answer, and nothing
+changes."""
 Answer = Callable[[list[Any], "Exception | None"], object]
 """Called with the messages of the decision's `Send` effects, or with the error."""
 
@@ -85,7 +86,7 @@ class QuorumController:
         self._regular.append((time.monotonic() + seconds, seconds, event))
 
     def stop(self, seconds: float) -> bool:
-        """End the thread, and wait for at most `seconds`; return whether it has ended."""
+        """Stop the thread, and wait for at most `seconds`; return whether it has ended."""
         self._over = True
         self._asked.put(None)
         return self._ended.wait(seconds)
@@ -100,7 +101,7 @@ class QuorumController:
         """Queue an event, wait until its decision is durable, and return the answers.
 
         Raises the event's error, QuorumLostError, StoreClosedError; RequestTimedOutError if there is no
-        answer in time: the event may still be decided later.
+        answer in time, although the event may still be decided later.
         """
         answered: SimpleQueue[tuple[list[Any], Exception | None]] = SimpleQueue()
         self.post(event, lambda answers, error: answered.put((answers, error)))
@@ -125,7 +126,7 @@ class QuorumController:
             self._refuse_rest()
 
     def _next(self) -> list[tuple[Event, Answer]]:
-        """Return the queued events and the due regular events; wait for the first of both."""
+        """Wait for an event that is queued or due, and return the queued and the due events."""
         found: list[tuple[Event, Answer]] = []
         with suppress(Empty):
             asked = take(self._asked, self._pause())
@@ -170,7 +171,8 @@ class QuorumController:
             self._snapshots.look(self.image)
         for answer, messages, failed in answers:
             try:
-                # If the write failed, `failed` may be due to a decision that was lost with it.
+                # After a failed write `failed` is not passed on, because it may follow from an earlier
+                # decision that was lost.
                 answer(messages, self.error or failed)
             except Exception:
                 log.exception("an answer of the controller failed")
@@ -195,8 +197,8 @@ class QuorumController:
 
 
 class _DecisionBatch:
-    """Decisions of one write. They are applied to the image before the write: if it fails, the controller
-    stops, and the image is no longer used.
+    """Decisions of one write. They are applied to the image before the write. If the write fails, the
+    controller stops, and the image is no longer used.
     """
 
     def __init__(self, image: MetadataImage, next_offset: int) -> None:
@@ -223,7 +225,9 @@ class _DecisionBatch:
         return answers
 
     def _forget(self, topic_id: str) -> None:
-        """Drop this batch's partition states of a deleted topic: a later topic may have the same name."""
+        """Drop this batch's partition states of a deleted topic, because a later topic may have the same
+        name.
+        """
         name = self._image.topic_name(topic_id)
         kept = {
             k: s for k, s in self._partitions.items() if not isinstance(k, PartitionKey) or k.topic != name

@@ -1,9 +1,9 @@
 """`ReadAhead`: batches of a leader's log, read before a follower fetches them. So a follower that catches up
 writes while the next batches are read.
 
-Nothing is on disk. Threads: the reading thread of the leader's directory adds; it or the follower's own
-thread takes. No lock is needed, because each operation on a deque is atomic. A leader does not truncate its
-log in its leader epoch, so batches stay valid until another leader epoch begins.
+Nothing is on disk. Threads: the reading thread of the leader's directory adds pieces; that thread or the
+follower's own thread takes them. No lock is needed, because each operation on a deque is atomic. A leader
+does not truncate its log in its leader epoch, so batches stay valid until another leader epoch begins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST = 4
 """The largest number of pieces that are kept."""
 FETCHES = 2
-"""The size of a piece, as a multiple of replica.fetch.max.bytes; by default 2 of them fill a buffer of the
+"""The size of a piece, as a multiple of replica.fetch.max.bytes; by default two pieces fill a buffer of the
 pool. With 1 a catch-up took a third more time, because a follower needs some 250 Python calls per piece.
 """
 

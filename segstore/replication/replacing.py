@@ -46,7 +46,7 @@ def replace_directory(side: ReplicatedWriter, store: object, broker: int, path: 
             side.context.check_writable()
             _replace(side, store, broker, path)
 
-    apart(run, "segstore-replace")  # in another thread, so that Ctrl-C here can't stop it halfway
+    apart(run, "segstore-replace")  # in another thread, which Ctrl-C here can't stop halfway
 
 
 def _replace(side: ReplicatedWriter, store: object, broker: int, path: str) -> None:
@@ -90,7 +90,7 @@ def _works(side: ReplicatedWriter, broker: int) -> bool:
     if broker < side.data_directories:
         directory = side.manager.directories.get(broker)
         return directory is not None and directory.error is None
-    # The witness is written seldom, so its loss may be unnoticed: its files are checked here.
+    # The witness is written seldom, so its loss may be unnoticed. Therefore its files are checked here.
     there = look(side.context.files, side.paths[broker])
     return broker in side.metadata_log.voters and there.properties is not None
 

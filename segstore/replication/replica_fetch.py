@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, ReplicaOfflineError)
-"""Errors of a leader before all replicas have the new metadata: the follower fetches again later."""
+"""Errors of a leader before all replicas have the new metadata, after which the follower fetches again later.
+"""
 Found = FetchedBatches | Nothing | SegstoreError | None
 """The result of `ReplicaFetch._read_at`."""
 
@@ -145,7 +146,7 @@ class ReplicaFetch:
 
     def _sync(self) -> None:
         """Sync the log, and have the replica fetch again, so that it may join the ISR."""
-        # In the reading thread, so that fetches, which move the high watermark, go on during the sync.
+        # The reading thread syncs, so that fetches, which move the high watermark, go on during the sync.
         failed: Exception | None = None
         try:
             self._own.replica.flush()
@@ -154,7 +155,7 @@ class ReplicaFetch:
         self._own.resume(partial(self._synced, failed))
 
     def _synced(self, failed: Exception | None) -> bool:
-        """Fetch on after a sync. Raises the error of the sync, which the directory's thread handles."""
+        """Fetch again after a sync. Raises the error of the sync, which the directory's thread handles."""
         self._syncing = False
         if failed is not None:
             raise copy_of(failed)
@@ -190,7 +191,7 @@ class ReplicaFetch:
         read-ahead.
         """
         place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
-        found: Found = self._ahead.take(place)  # an earlier read may have added it
+        found: Found = self._ahead.take(place)  # an earlier read-ahead may have read them
         if found is None:
             found = self._read_at(leader, request.fetch_offset, answer.end_offset, self._max_bytes)
         self._own.resume(lambda: self._arrived(role, request, answer, found))

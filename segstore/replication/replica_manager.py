@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 LOOK = 0.05
-"""Seconds between two checks of a wait for directories, if no change is counted in `news`."""
+"""The longest time in seconds between two checks of a wait for directories; a change that `news` counts
+causes a check at once."""
 
 
 class ReplicaManager:
@@ -56,13 +57,14 @@ class ReplicaManager:
         self.partitions: dict[PartitionKey, PartitionRegistration] = {}
         self.leaders: dict[PartitionKey, LocalReplica] = {}
         self.redirecting = Mutex()
-        """Held to change `leaders`, and the log to which a partition's appends are sent."""
+        """The lock for changes of `leaders`, and of the log to which a partition's appends are sent."""
         self.news, self.counters = ChangeCounter(), Counters()
         self._when_led: dict[PartitionKey, deque[Callable[[], None]]] = {}
         self.controller: QuorumController | None = None
         self._beating: set[int] = set()  # directories whose heartbeat is queued at the controller
         self.voter_failed: Callable[[int, Exception], object] = lambda broker, error: None
-        """Called with a directory that has failed, whose metadata log no longer counts as a voter."""
+        """Called with the id and the error of a directory that has failed, so that it no longer counts as a
+        voter."""
 
     @property
     def online(self) -> list[DataDirectory]:
@@ -179,7 +181,9 @@ class ReplicaManager:
         return None if directory is None or directory.error is not None else directory.replicas.get(key)
 
     def appended(self, leader: LocalReplica) -> None:
-        """Have the followers fetch; without followers in sync, have the leader's directory settle."""
+        """Have the followers fetch; without followers in sync, have the leader's directory call
+        `settle_alone`.
+        """
         role = leader.core.role
         self._ask_followers(leader)
         alone = not isinstance(role, Leader) or len(role.isr.maximal) == 1
@@ -223,8 +227,9 @@ class ReplicaManager:
             self._redirect(replica.key, replica.partition)
         self.counters.leads(replica.key)
         self._is_led(replica.key)
-        # Queued after the directory's other elections: after the loss of a directory with thousands of
-        # leaders, all partitions get leaders before followers fetch. An append starts its followers at once.
+        # This is queued after the directory's other elections, so that after the loss of a directory with
+        # thousands of leaders all partitions get leaders before followers fetch. An append makes the
+        # followers of its partition fetch at once.
         self.directories[replica.broker].post(partial(self._begin, replica))
         self.news.tell()
 
@@ -274,21 +279,23 @@ class ReplicaManager:
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
         """Call `work` once the partition has a leader; at once if it has one."""
         self._when_led.setdefault(key, deque()).append(work)
-        # If a leader begins after this check, `leads` takes the queue after it has set the leader.
+        # If a leader begins after this check, its call of `leads` empties the queue, because `leads` sets the
+        # leader before that.
         if self.leader(key) is not None:
             self._is_led(key)
 
     def _is_led(self, key: PartitionKey) -> None:
         """Call the work that waits for a leader of this partition."""
-        waiting = self._when_led.get(key, deque())  # not removed: another thread may be about to add to it
+        # The queue stays in the mapping, because another thread may be about to add to it.
+        waiting = self._when_led.get(key, deque())
         with suppress(IndexError):  # another thread may empty the queue
             while waiting:
                 waiting.popleft()()
 
     def heartbeat(self, broker: int) -> None:
         """Send a directory's heartbeat to the controller, unless one is queued already."""
-        # One in flight, as in Kafka's BrokerLifecycleManager: so heartbeats don't pile up while the
-        # controller waits for a majority of voters.
+        # Only one heartbeat is in flight, as in Kafka's BrokerLifecycleManager, so that heartbeats don't pile
+        # up while the controller waits for a majority of voters.
         registration, controller = self.brokers.get(broker), self.controller
         if registration is None or controller is None or broker in self._beating:
             return
@@ -296,7 +303,8 @@ class ReplicaManager:
         beat = BrokerHeartbeat(broker, registration.epoch, read)
 
         def beaten(core: Controller, now: int) -> Decision:
-            # Before the decision is durable: the next heartbeat must keep the session alive during the write.
+            # The next heartbeat may be queued before this decision is durable, because it must keep the
+            # session alive during the write.
             self._beating.discard(broker)
             return Decision(effects=core.heartbeat(beat, now))
 
@@ -319,7 +327,8 @@ class ReplicaManager:
         self, sender: LocalReplica, sent: AlterPartition, answers: list[object], error: Exception | None
     ) -> None:
         """Pass the controller's answer to the leader."""
-        # A stopped controller's error is not passed on: the leader would repeat the proposal for ever.
+        # A stopped controller's error is not passed on, because the leader would repeat the proposal for
+        # ever.
         stopped = self.controller is None or self.controller.error is not None
         if stopped or isinstance(error, StoreClosedError):
             return
@@ -328,7 +337,8 @@ class ReplicaManager:
         else:
             reply = next(answer for answer in answers if isinstance(answer, AlterPartitionReply))
         self.counters.answered(reply)
-        if not isinstance(error, StaleBrokerEpochError):  # registered again since: new metadata will come
+        # After this error the broker registers again, and gets new metadata, so the proposal is dropped.
+        if not isinstance(error, StaleBrokerEpochError):
             sender.on_alter_reply(sent, reply)
 
     # --- the controller's thread -----------------------------------------------------------------
@@ -344,7 +354,8 @@ class ReplicaManager:
         names of topics with changed settings, `reshaped` the names of topics whose files for stagers change.
         """
         if reshaped:
-            for directory in self.online:  # before leaders change: a stager may begin once it sees a leader
+            # This is queued before the leaders change, because a stager may begin once it sees a leader.
+            for directory in self.online:
                 directory.post(partial(directory.tell_topics, topics, reshaped))
         changed = {
             key: state
@@ -364,15 +375,15 @@ class ReplicaManager:
                 self.leaders.pop(key, None)
         for directory in self.online:
             broker = published.brokers.get(directory.broker)
-            if broker is not None and broker.active:  # its fetches count for the ISR from now on
+            if broker is not None and broker.active:  # from now on the leaders count its fetches
                 directory.post(directory.ask_all)
             keys = [key for key in changed if _concerns(directory.broker, changed[key], before[key])]
             if keys:
                 directory.post(partial(directory.apply, self.changes_for(directory.broker, keys)))
 
     def _fence(self, key: PartitionKey, state: PartitionRegistration) -> None:
-        """Refuse appends to the former leaders, whose disks may hang: waiting applications then go to the new
-        leader.
+        """Refuse appends to the former leaders, whose disks may hang, so that waiting applications go to the
+        new leader.
         """
         for broker in self.directories:
             if broker != state.leader and (replica := self.find(broker, key)) is not None:
@@ -388,7 +399,9 @@ class ReplicaManager:
             directory.post(partial(directory.delete, topic, topic_id))
 
     def remove_unknown(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Have directories delete the topics that were deleted while they were offline."""
+        """Have directories delete the topics that were deleted from the store while these directories were
+        offline.
+        """
         for directory in self.online:
             self.remove_unknown_in(directory, topics)
 

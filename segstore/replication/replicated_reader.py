@@ -47,8 +47,9 @@ class ReplicatedReader(Closing):
     """A reader of the replicated store whose directories are `paths`, in any order; `witness` is None for a
     store without a witness. It is a context manager.
 
-    Directories may be missing, as long as at least half of the directories and the witness are there: one of
-    them has the newest metadata. With fewer, a replica could be read that is no longer in sync.
+    Directories may be missing, as long as at least half of the directories and the witness are there, because
+    one of them then has the newest metadata. With fewer directories, a replica that is no longer in sync
+    could be read.
     """
 
     def __init__(self, paths: Sequence[str], witness: str | None = None, files: Files | None = None) -> None:
@@ -130,10 +131,10 @@ class ReplicatedReader(Closing):
     def ask(
         self, topic: str, partition: int, question: Question[T], holding: OffsetAndEpoch | None = None
     ) -> T:
-        """Return the result of `question` for one replica's log. By default this is the leader. If its
-        directory can't be read, or its log lacks records below `holding`, another in-sync replica with these
-        records is used, by descending high watermark. If no replica has the records, they were lost, and the
-        leader is used once its log has the leader epoch of the metadata.
+        """Return the result of `question` for one replica's log. The leader's log is asked first. If it can't
+        be read, or lacks records below `holding`, the other in-sync replicas are tried by descending high
+        watermark. If all of them lack the records, these were lost; the leader's log is then used, provided
+        that it has the leader epoch of the metadata.
 
         Waits for a suitable replica for at most PATIENCE seconds, then raises ReplicaOfflineError. Raises
         UnknownTopicOrPartitionError if the partition was deleted; the errors of `question`, except those in
@@ -166,7 +167,8 @@ class ReplicatedReader(Closing):
 
     def await_shown(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Wait until new leaders show all records committed before their election, for at most SHOWN seconds.
-        Without a writing process they never do (R38). Errors as `ask`.
+        Only a process that has the store open for writing can make a new leader show them (R38). Errors as
+        `ask`.
         """
         end = time.monotonic() + SHOWN
         for key in partitions:

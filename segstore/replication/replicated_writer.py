@@ -69,7 +69,8 @@ class _Partitions:
                 directory.writer.partitions.flush()
             except (SegstoreError, OSError) as error:
                 errors.append(error)
-        # A replica may join the ISR after the flush of its own directory, before that of the leader's.
+        # A replica may join the ISR between the flush of its own directory and the flush of its leader's
+        # directory. It may then lack records that the leader's flush has made durable.
         for replica in self._joined(before):
             try:
                 replica.partition.flush()
@@ -191,7 +192,7 @@ class ReplicatedWriter:
 
     @property
     def role(self) -> str:
-        """Return "writer": a replicated store has one writing process."""
+        """Return "writer", because a replicated store has one writing process."""
         return "writer"
 
     @property
@@ -200,7 +201,7 @@ class ReplicatedWriter:
         return self.context.pid
 
     def members(self) -> list[StoreMember]:
-        """Return no members: a replicated store is not shared between writing processes."""
+        """Return no members, because a replicated store is not shared between writing processes."""
         return []
 
     @property
@@ -253,8 +254,8 @@ class ReplicatedWriter:
     def of_leaders(
         self, read: Callable[[Files, str], Mapping[tuple[str, int], T]]
     ) -> dict[tuple[str, int], T]:
-        """Call `read` for each directory, and return its values of the partitions that the directory leads. A
-        directory whose disk hangs is skipped, so that metrics stay available.
+        """Call `read` for each directory, and return the values of `read` for the partitions that this
+        directory leads. A directory whose disk hangs is skipped, so that metrics stay available.
         """
         found: dict[tuple[str, int], T] = {}
         leaders = list(self.manager.leaders.items())
@@ -315,7 +316,7 @@ class ReplicatedWriter:
         self.manager.news.wait(seen, seconds)
 
     def follow(self, keys: list[int]) -> FollowedEnds | None:
-        """Return None, because readers in this process wait by `wait`, not by tailed ends."""
+        """Return None, because readers in this process call `wait`, and don't tail published log ends."""
         return None
 
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
@@ -334,7 +335,7 @@ class ReplicatedWriter:
     # --- closing ---------------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """End the threads without a clean close; the next open recovers the directories."""
+        """Stop the threads without a clean close; the next open recovers the directories."""
         self.controller.stop(0)
         for directory in self.manager.directories.values():
             directory.stop(0)
@@ -363,7 +364,8 @@ class ReplicatedWriter:
             try:
                 with self.replacing:
                     self._close_cleanly()
-            except BaseException:  # for example Ctrl-C: all threads must end before the locks are released
+            except BaseException:
+                # After Ctrl-C, too, all threads must stop before the locks are released.
                 self._end_threads()
                 self.metadata_log.close()
                 raise
@@ -387,7 +389,7 @@ class ReplicatedWriter:
             raise first_of(errors)
 
     def _end_threads(self) -> dict[int, bool]:
-        """End all threads; return by directory whether its threads ended in time. May be repeated."""
+        """Stop all threads; return by directory whether its threads have stopped in time. May be repeated."""
         self.context.closed = True
         self.context.scheduler.close()
         self.controller.stop(ENDING)

@@ -76,8 +76,8 @@ ELECTIONS = {"preferred": Election.PREFERRED, "unclean": Election.UNCLEAN}
 
 
 class ReplicatedPartitionLog(PartitionLog):
-    """A partition of a replicated store, always by the log of its leader. Readers see records below the high
-    watermark, which all in-sync replicas have.
+    """A partition of a replicated store, which always uses the log of the current leader. Readers see records
+    below the high watermark, which all in-sync replicas have.
     """
 
     has_replicas = True
@@ -125,7 +125,8 @@ class ReplicatedPartitionLog(PartitionLog):
         asked = ALL if usual else self._acks(acks, timeout_ms)
         own = self._own
         if own is not None and own.tail.may_be_open and not self.context.closed:
-            # A copy of `append_inline`: Python calls take half of the time of such an append.
+            # The body of `append_inline` is repeated here, because its Python calls would double the time of
+            # the append.
             acknowledger = own.acks
             assert acknowledger is not None
             try:
@@ -461,14 +462,14 @@ class ReplicatedStore(Store):
         if remote is None or remote.end_offset < 0 or not isinstance(role, Leader):
             return ReplicaState(broker, -1, -1, -1, path)
         known, caught_up = remote.end_offset, remote.last_caught_up_ms
-        if broker in role.isr.maximal:  # so it has all records below the high watermark (R15)
+        if broker in role.isr.maximal:  # members have all records below the high watermark (R15)
             known = max(known, leader.replica.high_watermark)
         lag_ms = 0 if known >= end else -1 if caught_up is None else now_ms() - caught_up
         return ReplicaState(broker, known, max(end - known, 0), lag_ms, path)
 
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Return {"topic-partition": {Kafka's name: value}}: the metrics of `Store.metrics`, and the numbers
-        of replicas and in-sync replicas and their lag.
+        """Return {"topic-partition": {Kafka's name: value}}: the metrics of `Store.metrics`, the numbers of
+        replicas and of in-sync replicas, and the replicas' lags.
         """
         found = super().metrics()
         for key, of_replicas in self._partition_metrics().items():
@@ -496,8 +497,8 @@ class ReplicatedStore(Store):
             return [*store_families(self._measured()), *more, *self._more_families()]
 
     def unready(self) -> list[str]:
-        """Return the reasons why the open store can't do all of its work, also a lost quorum and partitions
-        without a leader.
+        """Return the reasons why the open store can't do all of its work, for example a lost quorum, or
+        partitions without a leader.
         """
         side, error = self.replicated, self.replicated.controller.error
         headless = [str(key) for key, each in [*side.manager.partitions.items()] if each.leader == NO_LEADER]
@@ -567,8 +568,8 @@ class ReplicatedStore(Store):
         partition.
 
         Raises InvalidReplicaAssignmentError, NoReassignmentInProgressError, UnknownTopicOrPartitionError,
-        QuorumLostError. Partitions before the failed one in `target` are being moved then, later ones are
-        not.
+        QuorumLostError. After an error, the reassignments of partitions that stand before the refused
+        partition in `target` have begun; the reassignments after it have not.
         """
         self.context.check_writable()
         side = self.replicated

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from segstore.storage.segment.native_tail import NativeTail
 
-MOST_IN_VAIN = 63
+MOST_SKIPPED = 63
 """The largest number of openings that are skipped in a row."""
 
 
 class TailOpenings:
     """A backoff for opening a leader's tail. If an opened tail was closed again without an append, the next
-    openings are skipped; the number of skipped openings doubles each time, up to MOST_IN_VAIN.
+    openings are skipped; the number of skipped openings doubles each time, up to MOST_SKIPPED.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class TailOpenings:
         """Return whether the tail should be opened now."""
         last, self._last = self._last, None
         if last is not None and not last.is_open:
-            self._backoff = 0 if last.moved else min(2 * self._backoff + 1, MOST_IN_VAIN)
+            self._backoff = 0 if last.moved else min(2 * self._backoff + 1, MOST_SKIPPED)
             self._skips_left = self._backoff
         elif last is not None:
             self._last = last

@@ -196,7 +196,7 @@ class ReplicatedTopicAdmin:
 
     def _decided(self, name: str) -> TopicInfo:
         """Return a topic with all decided changes. Raises UnknownTopicOrPartitionError, InvalidTypeError."""
-        # From the image: `topics` lacks decisions that are not published yet.
+        # The image is used, because `topics` lacks decisions that are not published yet.
         image = self._controller.image
         check_there(image.topics, name)
         numbers = [key.partition for key in image.partitions if key.topic == name]

@@ -4,7 +4,7 @@ reverse of `adoption`. Kafka has no such class.
 On disk are a ConfigRecord in the metadata log, and the directory's own files. Threads: one. The steps:
 1. Wait until the directory is in all ISRs and has all records of the leaders, and sync it.
 2. Write the ConfigRecord to a majority. From then on `open_replicated` refuses the other directories, which
-   would otherwise become a second, different store; it also finishes step 3 after a crash.
+   would otherwise become a second, different store. After a crash `open_replicated` also finishes step 3.
 3. Give the directory new leader epochs, and delete its copy of the metadata log. After a crash in this step
    `open` opens the directory as a plain store, and finishes the step.
 """
@@ -30,7 +30,8 @@ from segstore.replication.replicated_writer import ReplicatedWriter
 from segstore.storage.context import Clock, os_errors, wall_clock
 
 LOOK = 0.05
-"""Seconds between two checks of replicas that catch up, if no change is counted in `news`."""
+"""The longest time in seconds between two checks whether replicas have caught up; a change that `news` counts
+causes a check at once."""
 
 
 def unreplicate(

@@ -1,5 +1,5 @@
-"""Prepares a directory for a standby: a new directory, the directory of a standby of the same cluster, or
-that of an old primary, which comes back.
+"""Prepares a directory for a standby: a new directory, the directory of a standby of the same cluster, or the
+directory of an old primary, which becomes a standby.
 
 On disk is `.segstore/role`. It is written before the registration at the primary, so after a crash in between
 the next call registers the standby. Threads: one.
@@ -73,8 +73,8 @@ def _role(held: Role | None, cluster_id: str, source: str, choice: TopicChoice, 
 
 
 def registered(role: Role, cluster: Cluster) -> int:
-    """Register a standby; return its broker epoch, -1 if the primary does not answer now: then the standby's
-    thread registers it later. Raises as `PrimaryClient.register`.
+    """Register a standby; return its broker epoch, -1 if the primary does not answer now. The standby's
+    thread then registers it later. Raises as `PrimaryClient.register`.
     """
     try:
         return PrimaryClient(cluster, role.cluster_id, role.directory_id, role.mode).register()
@@ -157,6 +157,6 @@ def _largest_epoch(files: Files, root: str) -> int:
     largest = -1
     for name in files.listdir(root):
         path = names.below(root, f"{name}/{names.LEADER_EPOCHS}")
-        if files.exists(path) and files.size(path):  # a power cut may leave it empty
+        if files.exists(path) and files.size(path):  # a power cut may leave an empty file
             largest = max(largest, LeaderEpochs.load(files, path).current)
     return largest

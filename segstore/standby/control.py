@@ -21,7 +21,9 @@ _NOT_YET = -1
 
 
 class StandbyControl(Control):
-    """The control thread of a standby. `broker_epoch` is that of its registration, -1 before the first."""
+    """The control thread of a standby. `broker_epoch` is the broker epoch of its registration, -1 before the
+    first registration.
+    """
 
     kind = "standby"
 

@@ -41,7 +41,7 @@ class Side(NamedTuple):
     standby. `source` is the primary of a standby, as HOST:PORT, and `directory_id` the standby's directory
     id. `fence` is the reason why a primary takes no appends, "" if it takes appends; `promotion` is the
     promotion by which this directory became the primary, None without one. `known` is a text with the age of
-    the lags, and the error for which the process waits.
+    the lags, and the error after which the process waits for a retry.
     """
 
     role: str
@@ -82,7 +82,7 @@ def side_of(path: str, files: Files | None = None) -> Side | None:
 
 
 def _note_of(files: Files, path: str, side: Side) -> LagNote | None:
-    """Return the lags noted by this side about this standby, None without a note."""
+    """Return the lags that this side has written for this standby, None if it has written none."""
     note = LAG_NOTE.read(files, path)
     matches = note is not None and (note.side, note.directory_id) == (side.role, side.directory_id)
     return note if matches else None

@@ -30,8 +30,8 @@ from segstore.storage.store.writer import StoreWriter
 
 _IDS = 32
 """The number of bits of producer ids in one leader epoch; each promotion begins at ids of its own epoch. An
-id of an earlier primary may be in no log yet. If it were given out again, the batches of its first producer
-would be taken for duplicates."""
+earlier primary may have given out an id that is in no log yet. If this primary gave out the same id, batches
+of one of the two producers would count as duplicates."""
 
 
 def standby_role(files: Files, root: str) -> Role:
@@ -52,9 +52,9 @@ def promote_directory(
     clock: Clock,
     files: Files,
 ) -> int:
-    """Promote the standby in a directory that no process has open, durably, and return its leader epoch. This
-    is `epoch`, or for None an epoch above those that any primary can have reached. A promotion that a crash
-    has interrupted is completed with its own epoch.
+    """Promote the standby in a directory that no process has open, durably, and return its leader epoch. If
+    `epoch` is None, the leader epoch is above all that any primary can have reached; else it is `epoch`. A
+    promotion that a crash has interrupted is completed with its own epoch.
 
     Raises InvalidArgumentError if the directory is no standby, or `epoch` is not above all known leader
     epochs; StoreLockedError, StorageError.
@@ -104,7 +104,7 @@ def largest_epoch(writer: StoreWriter, known: int) -> int:
 def _marked(
     files: Files, root: str, role: Role, largest: int, epoch: int | None, old: str, reason: str
 ) -> Role:
-    """Note the beginning of the promotion in the role, durably, unless it has begun before."""
+    """Note the promotion and its epoch in the role, durably, unless the role has an earlier promotion."""
     if role.promoting != NOT_PROMOTING:
         return role
     largest = max(largest, role.leader_epoch)
@@ -131,14 +131,16 @@ def lead(writer: StoreWriter, name: str, numbers: tuple[int, ...], epoch: int) -
 
 
 def _forget_before(files: Files, root: str) -> None:
-    """Remove the lag file of the standby, and fence and registration of an earlier time as a primary."""
+    """Remove the lag file of the standby, and the fence and registration files that remain if this directory
+    was a primary earlier.
+    """
     for each in (FENCE.path(root), REGISTRATION.path(root), LAG_NOTE.path(root)):
         if files.exists(each):
             files.unlink(each)
 
 
 def ask_to_let_go(files: Files, root: str) -> None:
-    """Ask the process that runs a standby in this directory to close it. Raises OSError."""
+    """Ask the process that runs a standby in this directory to close the standby. Raises OSError."""
     files.write_atomic(names.below(root, f"{names.OURS}/{names.LET_GO}"), b"")
 
 

@@ -13,8 +13,8 @@ from segstore.storage.store.lease import interval_option
 
 @dataclass(frozen=True, kw_only=True)
 class StandbyConfig(FollowingConfig):
-    """Settings of one standby. Compared with a mirror, it asks for metadata more often, and fetches more
-    bytes at once.
+    """Settings of one standby. A standby asks for metadata more often than a mirror, and fetches more bytes
+    at once.
     """
 
     metadata_max_age_ms: int = whole(

@@ -65,8 +65,8 @@ class StandbyStore(FollowingStore):
 
 
 class Standby(Following[StandbyControl]):
-    """A running standby; `store` is its store, which may be read. It is a context manager that ends all
-    threads, and closes the store. A standby also ends when it is promoted, or when another process asks for
+    """A running standby; `store` is its store, which may be read. It is a context manager that stops all
+    threads, and closes the store. A standby also stops when it is promoted, or when another process asks for
     its directory. `promoted` is the store after a promotion, None before.
     """
 
@@ -101,7 +101,7 @@ class Standby(Following[StandbyControl]):
         return cut_records(self.store.path, files=self._reopen["files"])
 
     def close(self) -> None:
-        """Write the current lags for other processes, end all threads, and close the store."""
+        """Write the current lags for other processes, stop all threads, and close the store."""
         try:
             self._note()
         finally:
@@ -145,7 +145,7 @@ class Standby(Following[StandbyControl]):
 
     def _handed_over(self, deadline: float, token: int | None) -> int:
         """Fence the primary, and fetch all of its records; return the leader epoch from which on this standby
-        leads: the token of the lease, if there is one.
+        leads. That is `token`, the lease's fencing token, if it is not None.
         """
         control = self._control
         asking = Cluster(control.role.source, self._cluster.config)
@@ -176,7 +176,9 @@ class Standby(Following[StandbyControl]):
         return token
 
     def _answered(self, ask: Callable[[], T], until: float) -> T:
-        """Return the result of `ask`, and repeat it after a lost connection or a timeout, until `until`."""
+        """Call `ask`, and return its result. After a lost connection or a timeout, call it again, until
+        `until`.
+        """
         while True:
             try:
                 return ask()
@@ -231,7 +233,9 @@ class Standby(Following[StandbyControl]):
             self._keeper.note(self._control.role.directory_id, str(self.error or ""), self.lag())
 
     def _hold(self, lease: Lease, seconds: float) -> None:
-        """Start asking for the lease every `seconds`; with a token this standby promotes itself."""
+        """Start a thread that asks for the lease every `seconds`, and promotes this standby when it gets a
+        token.
+        """
         self._lease = LeaseWatch(lease, seconds, self._promote_by, lambda _: None, self._control.done)
         self._lease.start()
 
@@ -273,7 +277,7 @@ def follow(
 ) -> Standby:
     """Follow the primary at `source` ("HOST:PORT"), a store that `segstore serve` serves, as its hot standby.
 
-    The directory is a new one, that of an earlier standby, or that of an old primary. Records that the
+    The directory may be new, or the directory of an earlier standby, or of an old primary. Records that the
     primary does not have are truncated, copied to the quarantine, and logged (`Standby.excess`). With `mode`
     "sync", appends with acks=all at the primary wait for this standby. `topics` are names and regular
     expressions; the default is all topics, also the internal ones. `lease` returns a fencing token while the
@@ -291,7 +295,7 @@ def follow(
     mode = arguments.one_of("mode", mode, MODES)
     choice = TopicChoice(topics, internal=topics == ALL)
     if http is not None:
-        from segstore.operating.endpoint import check_http  # without it asyncio is not imported
+        from segstore.operating.endpoint import check_http  # imported here, because it imports asyncio
 
         check_http(http)
     settings = StandbyConfig.parse({} if config is None else config)
@@ -381,7 +385,7 @@ def promote(
     check_apart("promote()")
     old = arguments.one_of("old", old, (REACHABLE, DEAD))
     root, files = arguments.path("directory", directory), files or Files()
-    StandbyConfig.parse({} if config is None else config)  # refuses wrong settings also for "dead"
+    StandbyConfig.parse({} if config is None else config)  # wrong settings are refused for "dead" too
     with os_errors():
         role = standby_role(files, root)
     reopen: dict[str, Any] = {"config": store_config, "clock": clock, "files": files}

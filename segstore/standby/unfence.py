@@ -45,8 +45,8 @@ def unfence(
     """Lift the fence of a demoted store that no process has open; return the store, open for writing.
 
     Call this only if no other node leads. Otherwise both nodes take appends, and later the records of one
-    node are truncated when it follows the other. The store leads from a leader epoch above that of the fence
-    on, and no longer has a standby.
+    node are truncated when it follows the other. The store leads under a new leader epoch, above the epoch of
+    the fence, and no longer has a standby.
 
     Raises InvalidArgumentError for a store without a fence, and for a standby; StoreLockedError,
     CorruptCheckpointError, StorageError.

@@ -26,9 +26,9 @@ _NO_GENERATION, _NO_EPOCH = -1, -1
 
 
 class SentGroups:
-    """The mirroring of committed offsets to a target. An offset is committed there after the target's log has
-    reached it, and only if it is above the group's committed offset there. The target refuses it while the
-    group has members there. A refusal is logged once.
+    """The mirroring of committed offsets to a target. An offset is committed at the target after the target's
+    log has reached that offset, and only if it is above the group's committed offset at the target. While the
+    group has members at the target, the target refuses the commit. A refusal is logged once.
     """
 
     def __init__(self, store: Store, cluster: Cluster) -> None:
@@ -36,8 +36,8 @@ class SentGroups:
         self._warned: set[str] = set()
 
     def sync(self, ends: Mapping[TargetPartition, int]) -> int:
-        """Commit the offsets that have advanced, up to `ends`, the ends of the target's logs; return their
-        number. Raises as `Cluster.ask`.
+        """Commit the offsets that have advanced, and that are not above `ends`, the log end offsets at the
+        target; return the number of commits. Raises as `Cluster.ask`.
         """
         by_name = {TopicPartition(part.topic, part.partition): (part, end) for part, end in ends.items()}
         return sum(self._sync(listed.group_id, by_name) for listed in self._groups.list())
@@ -67,7 +67,7 @@ class SentGroups:
     def _commit(self, group: str, offsets: Mapping[TargetPartition, OffsetAndMetadata]) -> None:
         topics: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
         for part, at in offsets.items():
-            # Without a leader epoch: the target's logs have epochs of their own.
+            # The leader epoch is left out, because the target's logs have epochs of their own.
             topics[part.topic, part.topic_id].append(
                 _Commit.OffsetCommitRequestPartition(
                     partition_index=part.partition,

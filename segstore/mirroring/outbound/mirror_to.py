@@ -1,7 +1,7 @@
 """`mirror_to`: produces this store's records at a Kafka cluster, at the same offsets.
 
-Nothing is on disk: a mirror goes on from the log end offsets of the target. Threads: any. A mirror has one
-thread for the target's metadata, and one for each broker to which it sends.
+Nothing is on disk, because a mirror continues from the log end offsets of the target. Threads: any. A mirror
+has one thread for the target's metadata, and one for each broker to which it sends.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SentPartition(NamedTuple):
 
 
 class MirrorTo(Running):
-    """A running mirror of `store` to a cluster. It is a context manager that ends all threads."""
+    """A running mirror of `store` to a cluster. It is a context manager that stops all threads."""
 
     def __init__(self, store: Store, owned: bool, cluster: Cluster, choice: TopicChoice) -> None:
         """Start the mirror. If `owned`, `close` also closes the store."""
@@ -116,8 +116,8 @@ class MirrorTo(Running):
         return self._until(lambda: self._groups_synced >= asked, deadline)
 
     def close(self) -> None:
-        """End the mirror. The target may or may not have batches that it has not acknowledged; a later mirror
-        asks for its log end offsets.
+        """Stop the mirror. The target may or may not have the batches that it has not acknowledged; a later
+        mirror asks the target for its log end offsets.
         """
         check_apart("close()")
         self._done.open()
@@ -148,7 +148,7 @@ class MirrorTo(Running):
         self._news.put(None)
 
     def ended(self, node: int) -> bool:
-        """Return whether the sender of a broker may end, because it has no logs; if so, remove it."""
+        """Return whether the broker's sender has no logs left, and may stop; if so, remove the sender."""
         with self._lock:
             if self.led_by(node):
                 return False
@@ -184,7 +184,9 @@ class MirrorTo(Running):
             self._done.open()
         except (SegstoreError, OSError) as error:
             if isinstance(error, AuthenticationFailedError) and not self._rounds:
-                self._fail(error)  # at the first request it is final; later a broker may just be starting
+                # A refused login is final only at the first request, because later a broker may just be
+                # starting.
+                self._fail(error)
                 return 0.0
             if not self._done.is_open and str(error) != str(self.error):
                 log.warning("the mirror waits: %s", error)
@@ -205,7 +207,8 @@ class MirrorTo(Running):
     def _take(self) -> None:
         """Update the logs to send, and their leaders, by the topics here and at the target."""
         chosen, problems = self._chosen()
-        topics = self._target.topics(chosen, problems)  # also without topics, to see if the target answers
+        # This call is made even without topics, to see whether the target answers.
+        topics = self._target.topics(chosen, problems)
         logs: dict[TargetPartition, SentLog] = {}
         leaders: dict[TargetPartition, int] = {}
         for name, found in topics.items():
@@ -307,7 +310,7 @@ def mirror_to(
     LogAppendTime at the target.
 
     Raises ConfigError, InvalidArgumentError, StorageError. If the target refuses the client at the first
-    request, the mirror ends: `wait` and `wait_caught_up` raise AuthenticationFailedError.
+    request, the mirror stops, and `wait` and `wait_caught_up` raise AuthenticationFailedError.
     """
     check_apart("mirror_to()")
     choice = TopicChoice(topics)

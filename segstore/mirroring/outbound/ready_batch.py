@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 _LARGE = 16_384
 """The size in bytes from which on a batch is sent as it is stored; smaller batches are merged."""
 _OURS = 1 << 62
-"""The smallest producer id of mirrors. Kafka hands out producer ids from 0 on, which never get as large."""
+"""The smallest producer id of mirrors. Kafka hands out producer ids from 0 on, and never reaches such large
+ones."""
 _SEQUENCES = 0x7FFFFFFF
 _REMADE = APPEND_TIME_FLAG | DELETE_HORIZON_FLAG
 _OF_TRANSACTION = CONTROL_FLAG | TRANSACTIONAL_FLAG
@@ -98,7 +99,9 @@ def _goes_as_it_is(batch: np.void, max_bytes: int) -> bool:
 
 
 def _run(batches: NDArray[np.void], max_bytes: int) -> int:
-    """Return the number of batches that are merged into one: adjacent small ones with equal attributes."""
+    """Return the number of batches that are merged into one, which are adjacent small batches with equal
+    attributes.
+    """
     if batches["size"][0] >= _LARGE or batches["attributes"][0] & _REMADE:
         return 1
     joins = batches["size"] < _LARGE
@@ -113,7 +116,7 @@ def _run(batches: NDArray[np.void], max_bytes: int) -> int:
 def _encoded(
     data: bytes, batches: NDArray[np.void], offset: int, template: Template, max_bytes: int, where: str
 ) -> ReadyBatch:
-    """Encode the records from `offset` on anew, as many as fit into one batch."""
+    """Encode the records from `offset` on again, as a single batch of at most `max_bytes`."""
     records = decode(data, batches, where, from_offset=offset, most=4 * max_bytes)
     codec = int(batches["attributes"][0]) & CODEC_MASK
     columns = columns_of(records)

@@ -41,8 +41,8 @@ _MOST_BYTES = 16 << 20
 _COMPARED = 100
 """The number of offsets at the target's end that are compared with the log here."""
 _AGAIN = (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID, Code.DUPLICATE_SEQUENCE_NUMBER)
-"""Errors after which the target is asked for its log end offset again: another process has appended, or an
-election has truncated the target's log."""
+"""Errors after which the target is asked for its log end offset again, because another process has appended,
+or an election has truncated the target's log."""
 _TRIES = 5
 
 
@@ -56,7 +56,7 @@ class SenderContext(Protocol):
         """Note that the cluster's leaders must be asked for again."""
 
     def ended(self, node: int) -> bool:
-        """Return whether a broker's sender may end, because it has no logs; if so, remove it."""
+        """Return whether the broker's sender has no logs left, and may stop; if so, remove the sender."""
 
 
 class OutboundSender(BrokerThread):
@@ -85,7 +85,7 @@ class OutboundSender(BrokerThread):
             self._closing.open()
 
     def _send(self, connection: BrokerConnection, logs: Sequence[SentLog]) -> None:
-        """Send the next batches, or without any wait a while for new records."""
+        """Send the next batches. If there are none, wait for new records, for at most `_NEWS_MS`."""
         seen = self._store.publications
         now = time.monotonic()
         batches: dict[SentLog, ReadyBatch] = {}
@@ -109,7 +109,7 @@ class OutboundSender(BrokerThread):
             return each.take()
         except BrokerError as error:
             self._failed(each, error)
-        except OffsetOutOfRangeError:  # removed by retention here: the next `take` reports the gap
+        except OffsetOutOfRangeError:  # retention has removed records; the next `take` reports the gap
             each.delay(self._pause, each.error or UnequalOffsetsError(f"{each!r} is being removed here"))
         except (StoreClosedError, OSError):
             raise
@@ -180,8 +180,8 @@ class OutboundSender(BrokerThread):
     # --- beginning --------------------------------------------------------------------------------
 
     def _begin(self, connection: BrokerConnection, each: SentLog) -> None:
-        """Ask for the target's log end offset, and compare its first and last records with those here. Raises
-        BrokerError, UnequalOffsetsError.
+        """Ask for the target's log end offset, and compare the target's first and last records with the
+        records that this log has at their offsets. Raises BrokerError, UnequalOffsetsError.
         """
         start = self._offset(connection, each, _EARLIEST)
         end = self._offset(connection, each, _LATEST)

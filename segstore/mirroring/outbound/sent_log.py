@@ -1,5 +1,5 @@
 """`SentLog`: a partition that is mirrored to a cluster, and the target's log end offset. Nothing is on disk.
-Threads: the sender's of the partition's leader; any may read.
+Threads: the sender of the partition's leader changes it; any thread may read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class TargetPartition(NamedTuple):
 
 class SentLog:
     """A mirrored partition. `next_offset` is the target's log end offset, None if the target must be asked
-    for it. `error` is the error that stops sending for now, `refused` a final error; None without an error.
+    for it. `error` is the error that stops sending for now, and `refused` is a final error; both are None
+    without an error.
     """
 
     def __init__(self, part: TargetPartition, log: PartitionLog, topic_id: str, max_bytes: int) -> None:
@@ -56,7 +57,7 @@ class SentLog:
         self.not_before, self.error = time.monotonic() + seconds, error
 
     def refuse(self, error: Exception) -> None:
-        """Set a final error: nothing is sent any more."""
+        """Set a final error, after which nothing is sent."""
         self.error = self.refused = error
 
     # --- sending ----------------------------------------------------------------------------------

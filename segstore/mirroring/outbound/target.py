@@ -20,8 +20,8 @@ _MOST_BYTES, _STAMPS = "max.message.bytes", "message.timestamp.type"
 _APPEND_TIME = "LogAppendTime"
 _DEFAULT_MOST = 1_048_588
 _NOT_TAKEN = ("flush.messages", "flush.ms", _STAMPS)
-"""Settings that new topics at the target don't get: a cluster is durable by its replicas, and keeps the
-timestamps of this store.
+"""Settings that new topics at the target don't get. Flushes are not needed, because a cluster is durable by
+its replicas; and with LogAppendTime the records would get other timestamps than here.
 """
 
 
@@ -99,7 +99,7 @@ class MirrorTarget:
             for name in topics
         ]
         for each in self._cluster.ask("DescribeConfigs", resources=asked).results:
-            # If this client may not read settings, the answers to Produce show LogAppendTime.
+            # If this client may not read settings, LogAppendTime is found later, by the answers to Produce.
             found = {} if each.error_code else {config.name: config.value for config in each.configs}
             if found.get(_STAMPS) == _APPEND_TIME:
                 problems[each.resource_name] = UnequalOffsetsError(

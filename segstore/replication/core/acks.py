@@ -55,9 +55,9 @@ class DelayedProduces:
         insort(self._waiting, request, key=_required)
 
     def reach(self, high_watermark: int, enough: bool) -> tuple[Complete, ...]:
-        """Complete the requests that end at or below the high watermark; with
-        NotEnoughReplicasAfterAppendError if not `enough`: the maximal ISR has fewer members than
-        min.insync.replicas (Kafka: Partition.checkEnoughReplicasReachOffset).
+        """Complete the requests that end at or below the high watermark. If the maximal ISR has fewer members
+        than min.insync.replicas (not `enough`), the requests fail with NotEnoughReplicasAfterAppendError
+        (Kafka: Partition.checkEnoughReplicasReachOffset).
         """
         error = None if enough else NotEnoughReplicasAfterAppendError
         return self._end(bisect_right(self._waiting, high_watermark, key=_required), error)
@@ -70,7 +70,7 @@ class DelayedProduces:
         return tuple(Complete(request.ticket, RequestTimedOutError) for request in late)
 
     def lose_leadership(self) -> tuple[Complete, ...]:
-        """Fail all requests: another leader may have their records truncated."""
+        """Fail all requests, because another leader may truncate their records."""
         return self._end(len(self._waiting), NotLeaderOrFollowerError)
 
     def _end(self, count: int, error: type[SegstoreError] | None) -> tuple[Complete, ...]:

@@ -39,8 +39,9 @@ class BrokerHeartbeat:
 
 @dataclass(frozen=True)
 class BrokerSession:
-    """The session of a broker: the time of its last heartbeat, its `metadata_offset`, and in
-    `shutdown_offset` the metadata offset at which its leaderships were moved, -1 before.
+    """The session of a broker: the time and the `metadata_offset` of its last heartbeat. `shutdown_offset` is
+    the metadata offset at which other leaders were elected because of the broker's shutdown, -1 before a
+    shutdown.
     """
 
     contact_ms: int
@@ -127,7 +128,7 @@ class ClusterControl:
 
     def next_state(self, heartbeat: BrokerHeartbeat, leads: Callable[[], bool]) -> BrokerState:
         """Return a broker's next state (Kafka: BrokerHeartbeatManager.calculateNextBrokerState). `leads`
-        returns whether the broker leads a partition; it is slow, so it is called only for a shutdown.
+        returns whether the broker leads a partition; this call is slow, so it is made only for a shutdown.
 
         A fenced broker is unfenced once it has read its own registration. A broker that wants to shut down
         may stop when it leads no partition and all active brokers have read the metadata with the new

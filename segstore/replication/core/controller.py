@@ -91,16 +91,17 @@ class Controller:
             return (Send(existing.epoch),)
         clean = existing is not None and clean_epoch == existing.epoch
         left = self._leave(broker, unclean=not clean)
-        made = BrokerRegistration(self.next_offset, incarnation)  # the offset of its own record
+        made = BrokerRegistration(self.next_offset, incarnation)  # the broker epoch is this record's offset
         self.cluster.sessions.pop(broker, None)
         return (*left, self._persist(BrokerRecord(broker, made)), Send(made.epoch))
 
     def restart(self, broker: int, incarnation: str, clean_epoch: int, now_ms: int) -> Effects:
-        """Register a broker, as `register`, at an open: no earlier incarnation runs any more.
+        """Register a broker at an open of the store, as `register` does, but without a check for an earlier
+        incarnation, because none can be running.
 
         If the broker was stopped cleanly in its last registration, its logs are complete, and no other broker
-        was elected since. So it stays in the ISR of its partitions, and leads on. Its broker epoch rises
-        nevertheless, so that an older copy of its disk does not count as stopped cleanly later.
+        was elected since. So the broker stays in the ISR of its partitions, and stays leader. Its broker
+        epoch rises nevertheless, so that an older copy of its disk does not count as stopped cleanly later.
         """
         existing = self.cluster.brokers.get(broker)
         if existing is None or clean_epoch != existing.epoch:
@@ -110,8 +111,8 @@ class Controller:
         return (self._persist(BrokerRecord(broker, again)), Send(again.epoch))
 
     def remember(self, key: Key, replica: int) -> Effects:
-        """Make a replica the last known leader of a partition whose ISR and ELR are empty. It is elected once
-        it is live, by an unclean election (R24; KIP-966).
+        """Make a replica the last known leader of a partition whose ISR and ELR are empty. The replica is
+        elected once it is live, by an unclean election (R24; KIP-966).
         """
         change = self._partition(key)._replace(last_known_elr=(replica,))
         after = change._replace(partition_epoch=change.partition_epoch + 1)
@@ -156,8 +157,8 @@ class Controller:
         """Fence a broker whose directory has failed: it leaves all ISRs, and other leaders are elected (R32;
         Kafka: a broker stops when its last log directory is offline).
 
-        The broker stays in the ELR (R26), because its disk may come back with complete logs. It may then
-        register again at once, since its session is removed. An unregistered broker is ignored.
+        The broker stays in the ELR (R26), because its disk may come back with complete logs. The broker may
+        then register again at once, since its session is removed. An unregistered broker is ignored.
         """
         self.cluster.sessions.pop(broker, None)
         return self._fence(broker) if broker in self.cluster.brokers else ()
@@ -268,7 +269,7 @@ class Controller:
         self, assignments: Mapping[Key, Replicas], settings: TopicSettings | None = None
     ) -> Effects:
         """Create partitions of a topic, all or none; the ISR of each has all its live replicas (Kafka:
-        createTopic, createPartitions). Without `settings` the controller's config counts.
+        createTopic, createPartitions). Without `settings` the defaults in `config` apply.
 
         Raises InvalidReplicaAssignmentError if a partition has no live replica, an unregistered replica, or a
         replica twice.
@@ -324,8 +325,9 @@ class Controller:
         raise EligibleLeadersNotAvailableError(f"of the replicas {partition.replicas} none is live")
 
     def elect_preferred(self) -> Effects:
-        """Elect the preferred leader of each partition with another leader, if it is in sync and live; to be
-        called every leader.imbalance.check.interval.seconds (R29; Kafka: maybeBalancePartitionLeaders).
+        """Elect the preferred leader of each partition that has another leader, if the preferred leader is in
+        sync and live; to be called every leader.imbalance.check.interval.seconds (R29; Kafka:
+        maybeBalancePartitionLeaders).
         """
         changes = []
         for key, partition in self.partitions.items():
@@ -359,7 +361,8 @@ class Controller:
         return self._build([(key, change)])
 
     def cancel_reassignment(self, key: Key) -> Effects:
-        """Restore the replicas before a reassignment (R30; Kafka: cancelPartitionReassignment).
+        """Restore the replicas that a partition had before its reassignment (R30; Kafka:
+        cancelPartitionReassignment).
 
         Raises NoReassignmentInProgressError; InvalidReplicaAssignmentError if no earlier replica is in sync,
         and no unclean election is allowed; UnknownTopicOrPartitionError.
@@ -405,7 +408,8 @@ class Controller:
 
     def _clear_elr(self, key: Key) -> Effects:
         # In Kafka a partition without a leader loses its ELR too, and can then only elect uncleanly. Here it
-        # keeps the ELR: while no replica leads, no record is committed that an eligible replica lacks.
+        # keeps the ELR, because while no replica leads, no record is committed that an eligible replica
+        # lacks.
         partition = self.partitions[key]
         if partition.leader == NO_LEADER or not partition.elr:
             return ()
@@ -415,7 +419,7 @@ class Controller:
     # --- changes ---------------------------------------------------------------------------------
 
     def _changing(self, key: Key, without: int = NO_LEADER) -> PartitionChange:
-        """Return a change of a partition, in which the broker `without` is not live."""
+        """Return a `PartitionChange` for which the broker `without` counts as not live."""
         partition, settings = self.partitions[key], self.settings_of(key)
         return PartitionChange(
             partition,

@@ -39,8 +39,8 @@ class TruncateFullyAndStartAt(NamedTuple):
 
 
 class GoOnAt(NamedTuple):
-    """Move the log end offset to `offset`, the end of the leader's log, which has no batch in between. The
-    leader's epoch `epoch` begins at `offset`; it is -1 if it is not known (R41).
+    """Move the log end offset to `offset`, the end of the leader's log, because the leader's log has no batch
+    between the two offsets. The leader epoch `epoch` begins at `offset`; -1 is an unknown epoch (R41).
     """
 
     offset: int
@@ -48,8 +48,8 @@ class GoOnAt(NamedTuple):
 
 
 class AssignEpoch(NamedTuple):
-    """Begin the leader epoch `epoch` at `start_offset`. The caller notes it before the first append, and
-    makes it durable before any batch of the epoch counts as durable (R3; Kafka:
+    """Begin the leader epoch `epoch` at `start_offset`. The caller notes the epoch before the first append,
+    and makes the epoch durable before any of its batches counts as durable (R3; Kafka:
     UnifiedLog.assignEpochStartOffset).
     """
 
@@ -76,8 +76,8 @@ class Send(NamedTuple):
 
 
 class Complete(NamedTuple):
-    """Answer the produce request `ticket`. If `error` is None, its records are committed (R23; Kafka:
-    DelayedProduce).
+    """Answer the produce request `ticket`. If `error` is None, the request's records are committed (R23;
+    Kafka: DelayedProduce).
     """
 
     ticket: Hashable

@@ -22,9 +22,9 @@ class Election(Enum):
 
 
 class PartitionChange:
-    """A change of `partition`. The fields `isr`, `replicas`, `adding`, `removing` and `recovering` are the
-    target; they begin with the partition's current values, and the caller sets the new ones. `build` then
-    elects a leader and computes the other fields.
+    """A change of `partition`. The fields `isr`, `replicas`, `adding`, `removing` and `recovering` begin with
+    the partition's current values, and the caller sets the values that they shall have. `build` then elects a
+    leader and computes the other fields.
 
     `live` returns whether a broker may lead. `min_isr` is min.insync.replicas, at most the number of
     replicas. `unclean_shutdown` are the replicas that may have lost the end of their logs.
@@ -77,7 +77,7 @@ class PartitionChange:
     # --- reassignment ----------------------------------------------------------------------------
 
     def _complete_reassignment(self) -> None:
-        """End a reassignment once all target replicas are in sync (R30; Kafka:
+        """Complete a reassignment once all target replicas are in sync (R30; Kafka:
         PartitionReassignmentReplicas.maybeCompleteReassignment).
         """
         if not (self.adding or self.removing):
@@ -90,7 +90,8 @@ class PartitionChange:
 
     def _eligible(self) -> Replicas:
         """Return the new ELR (R26; Kafka: maybePopulateTargetElr). While the ISR is smaller than
-        min.insync.replicas, it has the former members of ISR and ELR without an unclean shutdown.
+        min.insync.replicas, the ELR has the former members of ISR and ELR, except for replicas after an
+        unclean shutdown.
         """
         if not self.elr_enabled or len(self.isr) >= min(self.min_isr, len(self.replicas)):
             return ()
@@ -135,7 +136,8 @@ class PartitionChange:
         if unclean:
             return (leader,), ()
         if leader != self.partition.leader and leader in elr:
-            # The leader alone may reach min.insync.replicas, if that was lowered since the ELR was made.
+            # The ELR is emptied if the leader alone is enough, because min.insync.replicas was lowered to 1
+            # since the ELR was made.
             return (leader,), _without(elr, (leader,)) if self.min_isr > 1 else ()
         if not self.isr and not self.elr_enabled:  # without the ELR feature the last ISR is kept
             return self.partition.isr, ()

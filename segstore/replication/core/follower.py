@@ -1,9 +1,9 @@
 """A follower of a partition: it fetches from the leader, and truncates records that the leader does not have
 (Kafka: ReplicaFetcherThread, AbstractFetcherThread; rules R8, R10 to R13, R41).
 
-A new leader epoch has a new `Follower`. One fetch is under way at a time. The order of calls is `fetch`, then
-`on_answer`, or `on_out_of_range` if the leader's log lacks the fetch offset. If the log or the leader epoch
-has changed since `fetch`, the answer is ignored.
+Each leader epoch has its own `Follower`. One fetch is under way at a time. The order of calls is `fetch`,
+then `on_answer`, or `on_out_of_range` if the leader's log lacks the fetch offset. If the log or the leader
+epoch has changed since `fetch`, the answer is ignored.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Follower:
         first, before, log = fetched.epochs[0][1], min([fetched.next_offset, *later]), self.log
         if before <= request.fetch_offset:
             return ()
-        # The leader's log starts within its first batch: only an empty log can begin with that batch (R6;
+        # If the leader's log starts within its first batch, only an empty log can begin with that batch (R6;
         # Kafka: UnexpectedAppendOffsetException).
         if first < log.end_offset == log.start_offset:
             return TruncateFullyAndStartAt(first), Append(before)
@@ -80,14 +80,15 @@ class Follower:
         return self._keep_up(answer)
 
     def on_nothing(self, request: FetchRequest, answer: FetchAnswer) -> GoOnAt | None:
-        """Handle a leader whose log has no batch between the fetch offset and its end (all were compacted):
-        return the move of this log's end to the leader's, None if they are equal (R41). In Kafka a follower
-        keeps its end.
+        """Handle the answer of a leader whose log has no batch from the fetch offset on, because all were
+        compacted. Return the effect that moves this log's end offset to the leader's, None if both are equal
+        or the answer is outdated (R41). In Kafka a follower keeps its log end offset.
         """
         if not self.awaits(request) or answer.diverging is not None:
             return None
-        # The leader does not truncate in its epoch, and appends from its end on in that epoch. So the epoch
-        # begins there in this log too: in the leader's log this log's last epoch may end earlier.
+        # The leader does not truncate in its own epoch, and its next batches, from its log end offset on,
+        # have that epoch. So the epoch may begin at that offset in this log, too. Without the new epoch, this
+        # log's last epoch would seem to go on, although it may have ended earlier in the leader's log.
         ahead = answer.end_offset > request.fetch_offset
         return GoOnAt(answer.end_offset, self.leader_epoch) if ahead else None
 

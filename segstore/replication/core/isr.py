@@ -24,7 +24,9 @@ class Committed(NamedTuple):
 
 
 class PendingExpand(NamedTuple):
-    """The ISR with a proposal in flight to add `replica`. The high watermark waits for it already (R20)."""
+    """The ISR with a proposal in flight to add `replica`. The high watermark already waits for this replica
+    (R20).
+    """
 
     isr: frozenset[int]
     sent: AlterPartition

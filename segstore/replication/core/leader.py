@@ -1,7 +1,7 @@
 """The leader of a partition: high watermark, in-sync replicas, acknowledgements (Kafka: the leader's part of
 Partition; rules R8, R9, R14 to R23, R38, R39).
 
-A new leader epoch has a new `Leader` (R17, R18). Offsets are int64, times ms.
+Each leader epoch has its own `Leader` (R17, R18). Offsets are int64, times ms.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ FINAL = (
     NewLeaderElectedError,
     UnknownTopicOrPartitionError,
 )
-"""Errors after which the proposal stays pending until the metadata has the ISR (R21)."""
+"""Errors after which the proposal stays pending until the metadata brings a newer state of the partition
+(R21)."""
 
 
 class Leader:
@@ -132,8 +133,8 @@ class Leader:
         `own_synced`.
 
         If the logs diverge, the follower's state is not updated (R9). Raises UnknownLeaderEpochError for a
-        replica that is not assigned, NotLeaderOrFollowerError for an old broker epoch: after both the replica
-        tries again (R8). Raises OffsetOutOfRangeError.
+        replica that is not assigned, NotLeaderOrFollowerError for an old broker epoch; after either error the
+        replica tries again (R8). Raises OffsetOutOfRangeError.
         """
         remote = self.remotes.get(request.replica)
         if remote is None:
@@ -207,9 +208,9 @@ class Leader:
 
     def _has_to_sync(self, replica: int, synced: int, own_synced: int) -> bool:
         """Return whether a follower that may join must first sync records that the ISR has made durable."""
-        # A sync of all members makes records durable against a power cut: these records are below the start
-        # of this leader epoch, or below `own_synced`. Without this check, after a reassignment no disk of the
-        # new ISR might have them synced.
+        # Once all members of the ISR have synced a record, it is kept even if all of them lose power. Only
+        # records below the start of this leader epoch, or below `own_synced`, can be such records. Without
+        # this check, no disk of a new ISR after a reassignment might have synced them.
         if replica in self.isr.isr or not self._may_join(replica):
             return False
         promised = max(self.epoch_start_offset, own_synced)
@@ -241,7 +242,7 @@ class Leader:
         """Return a member's broker epoch, -1 if it has not fetched in this leader epoch (Kafka:
         Partition.addBrokerEpochToIsr).
         """
-        # -1 is safe: a new registration of such a member would have raised the partition epoch.
+        # -1 is safe, because a new registration of such a member would have raised the partition epoch.
         if replica == self.replica_id:
             own = self.brokers.get(replica)
             return -1 if own is None else own.epoch
@@ -252,8 +253,8 @@ class Leader:
         """Handle the controller's answer to a proposal (R21; Kafka: Partition.submitAlterPartition,
         handleAlterPartitionUpdate, handleAlterPartitionError).
 
-        If a proposal was sent several times, the caller passes only the answer to the last one. It reports a
-        lost answer as RequestTimedOutError; the proposal is then sent again.
+        If a proposal was sent several times, the caller passes only the answer to the last one. The caller
+        reports a lost answer as RequestTimedOutError, and the proposal is then sent again.
         """
         if isinstance(self.isr, Committed) or self.isr.sent != sent:
             return ()
@@ -288,7 +289,9 @@ class Leader:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all replicas are in sync, eligible, and have all records, and all are committed."""
+        """Return whether all replicas are in sync and eligible, and have all records, which are all
+        committed.
+        """
         log = self.log
         return (
             isinstance(self.isr, Committed)
@@ -303,7 +306,8 @@ class Leader:
 
     def on_handed_on(self, end_offset: int, now_ms: int) -> Effects:
         """Note that native appends since `is_whole` have written all records below `end_offset` to all
-        replicas, and moved the high watermark there. It counts as a fetch of each follower (R15, R17).
+        replicas, and moved the high watermark to `end_offset`. This counts as a fetch of each follower (R15,
+        R17).
         """
         log = self.log
         log.end_offset = max(log.end_offset, end_offset)
@@ -315,8 +319,8 @@ class Leader:
         return self.acks.reach(end_offset, self._enough()) + self._advance(now_ms)
 
     def _advance(self, now_ms: int) -> Effects:
-        """Raise the high watermark up to the slowest follower that it waits for (R15; Kafka:
-        Partition.maybeIncrementLeaderHW).
+        """Raise the high watermark to the lowest log end offset of the followers that it must wait for (R15;
+        Kafka: Partition.maybeIncrementLeaderHW).
         """
         self._reached = self._slowest(now_ms)
         return self._raise()
@@ -362,8 +366,8 @@ class Leader:
             )
 
     def wait(self, required_offset: int, deadline_ms: int, ticket: Hashable) -> Effects:
-        """Add a request with acks=all, which is complete once the high watermark reaches `required_offset`,
-        the offset after its last record; perhaps at once (R23).
+        """Add a request with acks=all, and complete it if the high watermark has already reached
+        `required_offset`, the offset after the request's last record (R23).
         """
         self.acks.add(DelayedProduce(required_offset, deadline_ms, ticket))
         return self.acks.reach(self.log.high_watermark, self._enough())

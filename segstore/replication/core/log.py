@@ -1,7 +1,7 @@
 """`ReplicaLog`: the offsets and leader epochs of a replica's log, as the core knows them (Kafka: UnifiedLog).
 
-Records are not kept here. The epoch cache may be the storage's own cache of the same log, because reporting a
-change to it twice has no effect.
+Records are not kept here. The epoch cache may be the storage's own cache of the same log, because a change
+that is reported to the cache twice has no further effect.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ReplicaLog:
 
     def truncated(self, target: int, end_offset: int) -> None:
         """Note that the log was truncated at `target`, and ends at `end_offset` now (R5). Epochs that begin
-        at its end or later are removed, even if no batch was.
+        at the new log end offset or later are removed, even if no batch was removed.
         """
         self.epochs.truncate_from_end(min(target, end_offset))
         self.end_offset = end_offset

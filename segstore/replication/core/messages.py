@@ -22,11 +22,12 @@ class FetchRequest(NamedTuple):
 
 
 class FetchAnswer(NamedTuple):
-    """A leader's answer to a fetch (Kafka: FetchResponse.PartitionData). With `diverging` it has no records.
+    """A leader's answer to a fetch (Kafka: FetchResponse.PartitionData). An answer with `diverging` has no
+    records.
 
-    Batches with `fetch_offset` <= offset < `end_offset` may be sent with it (R14): replicas read up to the
-    log end offset, not the high watermark. `sync_first` asks the follower to sync its log, so that it can
-    join the ISR (R20; not in Kafka).
+    Batches with `fetch_offset` <= offset < `end_offset` may be sent with the answer (R14), because replicas
+    read up to the log end offset, not only up to the high watermark. `sync_first` asks the follower to sync
+    its log, so that it can join the ISR (R20; not in Kafka).
     """
 
     diverging: EpochEnd | None

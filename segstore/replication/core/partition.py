@@ -60,7 +60,7 @@ class PartitionReplica:
         Partition.makeLeader, makeFollower).
 
         An offline replica stays offline. A replica that is no longer assigned goes offline. The leader epoch
-        is always that of the metadata (R7).
+        is always the one in the metadata (R7).
         """
         role = self.role
         if role is None or registration.partition_epoch < role.partition_epoch:
@@ -98,7 +98,7 @@ class PartitionReplica:
         return (*lost, Truncate(log.high_watermark))
 
     def leading(self) -> Leader:
-        """Return a new `Leader`, before its leader epoch is set."""
+        """Return a new `Leader` that has no leader epoch yet."""
         return Leader(self.replica_id, self.log, self.brokers, self.config, self.acks)
 
     def following(self, leader: int, leader_epoch: int, partition_epoch: int) -> Follower:

@@ -5,10 +5,12 @@ On disk is an ordinary partition in each voter's directory: batches of metadata 
 own leader epochs. A record is committed once a majority has synced it. An open finds all committed records,
 and no epoch is used twice, because of these rules:
 - The majorities of two opens share a voter, which has all committed records. So the copy with the largest
-  (epoch of the last batch, log end offset) has them too: all other copies are truncated and copied from it.
+  (epoch of the last batch, log end offset) has them too, and all other copies are truncated and copied from
+  that copy.
 - An epoch is durable in `quorum-state` on a majority before a batch is written under it, so a later open
-  knows it, and uses a larger one. `leader-epoch-checkpoint` is not enough: a truncation removes epochs
-  without batches from it. `quorum-state` also has the voters, so an open that names fewer voters is refused.
+  knows it, and uses a larger one. `leader-epoch-checkpoint` is not enough, because a truncation removes from
+  it the epochs that have no batch. `quorum-state` also has the voters, so an open that names fewer voters is
+  refused.
 - Snapshots beside the log have only committed records. A voter removes the beginning of its log once it has a
   snapshot of these records, and a majority has snapshots with the same or a larger end offset.
 
@@ -266,8 +268,8 @@ class MetadataLog:
         self._on_lost(voter, error)
 
     def lose(self, voter: int, error: Exception | None = None) -> None:
-        """Give up a voter whose directory has failed or whose disk hangs. An append stops waiting for it.
-        `on_voter_lost` is not called.
+        """Give up a voter whose directory has failed or whose disk hangs. Appends stop waiting for this
+        voter. `on_voter_lost` is not called.
         """
         found = self._voters.get(voter)
         if found is not None and found.error is None:
@@ -309,7 +311,7 @@ class MetadataLog:
 
     def _catch_up(self, voter: VoterLog) -> None:
         """Copy the log of a voter with all committed records to a new voter."""
-        while True:  # again if retention moves the source's log start during the copy
+        while True:  # repeated if retention moves the source's log start during the copy
             source = self._source()
             start, others = source.start_offset, [each for each in self._live() if each is not source]
             try:
@@ -328,8 +330,8 @@ class MetadataLog:
             )
 
     def close(self) -> None:
-        """End the voters' threads after the posted writes; a voter that hangs is not waited for longer than
-        ENDING seconds. Later appends raise QuorumLostError. May be called more than once.
+        """Stop the voters' threads after the posted writes, and wait for at most ENDING seconds for each
+        voter. Later appends raise QuorumLostError. May be called more than once.
         """
         if not self._here[0]:
             return

@@ -1,4 +1,4 @@
-"""The settings of the metadata log (Kafka: MetadataLogConfig). Nothing on disk. Threads: any; immutable."""
+"""Settings of the metadata log (Kafka: MetadataLogConfig). Nothing is on disk. Threads: any; immutable."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class MetadataLogConfig(NamedTuple):
 
     @property
     def topic(self) -> TopicInfo:
-        """Return the topic of the metadata log, without retention by sweeps. It has settings of segments only
-        if these differ from the defaults.
+        """Return the topic of the metadata log, from which sweeps remove nothing. Its settings name the size
+        and age of segments only if these differ from the defaults.
         """
         wanted = {"segment.bytes": self.segment_bytes, "segment.ms": self.segment_ms}
         default = TopicConfig()

@@ -1,9 +1,9 @@
 """`quorum-state`: the latest leader epoch of the metadata that a voter knows, and the voters of that epoch
 (Kafka: FileQuorumStateStore, data version 0, which has the voters).
 
-On disk is one small JSON file in the voter's `__cluster_metadata-0`. A truncation of the log does not change
-it, unlike `leader-epoch-checkpoint`. So an epoch that is durable in it on a majority is never used again,
-even if no batch was written under it. Threads: any, one at a time for one directory.
+On disk is one small JSON file in the voter's `__cluster_metadata-0`. A truncation of the log changes
+`leader-epoch-checkpoint`, but not `quorum-state`. So an epoch that is durable in `quorum-state` on a majority
+is never used again, even if no batch was written under it. Threads: any, one at a time for one directory.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
 
 _LONGEST = 1 << 20  # bytes
-_MOST = (1 << 31) - 1  # an epoch and an id are int32
-_VERSIONS = (0, 1)  # 1 has no voters; earlier versions of segstore wrote it
+_MOST = (1 << 31) - 1  # epochs and ids are int32
+_VERSIONS = (0, 1)  # 1, written by earlier versions of segstore, has no voters
 
 
 class QuorumState(NamedTuple):

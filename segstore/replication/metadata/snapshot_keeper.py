@@ -1,5 +1,6 @@
-"""`SnapshotKeeper`: writes the metadata's snapshots into one voter's directory, and removes old snapshots and
-the log below the next ones (Kafka: FileRawSnapshotWriter, KafkaMetadataLog.maybeClean).
+"""`SnapshotKeeper`: writes the metadata's snapshots into one voter's directory, and removes old snapshots,
+with the part of the log that newer snapshots cover (Kafka: FileRawSnapshotWriter,
+KafkaMetadataLog.maybeClean).
 
 On disk are the `.checkpoint` files and the beginning of the log. The order of the steps is: make the snapshot
 durable; wait until a majority of voters has snapshots up to the same offset; make the log start offset
@@ -53,8 +54,8 @@ class SnapshotKeeper:
         self._kept, self._covered = kept, covered
 
     def keep(self, snapshot: MetadataSnapshot) -> None:
-        """Queue a snapshot, in place of a queued older one. This voter's log must have all records that the
-        snapshot covers. One thread calls `keep` and `clean`.
+        """Queue a snapshot, which replaces an older queued snapshot. This voter's log must have all records
+        that the snapshot covers. One thread calls `keep` and `clean`.
         """
         self._wanted = snapshot
         self.clean()
@@ -102,7 +103,9 @@ class SnapshotKeeper:
             log.warning("voter %d can't keep a snapshot of the metadata: %s", self._voter, error)
 
     def _clean(self) -> None:
-        """Remove the oldest snapshots, and the log below the next ones, by the retention settings."""
+        """Remove the oldest snapshots by the retention settings, and the log up to the oldest remaining
+        snapshot.
+        """
         while (pair := self._oldest()) is not None and self._breached(pair[0]):
             before = self._replica.start_offset
             self._replica.set_start_offset(pair[1].end_offset)

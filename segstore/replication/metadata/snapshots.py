@@ -165,7 +165,9 @@ class MetadataSnapshots:
 
 
 def no_snapshot(start: int, *found: MetadataSnapshots) -> CorruptCheckpointError:
-    """Return the error of a metadata log that begins at `start`, without a sound snapshot before it."""
+    """Return the error for a metadata log that begins at `start`, if no sound snapshot covers the records
+    below `start`.
+    """
     damage = [str(error) for each in found for error in each.damaged.values()]
     return CorruptCheckpointError(
         found[0].directory,

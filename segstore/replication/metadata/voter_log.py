@@ -1,9 +1,9 @@
 """`VoterLog`: one voter's copy of the metadata log, and the thread that writes it.
 
 On disk are the partition `__cluster_metadata-0` in the voter's directory, and `quorum-state` and snapshots in
-that partition. The log begins at 0, or at or before a snapshot's end: log and snapshot together are the whole
-metadata. Threads: once started, the copy is written by a thread of its own, and its snapshots by another one;
-a copy whose disk has failed is never written again.
+that partition. The log begins at 0, or at or before a snapshot's end, so that log and snapshot together are
+the whole metadata. Threads: once started, the copy is written by a thread of its own, and its snapshots by
+another one; a copy whose disk has failed is never written again.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class VoterLog:
         self._keeper = SnapshotKeeper(self.id, self.snapshots, self._replica, config, clock)
 
     def _go_on_from_snapshot(self) -> None:
-        """Begin the log at the end of the newest snapshot, if a crash has left a log that ends before it, and
-        remove older snapshots (Kafka: KafkaMetadataLog.truncateToLatestSnapshot).
+        """If a crash has left a log that ends before the newest snapshot's end, empty the log, begin it at
+        that end, and remove older snapshots (Kafka: KafkaMetadataLog.truncateToLatestSnapshot).
         """
         self.snapshots.forget_before(self.start_offset)
         found = self.snapshots.newest(self.start_offset, names.MAX_OFFSET)
@@ -104,8 +104,8 @@ class VoterLog:
     @property
     def place(self) -> tuple[int, int]:
         """Return (epoch of the last batch, log end offset); a copy with a larger pair has all committed
-        records of a copy with a smaller one (Kafka: OffsetAndEpoch). In an empty log the epoch is that of the
-        snapshot at its start, or -1 (Kafka: KafkaMetadataLog.lastFetchedEpoch).
+        records of a copy with a smaller one (Kafka: OffsetAndEpoch). In an empty log the epoch is the one of
+        the snapshot at the log's start, or -1 (Kafka: KafkaMetadataLog.lastFetchedEpoch).
         """
         epoch = self._replica.epoch_cache.current
         return (self._epoch_before(self.end_offset) if epoch < 0 else epoch), self.end_offset
@@ -235,7 +235,9 @@ class VoterLog:
         return FetchRequest(self.id, -1, 0, self.end_offset, self.place[0], 0)
 
     def _truncate(self, offset: int) -> None:
-        """Truncate the log, and with it epochs without a batch, which only `known_epoch` keeps."""
+        """Truncate the log. The epoch cache then loses epochs that have no batch; only `known_epoch` keeps
+        them.
+        """
         self._replica.truncate_to(offset)
         self._show()
 
@@ -291,7 +293,7 @@ class VoterLog:
             self._keeper.clean()
 
     def stop(self) -> None:
-        """End the threads after the posted batches, without waiting."""
+        """Have the threads stop after the posted batches, without waiting for them."""
         self._asked.put(None)
         self._keeper.stop()
 
@@ -321,9 +323,12 @@ class VoterLog:
             self._lost(self.id, failed)
 
     def _write(self, data: bytes) -> Exception | None:
-        """Append and sync batches; return the error, after which the copy on disk is in an unknown state."""
+        """Append and sync batches; return the error, else None. After an error the state of the copy on disk
+        is unknown.
+        """
         try:
-            # On a full disk too: deleting a topic to free room, and an election, need a record here.
+            # Written on a full disk too, because an election, or a topic's deletion that frees space, needs a
+            # record here.
             with os_errors(), self.writer.context.reserve:
                 in_reserve(lambda: self._replica.append_as_follower(data), len(data))
                 self._partition.flush()

@@ -1,5 +1,5 @@
-"""Chooses the directories with which a replicated store is opened, and checks that they belong to it and are
-a majority.
+"""Chooses the directories with which a replicated store is opened, and checks that these belong to the store
+and are a majority.
 
 On disk `meta.properties`, `quorum-state` and names of folders are read; nothing is changed. Threads: one.
 `look` reads one directory, and `decide`, a pure function, makes the plan.
@@ -35,9 +35,9 @@ from segstore.storage.meta.topics import TopicFiles
 
 class FoundDirectory(NamedTuple):
     """The state of a directory. `holder` is the pid of the process that has it open, 0 if the pid is unknown,
-    None if no process has; `here` is whether that process is this one; `address` is the address at which that
-    process serves the store. `topics` are the topics other than the metadata's, `has_metadata` is whether
-    there is a metadata log. `error` is the error if the path can't be read.
+    None if no process has it open. `here` is whether this process has it open. `address` is the address at
+    which the process with the pid `holder` serves the store. `topics` are the topics except for the metadata
+    log's, `has_metadata` is whether there is a metadata log. `error` is the error if the path can't be read.
     """
 
     path: str
@@ -79,8 +79,8 @@ class VoterPlan(NamedTuple):
 
 
 def given_paths(paths: object, witness: object) -> list[str]:
-    """Return the absolute paths, that of the witness last. Raises InvalidTypeError, InvalidArgumentError if
-    `paths` is empty.
+    """Return the absolute paths, with the witness's path last. Raises InvalidTypeError, InvalidArgumentError
+    if `paths` is empty.
     """
     if isinstance(paths, str | bytes | os.PathLike) or not isinstance(paths, Sequence):
         raise InvalidTypeError(f"paths must be a sequence of directories, not {type(paths).__name__}")
@@ -94,7 +94,7 @@ def given_paths(paths: object, witness: object) -> list[str]:
 
 def check_paths(files: Files, paths: object, witness: object) -> list[str]:
     """Return the paths as `given_paths` does. Raises also InvalidArgumentError if two paths are the same
-    directory, or one lies within the other, symbolic links resolved.
+    directory, or one lies within the other, after symbolic links are resolved.
     """
     given = given_paths(paths, witness)
     real = [_real_path(files, path) for path in given]

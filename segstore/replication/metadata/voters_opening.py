@@ -47,7 +47,7 @@ class VotersOpening:
             raise quorum_lost(self._failed, self._total)
 
     def agree(self) -> None:
-        """Make all copies equal to that with the largest (epoch, log end offset). Raises QuorumLostError."""
+        """Make all copies equal to the one with the largest `place`. Raises QuorumLostError."""
         done = False
         while not done:
             leader = max(self.live, key=lambda voter: (voter.place, voter.is_whole))
@@ -102,13 +102,17 @@ class VotersOpening:
         return state
 
     def _voters(self) -> tuple[int, ...]:
-        """Return the ids of the store's voters, without a named directory that never became a voter."""
+        """Return the ids of the store's voters. A directory that this open names is left out if it never was
+        a voter, and is not live now.
+        """
         known = max((len(voter.quorum.voters) for voter in self.live), default=0) or self._total
         return tuple(range(max([known, *[voter.id + 1 for voter in self.live]])))
 
 
 def quorum_lost(missing: dict[int, Exception | None], total: int) -> QuorumLostError:
-    """Return the error of a metadata log that lacks the voters `missing`, of `total`, with the reasons."""
+    """Return the error of a metadata log that has lost its majority. `missing` has the reasons by voter id,
+    `total` is the number of all voters.
+    """
     reasons = "; ".join(f"voter {id_}: {error or 'it does not answer'}" for id_, error in missing.items())
     return QuorumLostError(
         f"{total // 2 + 1} of the {total} voters of the metadata log are needed, and fewer can be written. "
