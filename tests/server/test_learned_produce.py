@@ -194,6 +194,20 @@ def test_answers_are_those_of_the_handler(name: str, before: int, tmp_path: Path
     assert left == repeats
 
 
+def test_the_first_batch_is_not_kept(tmp_path: Path) -> None:
+    """A learned request lives as long as its connection, beyond the limit of memory for requests."""
+    with segstore.open(tmp_path, clock=Clock(NOW)) as store:
+        store.create_topic("t", 2)
+        with segstore.serve(store, port=0) as server:
+            played = Played(store, server, one=True)
+            sent(records=large)(played)
+            (connection,) = connections(server)
+            assert isinstance(connection.learned, LearnedProduce)
+            request = connection.learned.request
+            assert (request.frame, request.body) == (None, None)
+            played.close()
+
+
 def test_a_broker_of_tests_sees_each_request(tmp_path: Path) -> None:
     with Broker(tmp_path, topics=["t"]) as broker:
         host, _, port = broker.bootstrap_servers.rpartition(":")

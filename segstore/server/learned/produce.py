@@ -7,6 +7,7 @@ On disk: writes the log's files. Threads: the loop's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from segstore.coordinator.throttle import QuotaThrottle
@@ -54,7 +55,8 @@ class LearnedProduce(LearnedRequest):
     """Answers repeated Produce requests of one connection for one partition."""
 
     def __init__(self, request: Request, template: MessageTemplate, target: ProduceTarget) -> None:
-        super().__init__(request)
+        # A learned request lives as long as its connection: the first batch must not.
+        super().__init__(replace(request, body=None, frame=None))
         self._template, self._target = template, target
         body = request.body
         self._acks, self._timeout_ms = body.acks, max(body.timeout_ms, 0)

@@ -102,6 +102,11 @@ class BelievedEnds:
             self._ends = open_reader(self._files, self.path)
         return self._ends
 
+    @property
+    def mapped(self) -> EndsReader | None:
+        """Return the published ends that were found last, without a look for their file."""
+        return self._ends
+
     def wake(self) -> None:
         """Have threads that wait on the ends return early."""
         if self._ends is not None:

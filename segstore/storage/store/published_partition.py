@@ -54,11 +54,12 @@ class PublishedPartition:
         if found is None:
             return None
         if found.start != 0:
-            if found.start not in self._starts:
+            starts = self._starts  # another thread may replace it
+            if found.start not in starts:
                 # A writer changes the checkpoints before the published ends, so the checkpoints are never
                 # older.
-                self._starts = {found.start: self._log_start(found)}
-            shown = found._replace(start=self._starts[found.start])
+                starts = self._starts = {found.start: self._log_start(found)}
+            shown = found._replace(start=starts[found.start])
         glance = ends.glance(found)
         self._known = _KnownEnds(ends, glance, shown) if glance is not None and shown is not None else None
         return shown
@@ -107,7 +108,7 @@ class PublishedPartition:
         """Return the end in bytes of each sealed segment that another process may still write to, by base
         offset (rule A5 of shared stores).
         """
-        ends = self._ends.found()
+        ends = self._ends.mapped
         return {} if ends is None or ends.shared is None else ends.sealed(self._key)
 
     def _log_start(self, published: Ends | None) -> int:

@@ -29,11 +29,9 @@ if TYPE_CHECKING:
 _TICK_NS = 2_000_000_000  # nanoseconds, longer than a clock tick of any file system
 
 POLL_SECONDS = 0.005
-_BELIEF_NS = 100_000_000  # nanoseconds for which the ends stay believed without another look at the marker
 _BLIND_SECONDS = 1.0  # the longest sleep before a look whether a writer still publishes the ends
 _TRUST_SECONDS = 30.0  # the longest sleep while a live writer has the store
 _LAST_WAKE = 1.0  # seconds given to woken threads to leave `wait`; threads of a parent process never do
-_PATIENCE = 50  # looks, one ms apart, at a writer that is opening or closing the store
 
 
 class _Topics(NamedTuple):

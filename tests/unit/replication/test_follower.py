@@ -100,6 +100,7 @@ LATER = {
     "none is later": (((3, 9), (5, 11)), (Append(12),)),
     "the last ones are": (((5, 9), (6, 11)), (Append(11),)),
     "all are": (((6, 9),), ()),
+    "all are, and the leader's log has a gap before them": (((6, 11),), ()),
 }
 
 

@@ -85,6 +85,7 @@ CASES: dict[str, tuple[Callable[[Held], bool], After]] = {
     "append": (lambda it: it.take(12, NEXT), After(True, 0, 12, 15, ((3, 0), (5, 10)))),
     "not of a later epoch": (
         lambda it: it.take(20, NEXT + LATER), After(True, 0, 15, 15, ((3, 0), (5, 10)))),
+    "all of a later epoch, after a gap": (lambda it: it.take(12, LATER), After(False, 0, 10, 10)),
     "append, and the log start follows": (
         lambda it: it.take(12, NEXT, start=11), After(True, 11, 12, 15, ((5, 11),))),
     "append to an empty log that begins within the batch": (
