@@ -589,7 +589,7 @@ class IdempotencyConflictError(SegstoreError):
 
 class StagedFilesError(SegstoreError):
     """Staged files or their manifest are missing, damaged, or differ from the manifest. No record of the
-    manifest was adopted; it lies in `.segstore/quarantine`.
+    manifest was adopted; the manifest was moved to `.segstore/quarantine`.
     """
 
 
@@ -782,8 +782,8 @@ class RequestTimedOutError(RetriableError, TimeoutError):
 
 
 class NotLeaderOrFollowerError(RetriableError):
-    """The replica does not lead the partition, or no longer; records that waited for other replicas may be
-    lost, or kept by the new leader.
+    """The replica does not lead the partition, or has stopped leading it; records that waited for other
+    replicas may be lost, or kept by the new leader.
     """
 
 
@@ -850,8 +850,8 @@ class InvalidUpdateVersionError(SegstoreError):
 
 
 class IneligibleReplicaError(SegstoreError):
-    """A proposal of in-sync replicas has a member that is fenced, shutting down, not registered, or
-    registered again since.
+    """A proposal of in-sync replicas has a member that is fenced, shutting down, not registered, or has
+    registered again since the proposal was made.
     """
 
 

@@ -331,7 +331,7 @@ class Shelter:
         except IllegalStateError:
             self._served.finish()
         else:
-            self._started = True  # set last, so that after an interrupt the next call starts it
+            self._started = True  # set last, so that after an interrupt the next call starts the thread
 
     def end(self) -> None:
         """Stop the thread once all queued work is done. Later calls run in the calling thread."""

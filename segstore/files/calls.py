@@ -271,7 +271,9 @@ class Directories:
         os.rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
-        """Give the file at `source` a second name. Raises OSError as link(2): EEXIST if the name exists."""
+        """Make `target` a hard link to the file at `source`. Raises OSError as link(2): EEXIST if the name
+        exists.
+        """
         os.link(source, target, follow_symlinks=False)
 
     def unlink(self, path: Path) -> None:

@@ -85,7 +85,7 @@ class Locking(Opening, FileContent, Stats):
         its content is this process's pid as text.
 
         Raises BlockingIOError if any process, also a live Kafka broker, holds a lock on it; EMLINK if the
-        file has another name, under which other programs may use it; other OSErrors as `open`.
+        file has another hard link, by which other programs may use the file; other OSErrors as `open`.
         """
         for _ in range(_TRIES):
             handle = self.open(path, write=True, create=True)

@@ -138,8 +138,8 @@ def check_target(nodes: Nodes, path: str, overwrite: bool) -> File | None:
 
 
 def check_rename(nodes: Nodes, source: str, target: str, node: Node, overwrite: bool) -> Node | None:
-    """Return the node that `node` from `source` replaces at `target`, or None. Raises the errors of
-    `FileTree.rename`.
+    """Check a move of `node` from `source` to `target`. Return the node at `target` that the move replaces,
+    or None. Raises the errors of `FileTree.rename`.
     """
     if lies_below(target, source) or source == ROOT:
         raise error(errno.EINVAL, source, f"can't become {target}")
@@ -322,7 +322,7 @@ class FileTree:
 
 
 def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None) -> FileTree:
-    """Return the tree of a topic in an open store, of which there is only one; a missing topic is created.
+    """Return the one tree of a topic in an open store; a missing topic is created.
 
     Raises ConfigError if the topic can't hold files, InvalidRecordError if it has other records;
     ReadOnlyError; IllegalStateError in a guest of a shared store.

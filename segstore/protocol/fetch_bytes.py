@@ -51,5 +51,6 @@ def partition_answer(
 
 
 def empty_answer(version: int, session_id: int) -> MessageTemplate:
-    """Return the template of answers without partitions: nothing in the session has changed."""
+    """Return the template of answers without partitions, which say that nothing in the session has changed.
+    """
     return answer_template(version >= _FLEXIBLE_SINCE, version, _Response(session_id=session_id))

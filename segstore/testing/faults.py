@@ -66,8 +66,8 @@ class Faults:
     `segstore.server.apis.Api`.
 
     `nth` counts requests of that API from now on; with `times` None the fault applies until it is removed. If
-    several faults apply to a request, the first added is the outermost. Other values raise
-    InvalidArgumentError and InvalidTypeError.
+    several faults apply to a request, the fault that was added first encloses the others, as the caller of
+    the next fault. Invalid arguments raise InvalidArgumentError or InvalidTypeError.
     """
 
     def __init__(self) -> None:

@@ -53,7 +53,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
     """The lock that each method of a consumer holds during its call. A method must take the lock by `with
     guard`, and `guard` must be a local variable: `is_within` finds the method by this name. The thread that
     holds the lock may call a second method if the first one has called the application (such as a listener
-    that calls `seek`). A signal handler that interrupts a method at any other place may not.
+    that calls `seek`). A signal handler that interrupts a method at any other place may not call a second
+    method.
 
     `given_up` is True if a method returned without a result because the store began to close. `calls` is the
     number of method calls so far, not counting polls.
@@ -92,7 +93,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
             self._user, self._is_left = thread, False
         except BaseException:
             try:
-                self.release()  # no call precedes this one, at which a second interrupt could come
+                self.release()  # the first call of this block, so a second interrupt can only come after it
             except RuntimeError:
                 """The interrupt came before the lock was acquired."""
             raise
@@ -211,8 +212,8 @@ G = TypeVar("G", bound=Guarded)
 
 def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
     """Return the method wrapped so that it holds the consumer's guard: only one thread at a time may call it,
-    and after `close` no thread. The next poll then looks at all partitions again. Raises
-    ConcurrentModificationError, ClientClosedError, StoreClosedError.
+    and after `close` no thread. After a call of the wrapped method, the next poll looks at all partitions
+    again. Raises ConcurrentModificationError, ClientClosedError, StoreClosedError.
     """
 
     @functools.wraps(method)

@@ -1,7 +1,7 @@
 """`Tailing`: the wait of a consumer that has read all its partitions, and the fast path for the next record.
 
 A wait is one call of the C code, which returns when the end offset of one of the consumer's partitions has
-changed. If it has grown by one record, the C code reads that record and makes the result of `poll`
+changed. If the log has grown by one record, the C code reads that record and makes the result of `poll`
 (`storage/log/log_end.py`) without calling a Python function, because after a wait Python's objects are no
 longer in the CPU caches. After any other change the consumer looks at all its partitions. After a single
 record no look is needed, so the next poll waits at once (`again`), unless another method was called in

@@ -206,8 +206,8 @@ class _Reading:
         self.done += [AckBatch(begin, end, (kind,)) for begin, end, _ in clipped(self._runs, first, last)]
 
     def _part(self, records: Records, first: int, last: int) -> Waiting | None:
-        """Return the acquired ones of `records` from offset `first` to `last`, or None if there are none; add
-        acquired offsets without a record to `done`.
+        """Return those of `records` from offset `first` to `last` that are acquired, or None if no record is;
+        add the acquired offsets without a record to `done`, as gaps.
         """
         runs = clipped(self._runs, first, last)
         kept, counts = acquired(records, runs)

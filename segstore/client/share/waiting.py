@@ -88,8 +88,8 @@ class ShareWait:
             self._may_wait = False
 
     def _sleep_deaf(self, seconds: float) -> None:
-        """Sleep until a publication or `wakeup`, but not until a nudge: by cancelling its acquisitions, the
-        consumer itself causes nudges.
+        """Sleep until a publication or `wakeup`. Nudges do not end the sleep, because the consumer itself
+        causes nudges when it cancels its acquisitions.
         """
         end, followed, clock = time.monotonic() + seconds, self._followed, self._store.context
         while followed is not None and not (self.is_woken or clock.closed):
@@ -100,8 +100,8 @@ class ShareWait:
 
 
 class ShareBell:
-    """Registers a callback with the coordinator that wakes the consumer when records become available. It has
-    only a weak reference to the consumer's `ShareWait`.
+    """A callback that the coordinator calls when records become available, and that wakes the consumer. The
+    bell has only a weak reference to the consumer's `ShareWait`.
     """
 
     def __init__(self, wait: ShareWait, coordinator: ShareCoordinator, group: str) -> None:
