@@ -324,8 +324,8 @@ class OffsetMismatchError(SegstoreError):
 
 
 class LogTruncationError(OffsetOutOfRangeError):
-    """A consumer's position lies in a part of the log that the new leader does not have: records from
-    `diverging` on were lost in an unclean election; -1 if that offset is unknown (Kafka:
+    """A consumer's position lies in a part of the log that the new leader does not have: records from the
+    offset `diverging` on were lost in an unclean election. `diverging` is -1 if it is unknown (Kafka:
     LogTruncationException, KIP-320).
     """
 
@@ -368,8 +368,8 @@ class CorruptRecordError(SegstoreError):
 
 
 class CorruptCheckpointError(SegstoreError):
-    """A small file beside the logs has invalid content. The error has `file`, `line` (0 for a binary file)
-    and `reason`.
+    """A checkpoint file, or another file with metadata, has invalid content. The error has `file`, `line` (0
+    for a binary file) and `reason`.
     """
 
     def __init__(self, file: str | os.PathLike[str], line: int, reason: str) -> None:
@@ -545,9 +545,9 @@ class ConcurrentModificationError(IllegalStateError):
 
 
 class ReentrantCallError(IllegalStateError):
-    """A signal handler, a finalizer or a callback has interrupted a call of this package, and made a call in
-    the same thread that the interrupted call does not allow. Nothing was changed. The message names the
-    interrupted call.
+    """A signal handler, a finalizer or a callback has interrupted a call of this package, and has made
+    another call, which is not allowed in a thread with such an interrupted call. Nothing was changed. The
+    message names the interrupted call.
     """
 
 

@@ -1,5 +1,5 @@
 """Lock files: whole-file write locks that exclude Kafka brokers too. The file holds the pid of the lock's
-holder as text, and after a blank its address for Kafka's clients, if it serves them.
+holder as text, and after a blank the address at which the holder serves Kafka's clients, if it does.
 
 The locks are open file description locks of Linux. They exclude the POSIX lock that a Kafka broker takes
 through Java on the same file. Unlike a POSIX lock, such a lock belongs to the open file, so that closing

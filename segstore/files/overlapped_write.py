@@ -1,8 +1,8 @@
 """Overlapped writes: one chunk of a long append is written while the next one is being encoded.
 
-Threads: used by one at a time. If there is only one write, the caller does it; otherwise another thread does
-the writes, and stops at the end of the `with` block. At most one write is under way, so that order and errors
-are those of plain calls.
+Threads: used by one at a time. The caller itself does the last write; another thread does the writes before
+that, and stops at the end of the `with` block. At most one write is under way, so that order and errors are
+those of plain calls.
 """
 
 from __future__ import annotations

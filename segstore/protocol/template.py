@@ -121,8 +121,8 @@ class MessageTemplate:
 
     def fill(self, values: Sequence[int], size: int = 0) -> tuple[bytearray, int]:
         """Return a frame, which is a length field and a message with these numbers, and the position of the
-        message's records in it. The records have `size` bytes; the length field counts them, but the frame
-        does not include them.
+        message's records in it, 0 for a template without records. The records have `size` bytes; the length
+        field counts them, but the frame does not include them.
         """
         parts = self._parts.copy()
         parts[1::2] = values

@@ -62,8 +62,8 @@ class AsyncConsumer(InThread):
         self._polled_ms: int | None = None
 
     def _look(self, method: Callable[Concatenate[Consumer, P], T], *arguments: P.args, **by: P.kwargs) -> T:
-        """Call a method without waiting for the consumer's thread, which may be changing the consumer
-        meanwhile. So the method may read only objects that are replaced as a whole.
+        """Call a method without waiting for the consumer's thread, which may be changing the consumer at that
+        time. So the method may read only objects that are replaced as a whole.
         """
         self._home.visit()
         self._consumer._guard.check()

@@ -185,8 +185,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     def at_rest(self) -> bool:
         """Return whether the application has processed all records that polls returned; called after `end`.
-        Return False if the consumer was last used by another thread that is still alive, and that was not
-        within a poll: this thread may still be processing records.
+        Return False if another thread made the last call, that call returned a result, and the thread is
+        still alive, because it may still be processing the records.
         """
         return (
             self.given_up

@@ -355,8 +355,8 @@ class Fetcher:
             self._positions.gone(state)
             return None
         if leader is not None and log.leader_epoch != leader:
-            # another leader was elected since `validate`, which compared the position with the earlier
-            # leader's log
+            # Another leader was elected since `validate`, which compared the position with the earlier
+            # leader's log.
             return None
         n = len(records)
         if not n:

@@ -274,8 +274,8 @@ log = Logger(__name__)
 
 
 class ConsumerInterceptors:
-    """The interceptors of a consumer. If an interceptor raises an exception, it is logged, and the next
-    interceptor is called, as in Kafka.
+    """The interceptors of a consumer. An exception of an interceptor is logged, and the next interceptor is
+    called, as in Kafka.
     """
 
     def __init__(self, interceptors: Sequence[Any]) -> None:

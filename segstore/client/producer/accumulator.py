@@ -207,8 +207,8 @@ class Accumulator:
     # --- appending ----------------------------------------------------------------------
 
     def append(self, queue: PartitionQueue, record: FutureRecordMetadata, size: int) -> None:
-        """Put a record of `size` bytes into the open batch, or into a new batch, for which it waits for
-        memory. Raises BufferExhaustedError, and the error `refusal`.
+        """Put a record of `size` bytes into the open batch, or into a new batch, after a wait for the memory
+        of the new batch. Raises BufferExhaustedError, and the error `refusal`.
         """
         if not self.put(queue, record, size):
             check_apart("send()")

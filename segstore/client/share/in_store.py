@@ -39,7 +39,7 @@ log = Logger("segstore")
 class ShareFetcher:
     """The fetcher of one share consumer. `lock_timeout_ms`: the ms that the last acquired records stay
     acquired; None before the first acquisition. `has_acquired`: the last `fetch` has acquired offsets,
-    perhaps only gaps. `is_refused`: the last `fetch` got an error that may pass, so it should be repeated
+    perhaps only gaps. `is_refused`: the last `fetch` got a temporary error, so `fetch` should be called again
     soon. `touched`: the partitions in which this member may have acquired records.
     """
 
@@ -143,8 +143,8 @@ class ShareFetcher:
         return [*parts, *damage]
 
     def _take_error(self, error: SegstoreError, damage: list[PendingError]) -> None:
-        """Set `is_refused` after an error that may pass; add any other error to `damage`, so that a poll
-        raises it.
+        """Set `is_refused` after a temporary error; add any other error to `damage`, so that a poll raises
+        it.
         """
         if isinstance(error, RetriableError):
             self.is_refused = True
