@@ -79,8 +79,8 @@ _bytes: Spare[bytes] = Spare()
 
 
 def filled(size: int, make: Callable[[], bytes], fill: Callable[[Any], int]) -> bytes:
-    """Return bytes that `fill` wrote into reused memory of `size` bytes; `fill` returns their number. Without
-    such memory `make` makes the bytes.
+    """Return bytes that `fill` wrote into reused memory of `size` bytes; `fill` returns their number. If no
+    memory can be reused, return the bytes that `make` makes.
     """
     if not LEAST <= size <= MOST:
         return make()

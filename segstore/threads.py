@@ -61,8 +61,8 @@ def take(queue: SimpleQueue[T], seconds: float) -> T:
     """Return the next item of a queue; wait up to `seconds` for one. Only one thread may take from the queue.
     Raises queue.Empty.
     """
-    # The first `get` takes the queue's inner lock, so that the wait does not find that lock free (the module
-    # says why).
+    # The first `get` takes the queue's inner lock, so that the wait does not find that lock free: then it
+    # might never end (see the docstring of the module).
     try:
         return queue.get_nowait()
     except Empty:

@@ -1,4 +1,4 @@
-"""`StoreClientSettings`: what the settings of producers and consumers have in common. Nothing on disk.
+"""`StoreClientSettings`: the common base of the settings of producers and consumers. Nothing on disk.
 
 Threads: any; settings are immutable.
 """

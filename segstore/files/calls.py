@@ -228,7 +228,7 @@ class FileContent:
         lib.seg_start_sync(handle.fd, position, length)
 
     def map(self, handle: Handle, length: int, *, write: bool = False) -> mmap.mmap:
-        """Return a shared mapping of the first `length` > 0 bytes, which outlives the handle.
+        """Return a shared mapping, which outlives the handle, of the first `length` > 0 bytes.
 
         Raises OSError: EINVAL if the file is shorter (touching pages after its end would be a SIGBUS),
         ENOMEM.

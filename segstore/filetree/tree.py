@@ -78,8 +78,8 @@ class Upload:
             self._written.append(append(self._tree.log, [(key, chunk)]))
 
     def commit(self) -> File:
-        """Make the file visible, in place of an older one, by one batch of the last chunk and the path.
-        Raises FileExistsError, IsADirectoryError, NotADirectoryError; StorageError.
+        """Make the file visible, in place of an older file at its path, by one batch of the last chunk and
+        the path. Raises FileExistsError, IsADirectoryError, NotADirectoryError; StorageError.
         """
         size = len(self._written) * self._chunk_bytes + len(self._buffer)
         last = [(nodes.chunk_key(self._id, len(self._written)), bytes(self._buffer))] if self._buffer else []

@@ -75,7 +75,7 @@ class MessageTemplate:
 
     def match(self, message: memoryview) -> tuple[Any, ...] | None:
         """Return the numbers in the holes of a message, then its records if the template has any, as a view
-        of `message`; None if another byte differs.
+        of `message`. Return None if another byte of the message differs from the template.
         """
         if self.records is None:
             return self._numbers(message) if len(message) == len(self.front) else None
@@ -86,8 +86,8 @@ class MessageTemplate:
 
     def begin(self, start: memoryview, size: int) -> MatchedStart | None:
         """Return the numbers and the position of the records of a message of `size` bytes that begins with
-        `start`. Return None if `start` ends before the records begin, another byte differs, or the records'
-        length does not fit to `size`. The bytes after the records are not compared.
+        `start`. Return None if `start` ends before the records begin, another byte differs from the template,
+        or the records' length does not agree with `size`. The bytes after the records are not compared.
         """
         assert self.records is not None
         values = self._numbers(start)

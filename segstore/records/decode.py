@@ -212,9 +212,9 @@ def decode(
     `where`.
 
     If `buf` is bytes, uncompressed records are not copied, and the Records refer to `buf`. `next_offset` is
-    by default the offset after the last batch; records below `from_offset` are left out. If compressed
-    batches are decoded, the last is the one that brings them to `most` bytes, and `Records.next_offset` says
-    where to continue. Messages of magic 0 and 1 are converted first, so that `Records.batches` has magic 2
+    by default the offset after the last batch; records below `from_offset` are left out. Compressed batches
+    are decoded only until their plain bytes have reached `most`; then `Records.next_offset` is the offset at
+    which to continue. Messages of magic 0 and 1 are converted first, so that `Records.batches` has magic 2
     only. Raises CorruptRecordError if the bytes are damaged, or a batch has more than `limit` bytes once
     decompressed.
     """
