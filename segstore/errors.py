@@ -210,7 +210,8 @@ class Needing:
     MissingPackageError if it is not installed. `module` is the package's top module, if it has another name.
     """
 
-    # Not a generator of `contextmanager`: see `segstore.storage.context.OsErrors`.
+    # This is a class, because an error that passes a generator of `contextmanager` gets into a reference
+    # cycle (`segstore.storage.context.OsErrors`).
     def __init__(self, package: str, what: str, module: str | None = None) -> None:
         self._package, self._what = package, what
         self._module = module or package.replace("-", "_")

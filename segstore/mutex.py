@@ -82,7 +82,8 @@ class Mutex(OwnedLock):  # type: ignore[misc]
                 self.on_taken()
         except BaseException:
             try:
-                self.release()  # the first call here, so that a second interrupt can only come after it
+                # the first call of this block, so that a second interrupt can only come after it
+                self.release()
             except RuntimeError:
                 """The lock was not taken."""
             raise

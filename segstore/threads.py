@@ -150,8 +150,8 @@ class Background(threading.Thread):
         except RuntimeError as error:
             raise self._refused(error) from None
         if failed := self._start_result.get():
-            # The error is taken out of the list, because its traceback refers to this frame, which must not
-            # refer to the error.
+            # The error is taken out of the list: its traceback refers to this frame, and a frame that refers
+            # to the error would make a reference cycle.
             if isinstance(failed[0], RuntimeError):
                 raise self._refused(failed.pop())
             raise failed.pop()

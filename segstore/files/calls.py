@@ -49,7 +49,7 @@ class Opening:
         try:
             handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode, result)
         except PermissionError:
-            # A device on a file system mounted "nodev" gives this error too.
+            # The open of a device on a file system that is mounted "nodev" fails with this error too.
             if stat.S_IFMT(status_of(path).mode) in (stat.S_IFBLK, stat.S_IFCHR):
                 raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path)) from None
             raise

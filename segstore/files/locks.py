@@ -104,7 +104,7 @@ class Locking(Opening, FileContent, Stats):
             if self.links(path) > 1:
                 raise OSError(errno.EMLINK, "A lock file that has another name (a hard link)", handle.path)
             take(handle)
-            # A lock on a removed file would exclude nobody who opens a file by that name.
+            # A lock on a removed file would not exclude a process that then opens a new file of that name.
             if self.inode(path) != self.inode(handle):
                 return False
         except FileNotFoundError:

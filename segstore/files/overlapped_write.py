@@ -32,7 +32,8 @@ class Pipeline:
         self._held: _Step | None = None
         self._worker: Worker | None = None
         self._under_way = False
-        self._writing = Mutex()  # while it is held, a finalizer here does not wait for threads (`mutex`)
+        # held during a write in the thread, so that a finalizer there waits for no thread (`mutex`)
+        self._writing = Mutex()
 
     def __enter__(self) -> Pipeline:
         return self

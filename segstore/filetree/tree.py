@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 # --- upload ------------------------------------------------------------------------------------
 
-# An `Upload` is a file that is being received. Its chunks are appended as they fill, its path once it is
-# complete.
+# An `Upload` is a file that is being received. Each chunk is appended when it is full, and the path once the
+# file is complete.
 #
 # On disk the chunks belong to no file until the path is appended. `abort`, or the next open of the tree,
 # deletes the chunks of an unfinished upload. Threads: an upload belongs to one thread; it holds no lock while

@@ -341,7 +341,7 @@ def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
 
     Return None if a batch is compressed or older, or claims more records than its bytes can hold.
     """
-    # This does without numpy, whose calls would cost more than the decoding.
+    # NumPy is not used here, because its calls would cost more than the decoding.
     at, lens, codecs, count = [], [], 0, 0
     for i in range(n):
         h = headers[i]
@@ -387,7 +387,7 @@ def fault_reason(code: int) -> str:
 
 # --- stamps ------------------------------------------------------------------------------------
 
-# The batches that may hold records of a time range, found without decoding.
+# Finds the batches that may hold records of a time range, without decoding them.
 
 
 def stamped(buf: Any, batches: NDArray[np.void], position: int, least: int, most: int) -> NDArray[np.bool_]:

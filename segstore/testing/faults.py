@@ -135,7 +135,9 @@ def intercepted(handlers: Mapping[Api, Handler], faults: Faults, log: RequestLog
 
 def _handle(handler: Handler, faults: Faults, log: RequestLog, node: Node, request: Request) -> Any:
     log.add(request)
-    request.frame = None  # else the server would answer a repeated request without this handler
+    # without a frame the server learns nothing from this request, so it calls this handler for each
+    # repetition too
+    request.frame = None
     for fault in reversed([*faults.met(request)]):
         handler = partial(_apply, fault.apply, handler)
     return handler(node, request)

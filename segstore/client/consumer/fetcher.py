@@ -34,7 +34,7 @@ from segstore.storage.store.partition_log import PartitionLog
 
 # --- buffer ------------------------------------------------------------------------------------
 
-# The records of one read of a partition that the application has not got yet.
+# `Buffer`: the records that one read of a partition has found, and that the application has not got yet.
 
 
 class Buffer:

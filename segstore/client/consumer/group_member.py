@@ -251,7 +251,8 @@ class GroupSubscription(ABC):
             if self._subscription.automatic:
                 self._give_up(list(self._subscription.states), "lost" if lost else "revoked")
         finally:
-            self._membership.leave()  # before any other cleanup, since other members wait for the partitions
+            # done before any other cleanup, since other members wait for the partitions
+            self._membership.leave()
             self._forget()
             self.stale()
 

@@ -109,7 +109,7 @@ class Tailing:
             self._nudges = followed.nudges()
             self._turns = turns
 
-    @calls_out  # a signal handler may close the consumer here, because no state is half changed
+    @calls_out  # a signal handler may close the consumer here, since no change of its state is half done
     def wait(self, deadline: float, others_ms: float) -> list[FetchedRecords]:
         """Wait for a record until `deadline`, but at most `others_ms`. Return the record that came, or [] if
         the consumer must look at all partitions.

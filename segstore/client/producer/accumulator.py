@@ -235,7 +235,8 @@ class Accumulator:
                 queue.records.append(record)
                 return True
             finally:
-                # The last step, because the woken sender at once waits for the GIL.
+                # The sender is woken in the last step, because it then at once competes with this thread for
+                # the GIL.
                 if left < 0 and (not self._linger or len(self._schedule.open) == 1):
                     self.gate.wake()
 

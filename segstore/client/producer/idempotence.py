@@ -166,8 +166,8 @@ class Sequences:
 
 # --- idempotence ------------------------------------------------------------
 
-# Errors of a stamp that does not match the log's producer state: the log does not have the batch, and refuses
-# it.
+# Errors with which a log refuses a batch whose stamp does not match the log's producer state; the log does
+# not have the batch.
 _MISFITS = (OutOfOrderSequenceError, InvalidProducerEpochError, DuplicateSequenceError)
 # Errors that are raised before anything is written.
 _NOTHING_WRITTEN = (

@@ -195,7 +195,7 @@ class Deliveries:
             most -= len(records)
             given.append(PolledRecords(part.tp, part.at, records, part.until))
             if rest is not None and most > 0:
-                break  # the next record can't be deserialized: the next look raises that
+                break  # the next record can't be deserialized: the next `look` raises its error
         if not given:
             self._waiting = waiting  # removes the expired records
         return given, waiting

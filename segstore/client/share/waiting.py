@@ -69,7 +69,7 @@ class ShareWait:
         if followed is not None:
             self._nudges = followed.nudges()
 
-    @calls_out  # a signal handler may close the consumer here, because no state is half changed
+    @calls_out  # a signal handler may close the consumer here, since no change of its state is half done
     def wait(self, seconds: float, *, is_deaf: bool = False) -> None:
         """Sleep for `seconds`, or until there is a publication, a change of the group, or a call of `ring` or
         `wakeup`. If `is_deaf`, only a publication and `wakeup` end the sleep.
@@ -106,7 +106,8 @@ class ShareBell:
 
     def __init__(self, wait: ShareWait, coordinator: ShareCoordinator, group: str) -> None:
         self._wait = weakref.ref(wait)
-        self._waiter: ShareWaiter | None = None  # so that `cancel` works even if the next line is interrupted
+        # set first, so that `cancel` works even if the next line is interrupted
+        self._waiter: ShareWaiter | None = None
         self._waiter = coordinator.on_available(group, self._ring)
 
     def _ring(self) -> None:
