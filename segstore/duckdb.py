@@ -48,9 +48,9 @@ def attach(
     Like other temporary views, they are not visible in a cursor of the connection, so attach to the cursor.
 
     Raises MissingPackageError without duckdb and pyarrow, or with a DuckDB before 1.4.2;
-    UnknownTopicOrPartitionError; InvalidArgumentError for the name of an existing table, or two topics whose
-    names differ in case only, which DuckDB ignores; and the errors of `segstore.dataset`. Queries raise
-    DuckDB's errors, with segstore's messages.
+    UnknownTopicOrPartitionError; InvalidArgumentError for the name of an existing table, or for two topics
+    whose names differ in case only, because DuckDB ignores case; and the errors of `segstore.dataset`.
+    Queries raise DuckDB's errors, with segstore's messages.
     """
     with Needing("duckdb", "segstore.duckdb.attach"):
         import duckdb

@@ -210,7 +210,8 @@ class Needing:
     MissingPackageError if it is not installed. `module` is the package's top module, if it has another name.
     """
 
-    # Not a generator of `contextmanager`: see `segstore.storage.context.OsErrors`.
+    # This is a class, because an error that passes a generator of `contextmanager` gets into a reference
+    # cycle (`segstore.storage.context.OsErrors`).
     def __init__(self, package: str, what: str, module: str | None = None) -> None:
         self._package, self._what = package, what
         self._module = module or package.replace("-", "_")
@@ -324,8 +325,8 @@ class OffsetMismatchError(SegstoreError):
 
 
 class LogTruncationError(OffsetOutOfRangeError):
-    """A consumer's position lies in a part of the log that the new leader does not have: records from
-    `diverging` on were lost in an unclean election; -1 if that offset is unknown (Kafka:
+    """A consumer's position lies in a part of the log that the new leader does not have: records from the
+    offset `diverging` on were lost in an unclean election. `diverging` is -1 if it is unknown (Kafka:
     LogTruncationException, KIP-320).
     """
 
@@ -368,8 +369,8 @@ class CorruptRecordError(SegstoreError):
 
 
 class CorruptCheckpointError(SegstoreError):
-    """A small file beside the logs has invalid content. The error has `file`, `line` (0 for a binary file)
-    and `reason`.
+    """A checkpoint file, or another file with metadata, has invalid content. The error has `file`, `line` (0
+    for a binary file) and `reason`.
     """
 
     def __init__(self, file: str | os.PathLike[str], line: int, reason: str) -> None:
@@ -545,9 +546,9 @@ class ConcurrentModificationError(IllegalStateError):
 
 
 class ReentrantCallError(IllegalStateError):
-    """A signal handler, a finalizer or a callback has interrupted a call of this package, and made a call in
-    the same thread that the interrupted call does not allow. Nothing was changed. The message names the
-    interrupted call.
+    """A signal handler, a finalizer or a callback has interrupted a call of this package, and has made
+    another call, which is not allowed in a thread with such an interrupted call. Nothing was changed. The
+    message names the interrupted call.
     """
 
 
@@ -589,7 +590,7 @@ class IdempotencyConflictError(SegstoreError):
 
 class StagedFilesError(SegstoreError):
     """Staged files or their manifest are missing, damaged, or differ from the manifest. No record of the
-    manifest was adopted; it lies in `.segstore/quarantine`.
+    manifest was adopted; the manifest was moved to `.segstore/quarantine`.
     """
 
 
@@ -782,8 +783,8 @@ class RequestTimedOutError(RetriableError, TimeoutError):
 
 
 class NotLeaderOrFollowerError(RetriableError):
-    """The replica does not lead the partition, or no longer; records that waited for other replicas may be
-    lost, or kept by the new leader.
+    """The replica does not lead the partition, or has stopped leading it; records that waited for other
+    replicas may be lost, or kept by the new leader.
     """
 
 
@@ -850,8 +851,8 @@ class InvalidUpdateVersionError(SegstoreError):
 
 
 class IneligibleReplicaError(SegstoreError):
-    """A proposal of in-sync replicas has a member that is fenced, shutting down, not registered, or
-    registered again since.
+    """A proposal of in-sync replicas has a member that is fenced, shutting down, not registered, or has
+    registered again since the proposal was made.
     """
 
 

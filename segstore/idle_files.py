@@ -43,8 +43,8 @@ def close_some() -> bool:
 
 
 def made_room(error: OSError) -> bool:
-    """Make pools close files after an error for lack of a descriptor, so that the call can be repeated.
-    Return False for any other error, or if no pool has files.
+    """Make pools close files after an error for lack of a descriptor, so that the failed call can be
+    repeated. Return False if no file was closed: after any other error, or if no pool has files.
     """
     return error.errno in NONE_LEFT and close_some()
 

@@ -62,8 +62,9 @@ class LeaderEpochCache:
         return self._entries[-1][0] if self._entries else -1
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Let offsets from `start_offset` on have `epoch`; contradicting entries are dropped (R3). Nothing
-        changes if `epoch` is the newest epoch already, and began at `start_offset` or before. Raises
+        """Set the epoch of the offsets from `start_offset` on. The newest entries are dropped while their
+        epoch is at least `epoch`, or their start offset at least `start_offset` (R3). Nothing changes if
+        `epoch` is the newest epoch already, and began at `start_offset` or before. Raises
         InvalidArgumentError for numbers below 0.
         """
         if epoch < 0 or start_offset < 0:

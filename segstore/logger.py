@@ -2,9 +2,9 @@
 
 A handler of `logging` is the application's code. `logging` calls the handler with the handler's lock held,
 and the handler may wait, call segstore, or raise. So a handler is never called by a thread that holds a lock
-of this package, nor by a thread of this package, which other threads wait for. Then another thread calls the
-handler (`_Carrier`). A handler's exceptions are reported like those of any failing handler
-(`Handler.handleError`), and have no effect on the engine.
+of this package, nor by a thread of this package, because other threads wait for these. For such threads a
+separate thread (`_Carrier`) calls the handler. A handler's exceptions are reported like those of any failing
+handler (`Handler.handleError`), and have no effect on the engine.
 
 Threads: any. No lock is taken here, because a message may come from a finalizer that interrupts another
 message.

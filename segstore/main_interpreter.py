@@ -31,7 +31,9 @@ def _number(interpreter: Any) -> int:
 
 
 def check_main_interpreter() -> None:
-    """Raise ImportError in a subinterpreter. A Python without the modules in `_MODULES` has none."""
+    """Raise ImportError in a subinterpreter. A Python without the modules in `_MODULES` has no
+    subinterpreters.
+    """
     module = _module()
     if module is None:
         return

@@ -82,7 +82,8 @@ class Mutex(OwnedLock):  # type: ignore[misc]
                 self.on_taken()
         except BaseException:
             try:
-                self.release()  # the first call here, so that a second interrupt can only come after it
+                # the first call of this block, so that a second interrupt can only come after it
+                self.release()
             except RuntimeError:
                 """The lock was not taken."""
             raise
@@ -220,7 +221,7 @@ def _name(frame: FrameType) -> str:
 
 
 def holds_any(but: Mutex | None = None, of: Iterable[Any] | None = None) -> bool:
-    """Return whether this thread holds any lock of this package, or with `of` one of those locks; the lock
+    """Return whether this thread holds one of the locks `of`, by default any lock of this package; the lock
     `but` does not count.
     """
     return any(m is not but and m._is_owned() for m in _locks(of))
@@ -242,10 +243,10 @@ def _is_free(lock: Any) -> bool:
 def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = None) -> None:
     """Raise ReentrantCallError if `call` came from a handler that interrupted a call which holds a lock.
 
-    Otherwise a call that takes several locks would stop midway, and a call that waits for another thread
-    could wait for its own thread. `but` is a lock that does not count; `of` are the only locks that count,
-    with None all locks of the package. Raises IllegalStateError if the interpreter's end stopped a thread
-    that has one of them.
+    Without this check a call that takes several locks could be refused midway, and a call that waits for
+    another thread could wait for its own thread. Only the locks `of` count, by default all locks of this
+    package; the lock `but` does not count. Raises IllegalStateError if the interpreter's end stopped a thread
+    that has one of the locks `of`.
     """
     if others_are_gone() and not all(map(_is_free, _locks(of))):
         raise _ended(call)

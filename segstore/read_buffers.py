@@ -2,8 +2,8 @@
 
 The C library returns large pieces of memory to the system as soon as they are free. To get such a piece
 again, page by page, takes a third of the time of a read of 8 MiB. So the last few pieces are kept. A piece is
-reused for a read of its size or somewhat less, only if the list here has the one reference to it, because
-Records, their columns and views of the columns have references too.
+reused for a read of its size or somewhat less, and only if no Records, column or view of a column refers to
+the piece: then the list here has its only reference.
 
 Threads: any. A piece belongs to the call that took it, until that call puts it back with `keep`. An interrupt
 between the two frees the piece.
@@ -79,8 +79,8 @@ _bytes: Spare[bytes] = Spare()
 
 
 def filled(size: int, make: Callable[[], bytes], fill: Callable[[Any], int]) -> bytes:
-    """Return bytes that `fill` wrote into reused memory of `size` bytes; `fill` returns their number. Without
-    such memory `make` makes the bytes.
+    """Return bytes that `fill` wrote into reused memory of `size` bytes; `fill` returns their number. If no
+    memory can be reused, return the bytes that `make` makes.
     """
     if not LEAST <= size <= MOST:
         return make()
@@ -98,7 +98,7 @@ def filled(size: int, make: Callable[[], bytes], fill: Callable[[Any], int]) -> 
 
 def unset(size: int) -> tuple[int, bytes] | None:
     """Return the room of a reused piece, and `size` bytes in it for C to write; None without a fitting piece.
-    The caller returns both with `keep`.
+    The caller must pass both to `keep` afterwards.
     """
     reused = _bytes.take(size, _is_unused)
     if reused is not None:

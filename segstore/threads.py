@@ -61,8 +61,8 @@ def take(queue: SimpleQueue[T], seconds: float) -> T:
     """Return the next item of a queue; wait up to `seconds` for one. Only one thread may take from the queue.
     Raises queue.Empty.
     """
-    # The first `get` takes the queue's inner lock, so that the wait does not find that lock free (the module
-    # says why).
+    # The first `get` takes the queue's inner lock, so that the wait does not find that lock free: then it
+    # might never end (see the docstring of the module).
     try:
         return queue.get_nowait()
     except Empty:
@@ -150,8 +150,8 @@ class Background(threading.Thread):
         except RuntimeError as error:
             raise self._refused(error) from None
         if failed := self._start_result.get():
-            # The error is taken out of the list, because its traceback refers to this frame, which must not
-            # refer to the error.
+            # The error is taken out of the list: its traceback refers to this frame, and a frame that refers
+            # to the error would make a reference cycle.
             if isinstance(failed[0], RuntimeError):
                 raise self._refused(failed.pop())
             raise failed.pop()
@@ -331,7 +331,7 @@ class Shelter:
         except IllegalStateError:
             self._served.finish()
         else:
-            self._started = True  # set last, so that after an interrupt the next call starts it
+            self._started = True  # set last, so that after an interrupt the next call starts the thread
 
     def end(self) -> None:
         """Stop the thread once all queued work is done. Later calls run in the calling thread."""

@@ -1,4 +1,4 @@
-"""`StoreClientSettings`: what the settings of producers and consumers have in common. Nothing on disk.
+"""`StoreClientSettings`: the common base of the settings of producers and consumers. Nothing on disk.
 
 Threads: any; settings are immutable.
 """
@@ -28,7 +28,9 @@ class StoreClientSettings(client.ClientSettings):
 
     @classmethod
     def parse(cls: type[S], mapping: Mapping[str, Any]) -> S:
-        """See `Settings.parse`. Settings of the network are left out, and one warning names them all."""
+        """Return settings from a mapping by name; missing ones get defaults. Settings of the network are left
+        out, and one warning names them all. Raises the errors of `Settings.parse`.
+        """
         given = mapping.items() if isinstance(mapping, dict | Mapping) else ()
         ignored = sorted(name for name, value in given if cls._is_ignored(name, value))
         if not ignored:

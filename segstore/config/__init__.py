@@ -37,7 +37,8 @@ C = TypeVar("C", bound="StoreConfig")
 
 _MIB = 1 << 20
 
-# Settings of topics; a store has defaults for its topics. A store without replicas ignores them.
+# The meanings of two settings for replicas, which topics have, and for which a store has defaults. A store
+# without replicas ignores both.
 _MIN_ISR = (
     'in-sync replicas that acks="all" needs, at most the number of replicas; without replicas that is one'
 )

@@ -245,8 +245,8 @@ def _counted(option: Option, value: object) -> str:
 
 
 def unknown(name: object, known: Collection[str]) -> ConfigError:
-    """Return the error for an unknown setting. Its message suggests similar settings, or lists all of them,
-    or refers to the page that does.
+    """Return the error for an unknown setting. Its message suggests similar settings, or lists all settings,
+    or refers to the page that lists them.
     """
     from segstore.config.broker_names import OF_A_BROKER  # only errors need it
 

@@ -1,5 +1,5 @@
-"""Atomic replacement: reads whole files, replaces them in one step, and separates them from their other
-names.
+"""Atomic replacement: reads whole files, replaces them in one step, and separates them from their other hard
+links.
 
 On disk a file "<path>.tmp" lies beside a file while it is replaced. Threads: any, but only one at a time may
 write a path. Each step is a call of `Files`, so that a test can inject a fault into it.
@@ -43,8 +43,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         self.sync_dir(os.path.dirname(os.path.abspath(path)))
 
     def open_anew(self, path: Path) -> Handle:
-        """Open a new, empty file to read and write. An older file of this name loses the name, but keeps its
-        bytes and its other names. Raises OSError.
+        """Open a new, empty file to read and write. An older file of this name loses the name, but its bytes
+        stay, for its other hard links and open handles. Raises OSError.
         """
         if self.exists(path):
             try:
@@ -111,8 +111,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         """Replace or create several files in this order, each in one step; all are durable when this returns.
 
         After a power cut each file has its old or its new content. This is quicker than separate writes,
-        because the disk writes all contents at once, then all names. Raises OSError; then no file is new, or
-        only the first few are.
+        because the disk writes all contents at once, then all names. Raises OSError; after an error none, or
+        only the first few, of the files have their new content.
         """
         need = sum(memoryview(data).nbytes + PIECE for _, data in contents)
         for directory in in_reserve(lambda: self._replace_all(contents), need):

@@ -49,7 +49,7 @@ class Opening:
         try:
             handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode, result)
         except PermissionError:
-            # A device on a file system mounted "nodev" gives this error too.
+            # The open of a device on a file system that is mounted "nodev" fails with this error too.
             if stat.S_IFMT(status_of(path).mode) in (stat.S_IFBLK, stat.S_IFCHR):
                 raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path)) from None
             raise
@@ -228,7 +228,7 @@ class FileContent:
         lib.seg_start_sync(handle.fd, position, length)
 
     def map(self, handle: Handle, length: int, *, write: bool = False) -> mmap.mmap:
-        """Return a shared mapping of the first `length` > 0 bytes, which outlives the handle.
+        """Return a shared mapping, which outlives the handle, of the first `length` > 0 bytes.
 
         Raises OSError: EINVAL if the file is shorter (touching pages after its end would be a SIGBUS),
         ENOMEM.
@@ -271,7 +271,9 @@ class Directories:
         os.rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
-        """Give the file at `source` a second name. Raises OSError as link(2): EEXIST if the name exists."""
+        """Make `target` a hard link to the file at `source`. Raises OSError as link(2): EEXIST if the name
+        exists.
+        """
         os.link(source, target, follow_symlinks=False)
 
     def unlink(self, path: Path) -> None:

@@ -1,5 +1,5 @@
 """Lock files: whole-file write locks that exclude Kafka brokers too. The file holds the pid of the lock's
-holder as text, and after a blank its address for Kafka's clients, if it serves them.
+holder as text, and after a blank the address at which the holder serves Kafka's clients, if it does.
 
 The locks are open file description locks of Linux. They exclude the POSIX lock that a Kafka broker takes
 through Java on the same file. Unlike a POSIX lock, such a lock belongs to the open file, so that closing
@@ -85,7 +85,7 @@ class Locking(Opening, FileContent, Stats):
         its content is this process's pid as text.
 
         Raises BlockingIOError if any process, also a live Kafka broker, holds a lock on it; EMLINK if the
-        file has another name, under which other programs may use it; other OSErrors as `open`.
+        file has another hard link, by which other programs may use the file; other OSErrors as `open`.
         """
         for _ in range(_TRIES):
             handle = self.open(path, write=True, create=True)
@@ -104,7 +104,7 @@ class Locking(Opening, FileContent, Stats):
             if self.links(path) > 1:
                 raise OSError(errno.EMLINK, "A lock file that has another name (a hard link)", handle.path)
             take(handle)
-            # A lock on a removed file would exclude nobody who opens a file by that name.
+            # A lock on a removed file would not exclude a process that then opens a new file of that name.
             if self.inode(path) != self.inode(handle):
                 return False
         except FileNotFoundError:

@@ -1,8 +1,8 @@
 """Overlapped writes: one chunk of a long append is written while the next one is being encoded.
 
-Threads: used by one at a time. A single write is done by the caller; later writes are done by a thread, which
-leaving the `with` block stops. At most one write is under way, so that order and errors are those of plain
-calls.
+Threads: used by one at a time. The caller itself does the last write; another thread does the writes before
+that, and stops at the end of the `with` block. At most one write is under way, so that order and errors are
+those of plain calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Pipeline:
         self._held: _Step | None = None
         self._worker: Worker | None = None
         self._under_way = False
-        self._writing = Mutex()  # while it is held, a finalizer here does not wait for threads (`mutex`)
+        # held during a write in the thread, so that a finalizer there waits for no thread (`mutex`)
+        self._writing = Mutex()
 
     def __enter__(self) -> Pipeline:
         return self

@@ -1,10 +1,10 @@
-"""A reserve: files whose blocks small files may use when the file system is full.
+"""A reserve: files whose blocks are freed for metadata when the file system is full.
 
-On disk a few files of allocated bytes, whose content means nothing. Without a reserve nothing could free
-space on a full file system, because a log start offset is written before a segment is removed, and a topic's
-settings before its directories. The files are cut piece by piece, only as far as needed, because other
-writers of a full file system take each block that becomes free. With its last piece a file is removed, which
-also frees an inode. Log data never uses the reserve.
+On disk a reserve is a few files with allocated blocks, whose content means nothing. Without a reserve nothing
+could free space on a full file system, because a log start offset is written before a segment is removed, and
+a topic's settings before its directories. The files are cut piece by piece, only as far as needed, because
+other writers of a full file system take each block that becomes free. With its last piece a file is removed,
+which also frees an inode. Log data never uses the reserve.
 
 Threads: any; a thread may use a reserve within its `with` block. If an interrupt prevents `__exit__` of a
 block, no thread may use the reserve after it, and the end of the next block allocates the reserve again.
@@ -212,7 +212,7 @@ class Reserve:
                 self._files.unlink(path + LOOK)
 
     def give(self, need: int) -> bool:
-        """Free `need` bytes and a piece; return False if nothing was freed."""
+        """Free up to `need` + PIECE bytes; return False if nothing was freed."""
         self._is_whole = False
         to_free = need + PIECE
         for path in reversed(self._paths):

@@ -97,8 +97,8 @@ class Stats:
         return stat.S_ISREG(status_of(path).mode)
 
     def check_directory(self, path: Path) -> bool:
-        """Return whether there is a directory here. Raises OSError: ELOOP for a symbolic link (its target
-        belongs to somebody else), ENOTDIR for any other file.
+        """Return whether there is a directory at the path. Raises OSError: ELOOP for a symbolic link (its
+        target belongs to somebody else), ENOTDIR for any other file.
         """
         result = ffi.new("seg_status *")
         code = lib.seg_stat(os.fspath(path).encode(*CODING), False, result)

@@ -67,8 +67,8 @@ def _batches(records: Records) -> Iterator[list[Record]]:
         if (record.key or b"")[:1] == nodes.PATH_TAG:
             batch.append(record)
         if batch and (i + 1 == len(indexes) or indexes[i + 1] != indexes[i]):
-            # The change gets the offset of the batch's last record, because tombstones of chunks follow the
-            # paths.
+            # The change gets the offset of the batch's last record, not of its last path record: tombstones
+            # of chunks may follow the paths, and a snapshot has the change only with the whole batch.
             yield [*batch[:-1], batch[-1]._replace(offset=record.offset)]
             batch = []
 

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 # --- upload ------------------------------------------------------------------------------------
 
-# An `Upload` is a file that is being received. Its chunks are appended as they fill, its path once it is
-# complete.
+# An `Upload` is a file that is being received. Each chunk is appended when it is full, and the path once the
+# file is complete.
 #
 # On disk the chunks belong to no file until the path is appended. `abort`, or the next open of the tree,
 # deletes the chunks of an unfinished upload. Threads: an upload belongs to one thread; it holds no lock while
@@ -78,8 +78,8 @@ class Upload:
             self._written.append(append(self._tree.log, [(key, chunk)]))
 
     def commit(self) -> File:
-        """Make the file visible, in place of an older one, by one batch of the last chunk and the path.
-        Raises FileExistsError, IsADirectoryError, NotADirectoryError; StorageError.
+        """Make the file visible, in place of an older file at its path, by one batch of the last chunk and
+        the path. Raises FileExistsError, IsADirectoryError, NotADirectoryError; StorageError.
         """
         size = len(self._written) * self._chunk_bytes + len(self._buffer)
         last = [(nodes.chunk_key(self._id, len(self._written)), bytes(self._buffer))] if self._buffer else []
@@ -138,8 +138,8 @@ def check_target(nodes: Nodes, path: str, overwrite: bool) -> File | None:
 
 
 def check_rename(nodes: Nodes, source: str, target: str, node: Node, overwrite: bool) -> Node | None:
-    """Return the node that `node` from `source` replaces at `target`, or None. Raises the errors of
-    `FileTree.rename`.
+    """Check a move of `node` from `source` to `target`. Return the node at `target` that the move replaces,
+    or None. Raises the errors of `FileTree.rename`.
     """
     if lies_below(target, source) or source == ROOT:
         raise error(errno.EINVAL, source, f"can't become {target}")
@@ -322,7 +322,7 @@ class FileTree:
 
 
 def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None) -> FileTree:
-    """Return the tree of a topic in an open store, of which there is only one; a missing topic is created.
+    """Return the one tree of a topic in an open store; a missing topic is created.
 
     Raises ConfigError if the topic can't hold files, InvalidRecordError if it has other records;
     ReadOnlyError; IllegalStateError in a guest of a shared store.

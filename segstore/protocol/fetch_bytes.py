@@ -51,5 +51,5 @@ def partition_answer(
 
 
 def empty_answer(version: int, session_id: int) -> MessageTemplate:
-    """Return the template of answers without partitions: nothing in the session has changed."""
+    """Return the template of answers without partitions, which report no change in the session."""
     return answer_template(version >= _FLEXIBLE_SINCE, version, _Response(session_id=session_id))

@@ -39,7 +39,9 @@ class Hole(NamedTuple):
 
 
 class RecordsFrame(NamedTuple):
-    """The bytes around a message's records: `is_compact` if their length is a varint; `end` follows them."""
+    """The bytes around a message's records. `is_compact`: the records' length is a varint. `end`: the bytes
+    after the records.
+    """
 
     is_compact: bool
     end: bytes
@@ -73,7 +75,7 @@ class MessageTemplate:
 
     def match(self, message: memoryview) -> tuple[Any, ...] | None:
         """Return the numbers in the holes of a message, then its records if the template has any, as a view
-        of `message`; None if another byte differs.
+        of `message`. Return None if another byte of the message differs from the template.
         """
         if self.records is None:
             return self._numbers(message) if len(message) == len(self.front) else None
@@ -83,8 +85,9 @@ class MessageTemplate:
         return *begun.values, message[begun.at : begun.stop]
 
     def begin(self, start: memoryview, size: int) -> MatchedStart | None:
-        """Match the beginning `start` of a message of `size` bytes up to its records; None if it is too
-        short, or another byte differs. The bytes after the records are not compared.
+        """Return the numbers and the position of the records of a message of `size` bytes that begins with
+        `start`. Return None if `start` ends before the records begin, another byte differs from the template,
+        or the records' length does not agree with `size`. The bytes after the records are not compared.
         """
         assert self.records is not None
         values = self._numbers(start)
@@ -117,8 +120,9 @@ class MessageTemplate:
         return found[1::2] if found[::2] == self.constants else None
 
     def fill(self, values: Sequence[int], size: int = 0) -> tuple[bytearray, int]:
-        """Make a message with these numbers, after its length field. Return it, and the position of its
-        `size` bytes of records, which are counted but not included.
+        """Return a frame, which is a length field and a message with these numbers, and the position of the
+        message's records in it, 0 for a template without records. The records have `size` bytes; the length
+        field counts them, but the frame does not include them.
         """
         parts = self._parts.copy()
         parts[1::2] = values

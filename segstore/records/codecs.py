@@ -47,7 +47,7 @@ class DecompressError(Exception):
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
-    """Compress `data` into Kafka's framing of `codec` (an index in CODECS).
+    """Return `data` compressed, in Kafka's framing of `codec` (an index in CODECS).
 
     `level` is Kafka's `compression.<codec>.level`; None stands for the codec's default (for lz4 the fast
     compressor, as in Kafka's Lz4BlockOutputStream).
@@ -56,8 +56,8 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
 
 
 def decompress(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> Buffer:
-    """Return the plain bytes of a whole frame. Raises DecompressError if it is damaged or larger than
-    `limit`.
+    """Return the plain bytes of a whole frame. Raises DecompressError if the frame is damaged, or its plain
+    bytes are more than `limit`.
     """
     out = np.empty(guess(codec, data, limit), np.uint8)
     while True:

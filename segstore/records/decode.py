@@ -212,9 +212,9 @@ def decode(
     `where`.
 
     If `buf` is bytes, uncompressed records are not copied, and the Records refer to `buf`. `next_offset` is
-    by default the offset after the last batch; records below `from_offset` are left out. If compressed
-    batches are decoded, the last is the one that brings them to `most` bytes, and `Records.next_offset` says
-    where to continue. Messages of magic 0 and 1 are converted first, so that `Records.batches` has magic 2
+    by default the offset after the last batch; records below `from_offset` are left out. Compressed batches
+    are decoded only until their plain bytes have reached `most`; then `Records.next_offset` is the offset at
+    which to continue. Messages of magic 0 and 1 are converted first, so that `Records.batches` has magic 2
     only. Raises CorruptRecordError if the bytes are damaged, or a batch has more than `limit` bytes once
     decompressed.
     """
@@ -341,7 +341,7 @@ def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
 
     Return None if a batch is compressed or older, or claims more records than its bytes can hold.
     """
-    # This does without numpy, whose calls would cost more than the decoding.
+    # NumPy is not used here, because its calls would cost more than the decoding.
     at, lens, codecs, count = [], [], 0, 0
     for i in range(n):
         h = headers[i]
@@ -387,7 +387,7 @@ def fault_reason(code: int) -> str:
 
 # --- stamps ------------------------------------------------------------------------------------
 
-# The batches that may hold records of a time range, found without decoding.
+# Finds the batches that may hold records of a time range, without decoding them.
 
 
 def stamped(buf: Any, batches: NDArray[np.void], position: int, least: int, most: int) -> NDArray[np.bool_]:

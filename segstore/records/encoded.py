@@ -46,8 +46,8 @@ class _BufferPool:
     """A pool of buffers of CHUNK_BYTES whose pages are already in memory."""
 
     def __init__(self) -> None:
-        # No lock guards the list, because a signal handler that runs while the lock is held could append. A
-        # list's own steps are atomic.
+        # No lock guards the list: a signal handler could interrupt the thread that holds the lock, append
+        # records, and wait for the lock for ever. A list's own steps are atomic.
         self._free: list[NDArray[np.uint8]] = []
 
     def take(self, size: int) -> NDArray[np.uint8]:

@@ -111,8 +111,9 @@ class RecordTable:
         """Add the records of `batches` in `buf` with offsets from `first` up to `end`; return whether all
         batches were added.
 
-        The last compressed batch added is the one that brings them to `most` bytes; no batch is added that
-        int32 offsets can't reach. Raises CorruptRecordError; the records before the damage are added.
+        Compressed batches are added until their plain bytes have reached `most`. A batch is not added if
+        int32 offsets can't reach the end of its bytes. Raises CorruptRecordError; the records before the
+        damage are added.
         """
         arguments = buf, where, position, first, end, most
         try:

@@ -66,8 +66,8 @@ class Faults:
     `segstore.server.apis.Api`.
 
     `nth` counts requests of that API from now on; with `times` None the fault applies until it is removed. If
-    several faults apply to a request, the first added is the outermost. Other values raise
-    InvalidArgumentError and InvalidTypeError.
+    several faults apply to a request, the fault that was added first encloses the others, as the caller of
+    the next fault. Invalid arguments raise InvalidArgumentError or InvalidTypeError.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,9 @@ def intercepted(handlers: Mapping[Api, Handler], faults: Faults, log: RequestLog
 
 def _handle(handler: Handler, faults: Faults, log: RequestLog, node: Node, request: Request) -> Any:
     log.add(request)
-    request.frame = None  # else the server would answer a repeated request without this handler
+    # without a frame the server learns nothing from this request, so it calls this handler for each
+    # repetition too
+    request.frame = None
     for fault in reversed([*faults.met(request)]):
         handler = partial(_apply, fault.apply, handler)
     return handler(node, request)

@@ -373,8 +373,8 @@ def _entry(entry: config_entries.ConfigEntry) -> dict[str, Any]:
 def _each(
     asked: Iterable[tuple[str, T]], change: Callable[[str, T], Mapping[str, Any] | None], raise_errors: bool
 ) -> list[dict[str, Any]]:
-    """Call `change` for each topic, in order, and return the results. With `raise_errors` raise the first
-    error after the last topic.
+    """Call `change` for each topic, in order, and return the results. After the last topic, raise the first
+    error if `raise_errors` is set.
     """
     results, failed = [], []
     for name, wanted in asked:

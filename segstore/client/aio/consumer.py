@@ -62,8 +62,8 @@ class AsyncConsumer(InThread):
         self._polled_ms: int | None = None
 
     def _look(self, method: Callable[Concatenate[Consumer, P], T], *arguments: P.args, **by: P.kwargs) -> T:
-        """Call a method without waiting for the consumer's thread. The method may only read objects that are
-        replaced as a whole.
+        """Call a method without waiting for the consumer's thread, which may be changing the consumer at that
+        time. So the method may read only objects that are replaced as a whole.
         """
         self._home.visit()
         self._consumer._guard.check()
@@ -210,16 +210,16 @@ class AsyncConsumer(InThread):
         self._now(self._consumer.seek, partition, offset)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return no records of these partitions until they are resumed. Raises IllegalStateError."""
+        """Let polls skip these partitions until they are resumed. Raises IllegalStateError."""
         self._now(self._consumer.pause, *partitions)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Return records of paused partitions again. Raises IllegalStateError."""
+        """Let polls return records of paused partitions again. Raises IllegalStateError."""
         self._now(self._consumer.resume, *partitions)
 
     def paused(self) -> set[TopicPartition]:
         """Return the paused partitions."""
-        # Not by `_look`, because a running `getmany` has paused the partitions that it does not name.
+        # `_look` would also return partitions that a running `getmany` has paused until it returns.
         return self._now(self._consumer.paused)
 
     def highwater(self, partition: TopicPartition) -> int:

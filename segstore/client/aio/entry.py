@@ -23,7 +23,7 @@ PATIENCE = 2.0
 deserializer or interceptor. If that code waits for the event loop, which waits in `plain`, neither could
 continue.
 """
-_AGAIN = 0.01  # seconds between wake-ups of the consumer's thread, which may have begun another wait
+_AGAIN = 0.01  # seconds between wake-ups: after a wake-up the consumer's thread may begin another wait
 
 
 class Entered(Protocol):

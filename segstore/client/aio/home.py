@@ -45,8 +45,8 @@ class ClientHome:
         """Count a call that does not suspend its task; return whether the task must yield to other tasks
         before the call.
 
-        The count begins again when another task makes a call, so that tasks which make one call each are
-        called in their order.
+        The count begins again when another task makes a call. So no task has to yield if each task makes only
+        one call, and the calls are made in the order of the tasks.
         """
         task = id(asyncio.current_task())
         if task != self._task:

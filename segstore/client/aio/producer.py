@@ -76,7 +76,8 @@ class Bridge:
             self._woken = False
 
     def _complete_known(self) -> None:
-        # Before the loop below, so that later outcomes wake the event loop again.
+        # Cleared before the loop below, so that an outcome which comes during the loop wakes the event loop
+        # again.
         self._woken = False
         for _ in range(len(self._known)):
             awaited, outcome = self._known.popleft()
@@ -115,7 +116,8 @@ class Room:
         return not self._waiters and self._fits(need)
 
     def _fits(self, need: int) -> bool:
-        # A block is at least as large as a batch; `send` refuses a record that is larger than the pool.
+        # A small record may need a new block, and a record that is larger than the pool must not wait for
+        # ever: `send` refuses that record.
         pool = self._pool
         return pool.available >= min(max(need, pool.block_size), pool.total)
 
@@ -208,7 +210,7 @@ class Transactional(ABC):
         try:
             await self._call(begin)
         except asyncio.CancelledError:
-            # ClientClosedError: closing the producer has aborted the transaction.
+            # If ClientClosedError is raised, closing the producer has already aborted the transaction.
             with contextlib.suppress(ClientClosedError):
                 self._begin(take_back).add_done_callback(_log_failure)
             raise
@@ -368,7 +370,7 @@ class AsyncProducer(Transactional):
 
     async def stop(self, timeout: float | None = None) -> None:
         """Close the producer, as `Producer.close` does. A cancelled call continues, and another call waits
-        for it. Raises InvalidTypeError, InvalidArgumentError; after these the producer is still open.
+        for it. Raises InvalidTypeError, InvalidArgumentError; after these errors the producer is still open.
         """
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)

@@ -21,7 +21,8 @@ class Turns:
     def __init__(self) -> None:
         self._taken = threading.Lock()  # never waited for; `with` releases it in one step, in C
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._woken = False  # a woken task is not resumed yet; a new task lets it go first
+        # Whether a task was woken, but has not run yet; a new task lets that task run first.
+        self._woken = False
 
     async def take(self, run: Callable[[], Awaitable[T]]) -> T:
         """Await `run` when it is this task's turn, and return its result."""
@@ -40,7 +41,8 @@ class Turns:
         free, queue = asyncio.get_running_loop().create_future(), self._waiting.append
         while True:
             queue(free)
-            self._wake()  # repeated, since an interrupt may have prevented the `_wake` in `take`
+            # Once more, since an interrupt may have prevented the `_wake` in another task's `take`
+            self._wake()
             try:
                 await free
             except BaseException:

@@ -53,7 +53,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
     """The lock that each method of a consumer holds during its call. A method must take the lock by `with
     guard`, and `guard` must be a local variable: `is_within` finds the method by this name. The thread that
     holds the lock may call a second method if the first one has called the application (such as a listener
-    that calls `seek`). A signal handler that interrupts a method at any other place may not.
+    that calls `seek`). A signal handler that interrupts a method at any other place may not call a second
+    method.
 
     `given_up` is True if a method returned without a result because the store began to close. `calls` is the
     number of method calls so far, not counting polls.
@@ -92,7 +93,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
             self._user, self._is_left = thread, False
         except BaseException:
             try:
-                self.release()  # no call precedes this one, at which a second interrupt could come
+                self.release()  # the first call of this block, so a second interrupt can only come after it
             except RuntimeError:
                 """The interrupt came before the lock was acquired."""
             raise
@@ -158,7 +159,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
     def end(self, deadline: float, wake: Callable[[], None]) -> bool:
         """Refuse new calls because the store is being closed, and wait until no other thread is within a
         method. `wake` wakes a thread that waits within a method, so that it checks `ending`. Returns True if
-        no other thread is within a method, False if one still is at `deadline` (monotonic seconds).
+        no other thread is within a method, False if a thread still is in one at `deadline` (monotonic
+        seconds).
         """
         self.ender = threading.get_ident()
         seconds = 0.0
@@ -184,8 +186,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     def at_rest(self) -> bool:
         """Return whether the application has processed all records that polls returned; called after `end`.
-        Return False if the consumer was last used by another thread that is still alive, and that was not
-        within a poll: this thread may still be processing records.
+        Return False if another thread made the last call, that call returned a result, and the thread is
+        still alive, because it may still be processing the records.
         """
         return (
             self.given_up
@@ -211,8 +213,8 @@ G = TypeVar("G", bound=Guarded)
 
 def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
     """Return the method wrapped so that it holds the consumer's guard: only one thread at a time may call it,
-    and after `close` no thread. The next poll then looks at all partitions again. Raises
-    ConcurrentModificationError, ClientClosedError, StoreClosedError.
+    and after `close` no thread. After a call of the wrapped method, the next poll looks at all partitions
+    again. Raises ConcurrentModificationError, ClientClosedError, StoreClosedError.
     """
 
     @functools.wraps(method)

@@ -203,9 +203,9 @@ class Commits:
         return max(self._next - monotonic_ms(), _LEAST_SLEEP_MS)
 
     def positions(self, only: Collection[TopicPartition] | None = None, closing: bool = False) -> None:
-        """Commit the positions of all partitions, or of the partitions `only`, before they are given up;
-        retry while the coordinator loads. A failure is logged, as in Kafka, and the records will be read
-        again. Raises FencedInstanceIdError unless `closing`.
+        """Commit the positions of all partitions, or of the partitions `only`, which are about to be given
+        up; retry while the coordinator loads. If the commit fails, the error is logged, as in Kafka, and the
+        records since the last commit will be read again. Raises FencedInstanceIdError unless `closing`.
         """
         consumed = self._subscription.consumed()
         if only is not None:

@@ -201,8 +201,8 @@ class Consumer(Assigning, Seeking, Committing):
                 return came
 
     def _may_resolve(self) -> bool:
-        """Return whether a missing position can be looked up at once: the log is open, but records at the old
-        position were deleted or truncated.
+        """Return whether a missing position can be looked up at once. That is so if the log is open, and the
+        position was dropped because its records were deleted or truncated.
         """
         states = self._subscription.states.values()
         return any(state.position is None and state.log is not None for state in states)

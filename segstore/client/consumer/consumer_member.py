@@ -116,8 +116,8 @@ class ConsumerGroupMembership(GroupMembership):
             self.generation, self.is_settled = -1, False
 
     def leave(self) -> None:
-        """Leave the group. If the coordinator can't write that, the coordinator removes the member later,
-        because the member no longer has a pulse.
+        """Leave the group. If the coordinator can't write the change of the group, it removes the member
+        later, because the member no longer has a pulse.
         """
         if self._asked:
             epoch = LEAVE_EPOCH if self._instance is None else STATIC_LEAVE_EPOCH

@@ -34,7 +34,7 @@ from segstore.storage.store.partition_log import PartitionLog
 
 # --- buffer ------------------------------------------------------------------------------------
 
-# The records of one read of a partition that the application has not got yet.
+# `Buffer`: the records that one read of a partition has found, and that the application has not got yet.
 
 
 class Buffer:
@@ -355,7 +355,9 @@ class Fetcher:
             self._positions.gone(state)
             return None
         if leader is not None and log.leader_epoch != leader:
-            return None  # `validate` compared the position with the earlier leader's log
+            # Another leader was elected since `validate`, which compared the position with the earlier
+            # leader's log.
+            return None
         n = len(records)
         if not n:
             # The batches contain only markers and aborted records: skip these.
@@ -391,7 +393,8 @@ class Fetcher:
         if math.isnan(self._some_since):
             self._some_since = now
         if (now - self._some_since) * 1000 < self._config.fetch_max_wait_ms:
-            # Drop the buffers: later reads return these records together with newer ones.
+            # The buffers are dropped, because later reads return their records again, together with newer
+            # ones.
             self._buffers, self._memory = {}, 0
             return False
         self._some_since = math.nan

@@ -152,9 +152,9 @@ class GroupSubscription(ABC):
     # --- an assignment ---------------------------------------------------------------------------
 
     def _take(self) -> None:
-        """Apply the new assignment: give up the partitions that are not in it, and let the next step report
-        that to the group, which then assigns them to other members. After an interrupt the step is repeated;
-        an exception of the listener or of a commit goes to the application.
+        """Apply the new assignment: give up the partitions that are not in the new assignment. The next step
+        reports the given-up partitions to the group, which then assigns them to other members. After an
+        interrupt `_take` is repeated; an exception of the listener or of a commit goes to the application.
         """
         topics = self._store.topics()
         try:
@@ -251,7 +251,8 @@ class GroupSubscription(ABC):
             if self._subscription.automatic:
                 self._give_up(list(self._subscription.states), "lost" if lost else "revoked")
         finally:
-            self._membership.leave()  # before any other cleanup, since other members wait for the partitions
+            # done before any other cleanup, since other members wait for the partitions
+            self._membership.leave()
             self._forget()
             self.stale()
 

@@ -173,8 +173,9 @@ class ClassicMembership(GroupMembership):
         return False
 
     def out(self, error: Exception) -> None:
-        """Leave the generation. After RebalanceInProgressError the member keeps its generation and its
-        partitions until it joins again; after any other error the partitions may belong to another member.
+        """Let the next poll join the group again. After RebalanceInProgressError the member keeps its
+        generation and its partitions until then; after any other error it has no generation, because its
+        partitions may belong to another member.
         """
         if isinstance(error, RebalanceInProgressError):
             self.phase = MemberPhase.OUT

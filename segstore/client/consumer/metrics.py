@@ -26,8 +26,8 @@ _MOST_NOTED = 3000  # numbers
 
 class ConsumerMetrics:
     """The metrics of one consumer: sums over all partitions, and each partition's lag and lead by Kafka's
-    older names ("flights-0.records-lag"). A poll only appends values and times to a list; the next snapshot
-    adds them to the sensors, or a poll after about 3,000 values.
+    older names ("flights-0.records-lag"). A poll only appends values and times to a list. The next snapshot
+    adds the values to the sensors; so does a poll that finds about 3,000 values in the list.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
@@ -274,8 +274,8 @@ log = Logger(__name__)
 
 
 class ConsumerInterceptors:
-    """The interceptors of a consumer. If an interceptor raises an exception, it is logged, and the next
-    interceptor is called, as in Kafka.
+    """The interceptors of a consumer. An exception of an interceptor is logged, and the next interceptor is
+    called, as in Kafka.
     """
 
     def __init__(self, interceptors: Sequence[Any]) -> None:

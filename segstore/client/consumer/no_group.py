@@ -30,11 +30,11 @@ _LEAST_AGE_MS = 10
 
 
 class TopicWatch:
-    """A look at a store's topics whenever these may have changed. A process that creates or deletes a topic
-    or partition changes the store's `news` counter, which also wakes a waiting consumer, so that a change is
-    found at once; appends do not change the counter. The topics are looked at again `max_age` after the last
-    look in any case. In a directory without publications (a broker's) the watch looks as often as `_SHARE`
-    allows.
+    """Looks at the topics of a store whenever they may have changed. A process that creates or deletes a
+    topic or partition changes the store's `news` counter, which also wakes a waiting consumer, so that a
+    change is found at once; appends do not change the counter. The topics are looked at again `max_age` after
+    the last look in any case. In a directory without publications (a broker's) the watch looks as often as
+    `_SHARE` allows.
     """
 
     def __init__(self, store: Store, max_age_ms: float) -> None:
@@ -84,8 +84,8 @@ OnCommit = Callable[[Offsets, "BaseException | None"], Any]
 
 
 class Coordination(Protocol):
-    """The coordination of one consumer. In `poll`, `unsubscribe` and `close`, and only there, it changes the
-    assignment of the consumer's `Subscription` (by `have`) and calls the listener.
+    """The coordination of one consumer. Only `poll`, `unsubscribe` and `close` change the assignment of the
+    consumer's `Subscription` (by `have`) and call the listener.
     """
 
     @property

@@ -90,7 +90,7 @@ Counts = int | list[int]
 
 
 class Deserializers(NamedTuple):
-    """The deserializers of keys and of values. If one is None, these stay bytes."""
+    """The deserializers of keys and of values. Keys or values without a deserializer (None) stay bytes."""
 
     key: Deserialize | None
     value: Deserialize | None

@@ -174,13 +174,13 @@ class Seeking(Parts):
 
     @alone
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return no records of these partitions until they are resumed. Raises IllegalStateError."""
+        """Let polls skip these partitions until they are resumed. Raises IllegalStateError."""
         for state in [self._subscription.state(tp) for tp in partitions]:
             state.paused = True
 
     @alone
     def resume(self, *partitions: TopicPartition) -> None:
-        """Return records of paused partitions again. Raises IllegalStateError."""
+        """Let polls return records of paused partitions again. Raises IllegalStateError."""
         for state in [self._subscription.state(tp) for tp in partitions]:
             state.paused = False
 

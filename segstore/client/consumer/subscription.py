@@ -173,7 +173,8 @@ class Subscription:
         turns, unresolved = list(states.items()), self.unresolved or bool(new)
         for tp, state in self.states.items():
             state.assigned = tp in wanted
-        # In one statement, because after an interrupt no unassigned partition may be read.
+        # These attributes change in one statement, so that after an interrupt no unassigned partition is
+        # read.
         self.states, self.turns, self.cursor, self.unresolved = states, turns, 0, unresolved
 
     def unsubscribe(self) -> None:

@@ -1,7 +1,7 @@
 """`Tailing`: the wait of a consumer that has read all its partitions, and the fast path for the next record.
 
 A wait is one call of the C code, which returns when the end offset of one of the consumer's partitions has
-changed. If it has grown by one record, the C code reads that record and makes the result of `poll`
+changed. If the log has grown by one record, the C code reads that record and makes the result of `poll`
 (`storage/log/log_end.py`) without calling a Python function, because after a wait Python's objects are no
 longer in the CPU caches. After any other change the consumer looks at all its partitions. After a single
 record no look is needed, so the next poll waits at once (`again`), unless another method was called in
@@ -109,7 +109,7 @@ class Tailing:
             self._nudges = followed.nudges()
             self._turns = turns
 
-    @calls_out  # a signal handler may close the consumer here, because no state is half changed
+    @calls_out  # a signal handler may close the consumer here, since no change of its state is half done
     def wait(self, deadline: float, others_ms: float) -> list[FetchedRecords]:
         """Wait for a record until `deadline`, but at most `others_ms`. Return the record that came, or [] if
         the consumer must look at all partitions.

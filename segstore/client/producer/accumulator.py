@@ -207,8 +207,8 @@ class Accumulator:
     # --- appending ----------------------------------------------------------------------
 
     def append(self, queue: PartitionQueue, record: FutureRecordMetadata, size: int) -> None:
-        """Put a record of `size` bytes into the open batch, or into a new batch, for which it waits for
-        memory. Raises BufferExhaustedError, and the error `refusal`.
+        """Put a record of `size` bytes into the open batch, or into a new batch, after a wait for the memory
+        of the new batch. Raises BufferExhaustedError, and the error `refusal`.
         """
         if not self.put(queue, record, size):
             check_apart("send()")
@@ -235,7 +235,8 @@ class Accumulator:
                 queue.records.append(record)
                 return True
             finally:
-                # The last step, because the woken sender at once waits for the GIL.
+                # The sender is woken in the last step, because it then at once competes with this thread for
+                # the GIL.
                 if left < 0 and (not self._linger or len(self._schedule.open) == 1):
                     self.gate.wake()
 
@@ -247,8 +248,8 @@ class Accumulator:
             self.gate.wake()
             queue.held = True  # the C code may have opened a batch since
         room, queue.created = size if size > self._room else self._room, time.monotonic()
-        # Before `allocate`, so that after an interrupt the sender finds the allocated block, and gives it
-        # back.
+        # The queue is added before `allocate`, so that after an interrupt the sender finds the queue with its
+        # allocated block, and gives the block back.
         self._schedule.open[queue] = None
         if not self.pool.allocate(room + HEADER_SIZE, waiter, queue):
             self._schedule.open.pop(queue, None)
@@ -302,8 +303,8 @@ class Accumulator:
                     self._seal(queue)
             ready = schedule.take(now) if schedule.sealed or schedule.backing_off else []
             self.gate.asleep = not ready
-            # Meanwhile the C code may have filled a batch, or a thread may have added work, without waking
-            # the sender, because `asleep` was not set yet.
+            # Before `asleep` was set, the C code may have filled a batch, or a thread may have added work,
+            # without waking the sender.
             if self._full or self._has_work():
                 return ready, 0.0
             look = schedule.next_look() if schedule.sealed or schedule.backing_off or schedule.open else None
@@ -413,7 +414,8 @@ class Accumulator:
         with self.lock:
             self._seal_all()
             for queue in self.queues.values():
-                # Without a function call, so no interrupt leaves a batch in both lists, or in neither.
+                # These two statements call no Python function, so no interrupt leaves a batch in both lists,
+                # or in neither.
                 self._aborted += queue.batches
                 queue.batches *= 0
             self._schedule.clear()

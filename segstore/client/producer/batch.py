@@ -278,7 +278,7 @@ class PartitionQueue(Records):
     ) -> bool:
         """Make a ProducerBatch from the records of each full batch, and with `whole` also from those of the
         open batch; append the new batches to the deque, and point the futures to them. Return whether the C
-        code has meanwhile filled another batch without waking the sender (always False with `whole`).
+        code has filled another batch during the call, without waking the sender (always False with `whole`).
 
         After an interrupt either all these batches are sealed, or none, because the C code seals them in one
         step.

@@ -73,7 +73,7 @@ class Appender:
         self._store, self._stamps, self._transactions = store, stamps, transactions
         self._has_lanes = transactions is None and compression is None and acks.acks != 0
         self._throttle, self._metrics, self._compression = throttle, metrics, compression
-        # Keeps the logs open, because the store would otherwise open a log for each append.
+        # The references keep the logs open; otherwise the store would open a log for each append.
         self._logs: dict[TopicPartition, PartitionLog] = {}
 
     def append(self, batches: list[ProducerBatch]) -> Appended:
@@ -151,8 +151,8 @@ class Appender:
             self._metrics.throttled(self._throttle.charge(size))
 
     def lane(self, lane: Lane | None, where: TopicPartition) -> Lane | None:
-        """Return a `Lane`, with which the C code may append single records to this partition, or None if it
-        may not. If `lane` is still valid, return `lane` itself.
+        """Return a `Lane`, with which the C code may append single records to this partition, or None if the
+        C code may not. If `lane` is still valid, return `lane` itself.
         """
         log = self._logs.get(where)
         if not self._has_lanes or log is None or log.has_replicas:
@@ -251,8 +251,9 @@ class Delivery:
 
     def without_expired(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
         """Fail the batches of a partition whose `delivery_timeout_ms` is over, and return the others;
-        `batches` are in order of age, oldest first. A batch after the first one may be late by up to
-        `_HELD_BACK`: it had to wait for the first batch, and gets one attempt without that.
+        `batches` are in order of age, oldest first. A batch after the first one fails only `_HELD_BACK`
+        seconds later, because until now it had to wait for the first batch. So it still gets one attempt of
+        its own.
         """
         least = time.monotonic() - self._timeout
         if not batches or batches[0].created > least:
@@ -368,8 +369,8 @@ class Delivery:
         return []
 
     def _send_each(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Append each record alone, with an outcome of its own. If an error may pass, return the batch to
-        retry; the next call continues with that record.
+        """Append each record alone, with an outcome of its own. If an error is temporary, return the batch,
+        which must be retried; the next call continues with the record that failed.
         """
         if batch.results is None:
             batch.results = []

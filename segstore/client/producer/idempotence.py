@@ -166,8 +166,8 @@ class Sequences:
 
 # --- idempotence ------------------------------------------------------------
 
-# Errors of a stamp that does not match the log's producer state: the log does not have the batch, and refuses
-# it.
+# Errors with which a log refuses a batch whose stamp does not match the log's producer state; the log does
+# not have the batch.
 _MISFITS = (OutOfOrderSequenceError, InvalidProducerEpochError, DuplicateSequenceError)
 # Errors that are raised before anything is written.
 _NOTHING_WRITTEN = (
@@ -205,8 +205,8 @@ class ProducerStamps:
         self.template = (lambda _: PLAIN) if sequences is None else sequences.template
 
     def lend(self, lane: Lane) -> bool:
-        """Set the partition's sequences in `lane`, so that the C code can stamp the next records; return
-        False if there are none yet.
+        """Set the partition's sequences in `lane`, so that the C code can stamp the next records. Return
+        False if the producer stamps its batches, but the partition has no sequences yet.
         """
         lane.sequences = None if self._sequences is None else self._sequences.of(lane.topic_partition)
         return self._sequences is None or lane.sequences is not None
@@ -257,7 +257,8 @@ class ProducerStamps:
         """
         if self._sequences is None or not isinstance(error, _MISFITS):
             return False
-        # If the earlier attempt made several record batches of it, the log may have only some of these.
+        # If an earlier attempt wrote the batch as several record batches, the log may have only some of
+        # these.
         if batch.doubt and not self._one_record_batch(batch):
             return False
         partition = self._store.partition(*batch.topic_partition)

@@ -66,7 +66,8 @@ class Incomplete:
     def _call(self, called: list[Any]) -> None:
         me = threading.get_ident()
         nested = me in self._calling
-        self._calling[me] = None  # not a call, so an interrupt comes before this line, or within `try`
+        # no call follows before `try`, so an interrupt comes before this line or within `try`
+        self._calling[me] = None
         try:
             parts = iter(called)
             for future, callback, errback in zip(parts, parts, parts, strict=True):

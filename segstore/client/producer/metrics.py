@@ -1,7 +1,8 @@
 """`ProducerMetrics`: the metrics of a producer, by Kafka's names.
 
 The sender only appends values to a list, because readers of the log wait for the GIL at that time. The next
-snapshot adds the values to the sensors, or the sender itself after MOST_NOTED appends.
+snapshot adds the values to the sensors; so does the sender itself if the list has more than MOST_NOTED
+appends.
 
 Threads: the sender notes; any thread may call `snapshot`, which may lack the newest append.
 """

@@ -108,8 +108,8 @@ class PartitionerCluster:
         return None if info is None else set(info.partition_ids)
 
     def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the numbers of a topic's partitions, since all are always available; None if there is no
-        such topic.
+        """Return the numbers of all partitions of a topic, because each partition is always available; None
+        if there is no such topic.
         """
         return self.partitions_for_topic(topic)
 

@@ -152,8 +152,8 @@ log = Logger("segstore")
 
 
 class ProducerInterceptors:
-    """The interceptors of a producer. If an interceptor raises an exception, it is logged, and the record is
-    not changed by this interceptor (Kafka: ProducerInterceptors).
+    """The interceptors of a producer. An exception of an interceptor is logged, and the next interceptor gets
+    the record unchanged (Kafka: ProducerInterceptors).
     """
 
     def __init__(self, hooks: Sequence[Any]) -> None:

@@ -101,14 +101,15 @@ class Sender(Background):
         """Let the C code append single records, and sleep in between, until there is other work."""
         try:
             self._post.run()
-        except BaseException:  # such as MemoryError: `_send_all` handles the remaining records
+        except BaseException:  # for example a MemoryError; `_send_all` handles the remaining records
             log.exception("the producer's sender failed")
 
     def abort(self, error: BaseException) -> None:
         """Fail all unwritten records with `error`, without another attempt."""
         self._delivery.aborted = error
         if self._transactions is not None:
-            self._transactions.failed(error)  # before the records fail, so that a waiting commit fails, too
+            # called before the records fail, so that a waiting commit fails, too
+            self._transactions.failed(error)
         self._accumulator.abort(error)
 
     def is_sending(self) -> bool:

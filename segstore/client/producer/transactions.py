@@ -310,7 +310,7 @@ class Transactions:
         return shared(self._store, TransactionCoordinator)
 
     def _by_sender(self, end: Callable[[], T]) -> T:
-        """Let the sender call `end` when all records have an outcome, and return its result. So this thread
+        """Return the result of `end`, which the sender calls when all records have an outcome. So this thread
         is woken only once.
         """
         return answer(end, self._accumulator.after_all)
@@ -360,7 +360,7 @@ class Transactions:
         return error
 
     def _patiently(self, call: str, ask: Callable[[], T]) -> T:
-        """Return the result of `ask`, which is retried for `max_block_ms` after errors that may pass. Raises
+        """Return the result of `ask`, which is retried for `max_block_ms` after temporary errors. Raises
         KafkaTimeoutError, ProducerFencedError.
         """
         end = None

@@ -141,8 +141,9 @@ class Acknowledgements:
     # --- sending -----------------------------------------------------------------------------------
 
     def send(self) -> dict[TopicPartition, SegstoreError | None]:
-        """Send the noted acknowledgements. Return each partition's error, after which none of the partition's
-        acknowledgements counts, or None if all were accepted. Raises StoreClosedError, ForkedError.
+        """Send the noted acknowledgements. Return an error or None for each partition. After an error none of
+        the partition's acknowledgements counts; None means that all were accepted. Raises StoreClosedError,
+        ForkedError.
         """
         found: dict[TopicPartition, SegstoreError | None] = {}
         if self._sending:  # the last `send` was interrupted

@@ -76,8 +76,8 @@ class ShareParts:
         self._fetcher = ShareFetcher(
             self._coordinator, self._membership.member_id, config, self._metrics, throttle
         )
-        # Not bound methods of this object: a reference cycle would keep a dropped consumer, and its
-        # membership, alive.
+        # The parts get partial functions, not bound methods of this object. Otherwise a reference cycle would
+        # keep a dropped consumer, and its membership, alive.
         self._acknowledge = partial(
             self._coordinator.acknowledge, config.group_id, self._membership.member_id
         )

@@ -21,7 +21,7 @@ At = tuple[str, int]
 
 
 class TakenRecords(NamedTuple):
-    """Records of a partition for the application. `error` is set only if there are none, because the first
+    """Records of a partition for the application. `error` is set only if `records` is empty because the first
     record could not be deserialized.
     """
 
@@ -50,8 +50,8 @@ class Waiting(Protocol):
         """Return the offsets of the records."""
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return up to `most` records, and a new object with the records after them, or None if there are
-        none; `self` is not changed.
+        """Return up to `most` records, and a new object with the remaining records, or None if no records
+        remain. `self` is not changed.
         """
 
 
@@ -126,9 +126,9 @@ class PolledRecords(NamedTuple):
 
 
 class Deliveries:
-    """The waiting records of one share consumer, in the order of their acquisition. A look does not remove
-    the records that it returns; `keep` does that. So after an interrupt the next look returns the same
-    records.
+    """The waiting records of one share consumer, in the order of their acquisition. `look` does not remove
+    the records that it returns; the later `keep` does. So after an interrupt in between, the next look
+    returns the same records.
     """
 
     def __init__(self, deserializers: Deserializers) -> None:
@@ -195,7 +195,7 @@ class Deliveries:
             most -= len(records)
             given.append(PolledRecords(part.tp, part.at, records, part.until))
             if rest is not None and most > 0:
-                break  # the next record can't be deserialized: the next look raises that
+                break  # the next record can't be deserialized: the next `look` raises its error
         if not given:
             self._waiting = waiting  # removes the expired records
         return given, waiting

@@ -39,7 +39,7 @@ log = Logger("segstore")
 class ShareFetcher:
     """The fetcher of one share consumer. `lock_timeout_ms`: the ms that the last acquired records stay
     acquired; None before the first acquisition. `has_acquired`: the last `fetch` has acquired offsets,
-    perhaps only gaps. `is_refused`: the last `fetch` got an error that may pass, so it should be repeated
+    perhaps only gaps. `is_refused`: the last `fetch` got a temporary error, so `fetch` should be called again
     soon. `touched`: the partitions in which this member may have acquired records.
     """
 
@@ -143,8 +143,8 @@ class ShareFetcher:
         return [*parts, *damage]
 
     def _take_error(self, error: SegstoreError, damage: list[PendingError]) -> None:
-        """Set `is_refused` after an error that may pass; add any other error to `damage`, so that a poll
-        raises it.
+        """Set `is_refused` after a temporary error; add any other error to `damage`, so that a poll raises
+        it.
         """
         if isinstance(error, RetriableError):
             self.is_refused = True
@@ -206,8 +206,8 @@ class _Reading:
         self.done += [AckBatch(begin, end, (kind,)) for begin, end, _ in clipped(self._runs, first, last)]
 
     def _part(self, records: Records, first: int, last: int) -> Waiting | None:
-        """Return the acquired ones of `records` from offset `first` to `last`, or None if there are none; add
-        acquired offsets without a record to `done`.
+        """Return those of `records` from offset `first` to `last` that are acquired, or None if no record is;
+        add the acquired offsets without a record to `done`, as gaps.
         """
         runs = clipped(self._runs, first, last)
         kept, counts = acquired(records, runs)

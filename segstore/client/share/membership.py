@@ -144,8 +144,8 @@ class ShareConsumerMembership:
     # --- the end -----------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Leave the group, and drop the subscription. If the coordinator can't write that, the coordinator
-        removes the member later, because the member no longer has a pulse.
+        """Leave the group, and drop the subscription. If the coordinator can't write the change of the group,
+        it removes the member later, because the member no longer has a pulse.
         """
         if self._is_known:
             leaving = ShareHeartbeat(member_id=self.member_id, epoch=LEAVE_EPOCH)

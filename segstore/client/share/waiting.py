@@ -69,7 +69,7 @@ class ShareWait:
         if followed is not None:
             self._nudges = followed.nudges()
 
-    @calls_out  # a signal handler may close the consumer here, because no state is half changed
+    @calls_out  # a signal handler may close the consumer here, since no change of its state is half done
     def wait(self, seconds: float, *, is_deaf: bool = False) -> None:
         """Sleep for `seconds`, or until there is a publication, a change of the group, or a call of `ring` or
         `wakeup`. If `is_deaf`, only a publication and `wakeup` end the sleep.
@@ -88,8 +88,8 @@ class ShareWait:
             self._may_wait = False
 
     def _sleep_deaf(self, seconds: float) -> None:
-        """Sleep until a publication or `wakeup`, but not until a nudge: by cancelling its acquisitions, the
-        consumer itself causes nudges.
+        """Sleep until a publication or `wakeup`. Nudges do not end the sleep, because the consumer itself
+        causes nudges when it cancels its acquisitions.
         """
         end, followed, clock = time.monotonic() + seconds, self._followed, self._store.context
         while followed is not None and not (self.is_woken or clock.closed):
@@ -100,13 +100,14 @@ class ShareWait:
 
 
 class ShareBell:
-    """Registers a callback with the coordinator that wakes the consumer when records become available. It has
-    only a weak reference to the consumer's `ShareWait`.
+    """A callback that the coordinator calls when records become available, and that wakes the consumer. The
+    bell has only a weak reference to the consumer's `ShareWait`.
     """
 
     def __init__(self, wait: ShareWait, coordinator: ShareCoordinator, group: str) -> None:
         self._wait = weakref.ref(wait)
-        self._waiter: ShareWaiter | None = None  # so that `cancel` works even if the next line is interrupted
+        # set first, so that `cancel` works even if the next line is interrupted
+        self._waiter: ShareWaiter | None = None
         self._waiter = coordinator.on_available(group, self._ring)
 
     def _ring(self) -> None:
