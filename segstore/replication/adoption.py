@@ -4,12 +4,13 @@ each partition begins with one replica, in that directory. Kafka has no such cla
 On disk is `.segstore/plain-epochs.json` during the adoption. Threads: one. The steps, each of which may be
 repeated after a crash:
 1. The directory is opened as a plain store, which recovers it and appends staged records, and is closed
-   cleanly. `plain-epochs.json` gets the leader epochs of its partitions: a replica forgets an epoch that has
-   no batch (R7), but no replica may ever begin the same epoch again (R2).
-2. All directories get their `meta.properties`, and the metadata log is made in the plain store first. From
-   then on the directory can't be opened as a plain store.
-3. One batch of the metadata log registers the directories, and has the topics, their settings and
-   partitions. If a metadata log has no registration, this step is repeated.
+   cleanly. The leader epochs of its partitions are written into `plain-epochs.json`. They would be lost
+   otherwise, because a replica forgets an epoch that has no batch (R7), but no replica may begin an epoch
+   twice (R2).
+2. All directories get their `meta.properties`, and then a metadata log each. The plain store gets its
+   metadata log first, because from then on it can't be opened as a plain store.
+3. One batch of the metadata log registers the directories, and has the topics, their settings and partitions.
+   An open that finds a metadata log without registrations repeats this step.
 4. `plain-epochs.json` is removed.
 """
 

@@ -198,8 +198,8 @@ class LocalReplica:
             self.open_tail()
 
     def settle_alone(self) -> None:
-        """Report the appends of a leader without in-sync followers, and open its tail. Called by the
-        directory's thread.
+        """If this leader has no in-sync followers: report its appends to the core, and open its tail, if that
+        is due. Called by the directory's thread.
         """
         self.settle()
         if self.takes_tails():
@@ -230,8 +230,8 @@ class LocalReplica:
         if (self._inline or self._handed_on) and (shown := self.replica.high_watermark) > log.high_watermark:
             self._carry_out(leader.on_handed_on(shown, now_ms()))
         waiting = self._waiting.take()
-        # Read after `_waiting`, so the log has the records of each request. While the tail is open, this end
-        # excludes records that the native code has not published.
+        # The end is read after `_waiting`, so the log below it has the records of each waiting request. While
+        # the tail is open, records that the native code has not published are not below this end.
         end = self.replica.written.end_offset
         if end > log.end_offset:
             self._carry_out(leader.on_append(end))
@@ -320,8 +320,9 @@ class LocalReplica:
         with self.lock:
             self._carry_out(self.core.go_offline())
             self._waiting.refuse()
-        # The tail is closed only after the change of role, because a refused append then looks up the leader
-        # again, and a thread that opens the tail then checks the role.
+        # The role changes before the tail is closed. So an append that the closed tail refuses finds the
+        # changed role when it looks up the leader again, and a thread that opens the tail at this moment sees
+        # that it must close it.
         if self._inline:
             self.partition.tail.pause()
         else:

@@ -97,11 +97,11 @@ class Controller:
 
     def restart(self, broker: int, incarnation: str, clean_epoch: int, now_ms: int) -> Effects:
         """Register a broker at an open of the store, as `register` does, but without a check for an earlier
-        incarnation, because none can be running.
+        incarnation, because no earlier incarnation can be running.
 
-        If the broker was stopped cleanly in its last registration, its logs are complete, and no other broker
-        was elected since. So the broker stays in the ISR of its partitions, and stays leader. Its broker
-        epoch rises nevertheless, so that an older copy of its disk does not count as stopped cleanly later.
+        If `clean_epoch` is the epoch of the last registration, the broker was stopped cleanly: its logs are
+        complete. So the broker stays in the ISR of its partitions, and stays leader. Its broker epoch rises
+        nevertheless, so that an older copy of its disk, opened later, does not count as stopped cleanly.
         """
         existing = self.cluster.brokers.get(broker)
         if existing is None or clean_epoch != existing.epoch:
@@ -157,8 +157,9 @@ class Controller:
         """Fence a broker whose directory has failed: it leaves all ISRs, and other leaders are elected (R32;
         Kafka: a broker stops when its last log directory is offline).
 
-        The broker stays in the ELR (R26), because its disk may come back with complete logs. The broker may
-        then register again at once, since its session is removed. An unregistered broker is ignored.
+        The broker stays in the ELR (R26), because its disk may come back with complete logs. The session of
+        the broker is removed, so the broker may register again without waiting for the end of the session. An
+        unregistered broker is ignored.
         """
         self.cluster.sessions.pop(broker, None)
         return self._fence(broker) if broker in self.cluster.brokers else ()

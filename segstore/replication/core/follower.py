@@ -68,8 +68,8 @@ class Follower:
         first, before, log = fetched.epochs[0][1], min([fetched.next_offset, *later]), self.log
         if before <= max(first, request.fetch_offset):  # all are later: `first` is above after a gap
             return ()
-        # If the leader's log starts within its first batch, only an empty log can begin with that batch (R6;
-        # Kafka: UnexpectedAppendOffsetException).
+        # If the leader's log start offset lies within the answer's first batch, only an empty log can begin
+        # with this batch (R6; Kafka: UnexpectedAppendOffsetException).
         if first < log.end_offset == log.start_offset:
             return TruncateFullyAndStartAt(first), Append(before)
         return (Append(before),)
