@@ -33,8 +33,8 @@ class MirroredGroups:
         self._warned: set[str] = set()
 
     def sync(self, logs: Mapping[Key, FollowedLog]) -> int:
-        """Commit the offsets that have changed at the source; return their number. Raises StorageError, and
-        as `Cluster.ask`.
+        """Commit the offsets that have changed at the source; return their number. Raises StorageError and
+        the errors of `Cluster.ask`.
         """
         ends = {TopicPartition(k.topic, k.partition): each.replica.high_watermark for k, each in logs.items()}
         return sum(self._sync(group, ends) for group in sorted(set(self._groups())))
@@ -75,7 +75,7 @@ class MirroredGroups:
 
 
 def read_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return a group's committed offsets at a cluster. Raises BrokerError, and as `Cluster.ask`."""
+    """Return a group's committed offsets at a cluster. Raises BrokerError and the errors of `Cluster.ask`."""
     kind = structs("OffsetFetchRequest").OffsetFetchRequestGroup
     asked = kind(group_id=group, topics=None)
     answer = cluster.ask_coordinator(group, "OffsetFetch", group_id=group, topics=None, groups=[asked])

@@ -50,7 +50,7 @@ class ComparedFetch:
     def step(self, logs: Iterable[FollowedLog]) -> bool:
         """Compare the next window of some of these logs; return whether to call again at once. Return False
         if all logs need an ordinary fetch first, which may bring diverging epochs or a higher high watermark.
-        Raises as `BrokerConnection.ask`.
+        Raises the errors of `BrokerConnection.ask`.
         """
         ready = list(islice(self._ready(logs), TOGETHER))
         alone = [each for each in ready if each.alone][:1]

@@ -23,7 +23,7 @@ _LATEST, _EARLIEST = -1, -2
 
 
 class RemoteEndPoint:
-    """A broker, over one connection. Calls raise as `BrokerConnection.ask`."""
+    """A broker, over one connection. Calls raise the errors of `BrokerConnection.ask`."""
 
     def __init__(self, connection: BrokerConnection, terms: FetchTerms, config: WireConfig) -> None:
         self._connection, self.terms, self._config = connection, terms, config

@@ -110,7 +110,7 @@ class RepeatedFetch:
 
     def take_piece(self, brought: Brought) -> bool:
         """Append a piece of an answer's records; return False if the leader has changed, or nothing was
-        appended. Raises as `FollowedLog.take`.
+        appended. Raises the errors of `FollowedLog.take`.
         """
         return self.followed.take_piece(self._led, brought)
 

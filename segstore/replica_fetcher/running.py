@@ -113,7 +113,7 @@ class Following(Running, Generic[C]):
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
         """Wait until each partition's readers see all records that the source had at the partition's first
-        fetch, and the source knows this; return False after `timeout_ms`. Raises as `wait`.
+        fetch, and the source knows this; return False after `timeout_ms`. Raises the errors of `wait`.
         """
         return self._until(self._has_caught_up, deadline_in(timeout_ms))
 

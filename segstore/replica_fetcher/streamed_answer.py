@@ -41,7 +41,8 @@ class Arriving:
         """Call `take` with each piece of the records, which are complete batches; a piece is valid until
         `take` returns. While `take` runs in the second thread, the next piece is received; for the last piece
         `take` runs in this thread. An incomplete batch at the end is dropped. From a damaged batch on, pieces
-        need not begin or stop at a batch. Raises as `BrokerConnection.ask`, and the errors of `take`.
+        need not begin or stop at a batch. Raises the errors of `BrokerConnection.ask`, and the errors of
+        `take`.
         """
         taken: Worker | None = None
         try:
@@ -89,7 +90,7 @@ class Arriving:
         self._room, self._other, self._have = self._other, self._room, len(tail)
 
     def behind(self, coming: Coming, begun: MatchedStart) -> memoryview:
-        """Receive and return the bytes after the records. Raises as `BrokerConnection.ask`."""
+        """Receive and return the bytes after the records. Raises the errors of `BrokerConnection.ask`."""
         self._begin(coming.here[begun.stop :], coming.size - begun.stop)
         self._receive(coming, self._left + self._have)
         return self._room[: self._have]

@@ -257,7 +257,7 @@ class LocalReplica:
             log.epochs.truncate_from_start(start)
 
     def fetch(self, request: FetchRequest, synced: int) -> FetchAnswer:
-        """Answer a fetch of a follower, whose log is durable below `synced` (R8, R20). Errors as
+        """Answer a fetch of a follower, whose log is durable below `synced` (R8, R20). Raises the errors of
         `PartitionReplica.on_fetch`.
         """
         with self.lock:
@@ -268,7 +268,7 @@ class LocalReplica:
         return answer
 
     def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
-        """Return log start and log end offset (R12). Errors as `PartitionReplica.offsets`."""
+        """Return log start and log end offset (R12). Raises the errors of `PartitionReplica.offsets`."""
         with self.lock:
             self._settle()
             return self.core.offsets(current_leader_epoch)

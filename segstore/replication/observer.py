@@ -112,7 +112,7 @@ class Observer(Closing):
 
     def look(self) -> MetadataImage:
         """Return the current metadata. Each call returns the same object, which grows with the metadata log,
-        until a directory is opened anew; then there is a new object. Errors as `observe`.
+        until a directory is opened anew; then there is a new object. Raises the errors of `observe`.
         """
         self.failed = {}
         for path in self.paths:

@@ -123,7 +123,7 @@ class ReplicaFetch:
 
     def once(self, role: Follower, leader: LeaderEndPoint, broker_epoch: int) -> bool | None:
         """Fetch once. Return True if there may be more records, None if the leader can't answer yet, else
-        False. Errors as `LocalReplica.step`.
+        False. Raises the errors of `LocalReplica.step`.
         """
         with self._own.lock:
             self._own.note_start()

@@ -39,8 +39,8 @@ def taken(
     files: Files, root: str, cluster: Cluster, source: str, choice: TopicChoice, mode: str
 ) -> tuple[Role, StandbyDirectoryState]:
     """Return the role that the directory will get, and its present state; nothing is changed. Raises
-    InvalidArgumentError if the directory is a standby of another cluster; as `found_role`, `check_returns`
-    and `Cluster.ask`.
+    InvalidArgumentError if the directory is a standby of another cluster; the errors of `found_role`,
+    `check_returns` and `Cluster.ask`.
     """
     held = found_role(files, root)
     try:
@@ -74,7 +74,7 @@ def _role(held: Role | None, cluster_id: str, source: str, choice: TopicChoice, 
 
 def registered(role: Role, cluster: Cluster) -> int:
     """Register a standby; return its broker epoch, -1 if the primary does not answer now. The standby's
-    thread then registers it later. Raises as `PrimaryClient.register`.
+    thread then registers it later. Raises the errors of `PrimaryClient.register`.
     """
     try:
         return PrimaryClient(cluster, role.cluster_id, role.directory_id, role.mode).register()

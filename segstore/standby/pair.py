@@ -56,7 +56,7 @@ class Side(NamedTuple):
 
 def side_of(path: str, files: Files | None = None) -> Side | None:
     """Return the description of a directory, None if it is neither a primary nor a standby. Raises
-    CorruptCheckpointError, StorageError, and as `segstore.open` with mode "r".
+    CorruptCheckpointError, StorageError and the errors of `segstore.open` with mode "r".
     """
     files = files or Files()
     with os_errors():

@@ -44,7 +44,7 @@ class MirrorTarget:
         self, infos: Mapping[str, TopicInfo], problems: dict[str, SegstoreError]
     ) -> dict[str, TargetTopic]:
         """Create missing topics, and return the target's topics that can be mirrored. The errors of the other
-        topics are added to `problems`. Raises as `Cluster.ask`.
+        topics are added to `problems`. Raises the errors of `Cluster.ask`.
         """
         metadata = self._cluster.metadata(infos)
         missing = [info for name, info in infos.items() if _is_missing(metadata.topics.get(name))]
