@@ -155,7 +155,8 @@ class FollowedTopics:
             self._keep(known)
             admin.delete(name)
             known = None
-        # If the source was ever compacted, its logs may have gaps, whatever its settings are now.
+        # The source's topic may have been compacted earlier, even if its settings exclude compaction now, so
+        # its logs may have gaps.
         gaps = dict.fromkeys(topic.partitions, names.MAX_OFFSET)
         if known is None:
             ids = tuple(sorted(topic.partitions))

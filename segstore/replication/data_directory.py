@@ -128,8 +128,8 @@ class DataDirectory:
         self._reading.start()
 
     def read(self, read: LeaderRead) -> None:
-        """Have the reading thread call `read`, which must not raise. If `read` returns a function, the thread
-        calls that function later as the next read.
+        """Have the reading thread call `read`, which must not raise. If `read` returns another read, it is
+        called next, but is dropped if more reads are queued.
         """
         self._reading.post(read)
 

@@ -198,8 +198,8 @@ class LocalReplica:
             self.open_tail()
 
     def settle_alone(self) -> None:
-        """If this leader has no in-sync followers: report its appends to the core, and open its tail, if that
-        is due. Called by the directory's thread.
+        """Report this leader's appends to the core, and open its tail, if that is due. Called by the
+        directory's thread if the leader has no in-sync followers, whose fetches would otherwise do this.
         """
         self.settle()
         if self.takes_tails():
@@ -257,8 +257,8 @@ class LocalReplica:
             log.epochs.truncate_from_start(start)
 
     def fetch(self, request: FetchRequest, synced: int) -> FetchAnswer:
-        """Answer a fetch of a follower, whose log is durable below `synced` (R8, R20). Raises the errors of
-        `PartitionReplica.on_fetch`.
+        """Return the answer to a fetch of a follower, whose log is durable below `synced` (R8, R20). Raises
+        the errors of `PartitionReplica.on_fetch`.
         """
         with self.lock:
             self._settle()
@@ -276,7 +276,7 @@ class LocalReplica:
     @property
     def in_sync(self) -> frozenset[int]:
         """Return the replicas in the ISR and in a pending ISR proposal, empty if this replica does not lead.
-        A replica that joins the ISR after a sync of this log has synced the same records (R20).
+        A replica that joins the ISR later must first have synced all records that this log has synced (R20).
         """
         with self.lock:
             role = self.core.role
@@ -291,7 +291,8 @@ class LocalReplica:
 
     def on_time(self) -> None:
         """Propose to remove lagging followers from the ISR (R19), and expire appends that wait too long.
-        While native appends write all replicas, nothing lags or waits.
+        While native appends write all replicas, this does nothing, because no follower lags and no append
+        waits.
         """
         tail = self.partition.tail
         if tail.may_be_open:

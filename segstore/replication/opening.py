@@ -217,8 +217,9 @@ def _open(given: Sequence[str], places: VoterPlan, options: _OpenOptions) -> Rep
 
 
 def _undo(writers: Sequence[StoreWriter]) -> None:
-    """Remove the files of a failed first open. The metadata logs of all directories are removed first, so
-    that the next open can use the files that a refusing disk has kept.
+    """Remove the files of a failed first open. The metadata logs of all directories are removed before other
+    files. So even if a disk refuses to remove further files, the next open is a first open again, and can use
+    them.
     """
     if not all(writer.is_new for writer in writers):
         return

@@ -57,8 +57,8 @@ class Reads(Protocol):
     """The reading threads of the directories. No call blocks."""
 
     def read(self, broker: int, read: LeaderRead) -> None:
-        """Have the reading thread of a directory call `read`; if the disk hangs, only that thread hangs. The
-        read that `read` returns is called next, unless the queue has another read.
+        """Have the reading thread of a directory call `read`; if the disk hangs, only that thread hangs. If
+        `read` returns another read, it is called next, but is dropped if more reads are queued.
         """
 
     def failed(self, broker: int, error: Exception) -> None:

@@ -230,8 +230,8 @@ class ReplicatedPartitionLog(PartitionLog):
             )
 
     def partition_for_write(self) -> Partition:
-        """Wait for a leader, and return its log for appends by other modules. Raises the errors of
-        `PartitionLog.partition_for_write`, and NotLeaderOrFollowerError.
+        """Wait for a leader, and return the leader's log, to which other modules append. Raises
+        NotLeaderOrFollowerError, and the errors of `PartitionLog.partition_for_write`.
         """
         return self._leading(ALL)
 

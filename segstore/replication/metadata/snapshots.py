@@ -82,8 +82,8 @@ def records_of(files: Files, path: str) -> Iterator[MetadataRecord]:
 
 
 class MetadataSnapshots:
-    """The snapshots in a voter's directory; `ids` are all of them, also damaged ones, by ascending end
-    offset. Raises OSError.
+    """The snapshots in a voter's directory; `ids` are the ids of all snapshots, damaged ones included, by
+    ascending end offset. Raises OSError.
     """
 
     def __init__(self, files: Files, directory: str) -> None:
