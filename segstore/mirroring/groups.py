@@ -1,5 +1,6 @@
 """`MirroredGroups`: commits the committed offsets of the source's groups here, too (Kafka:
-MirrorCheckpointConnector). Offsets are equal here, so they are not translated.
+MirrorCheckpointConnector). Records have the same offsets here as at the source, so committed offsets are not
+translated.
 
 On disk is `__consumer_offsets`, by `GroupOffsets`. Threads: one.
 """
@@ -24,8 +25,9 @@ log = Logger("segstore")
 
 
 class MirroredGroups:
-    """The mirroring of committed offsets. An offset is committed here only after the log has reached it,
-    since before that the group would be out of range. A group that this client may not read is logged once.
+    """The mirroring of committed offsets. An offset is committed here only after the log has reached it: if a
+    consumer of the group began earlier, its position would be out of range. A group that this client may not
+    read is logged once.
     """
 
     def __init__(self, store: Store, cluster: Cluster) -> None:

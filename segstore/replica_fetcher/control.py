@@ -32,7 +32,7 @@ _WAITING = 1.0
 
 class Followed(NamedTuple):
     """The parts of a `Control`: the store's context and role, the cluster of the source, the topics here, the
-    `names` of topics for metadata requests (None: all topics), and the terms of fetches.
+    `names` of topics for metadata requests (None: all topics), and the `FetchTerms`.
     """
 
     context: StoreContext

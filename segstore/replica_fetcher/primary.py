@@ -1,5 +1,6 @@
-"""`PrimaryClient`: the requests of a standby to its primary, other than fetches: its registration (Kafka:
-BrokerRegistration), and the leader epoch from which on it leads (Kafka: BeginQuorumEpoch).
+"""`PrimaryClient`: the requests of a standby to its primary, other than fetches: the registration of the
+standby (Kafka: BrokerRegistration), and the notice of the leader epoch from which on the standby leads
+(Kafka: BeginQuorumEpoch).
 
 Nothing is on disk. Threads: one.
 """

@@ -38,11 +38,10 @@ class Arriving:
             self._worker.end()
 
     def take(self, coming: Coming, begun: MatchedStart, take: Callable[[memoryview], None]) -> None:
-        """Call `take` with each piece of the records, which are complete batches; a piece is valid until
-        `take` returns. While `take` runs in the second thread, the next piece is received; for the last piece
-        `take` runs in this thread. An incomplete batch at the end is dropped. From a damaged batch on, pieces
-        need not begin or stop at a batch. Raises the errors of `BrokerConnection.ask`, and the errors of
-        `take`.
+        """Call `take` with each piece of the records. A piece has complete batches, and is valid until `take`
+        returns. While `take` runs in the second thread, the next piece is received; for the last piece `take`
+        runs in this thread. An incomplete batch at the end is dropped. From a damaged batch on, a piece may
+        begin or end within a batch. Raises the errors of `BrokerConnection.ask`, and the errors of `take`.
         """
         taken: Worker | None = None
         try:
@@ -67,8 +66,8 @@ class Arriving:
         return self._worker
 
     def _pieces(self, coming: Coming, begun: MatchedStart) -> Iterator[memoryview]:
-        """Yield the pieces. Two buffers are used in turn, so a piece is valid until the second piece after it
-        is received.
+        """Yield the pieces. Two buffers are used in turn, so a piece stays valid while the next piece is
+        received.
         """
         self._begin(coming.here[begun.at : begun.stop], begun.stop - begun.at)
         wanted = _PIECE

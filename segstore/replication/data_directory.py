@@ -135,8 +135,8 @@ class DataDirectory:
 
     @property
     def hangs(self) -> bool:
-        """Return whether the thread has made no progress for two heartbeat intervals, because its disk or the
-        machine holds it up.
+        """Return whether the directory's thread has made no progress for two heartbeat intervals, because the
+        disk or the machine is too slow.
         """
         return time.monotonic() - self._thread.turned > 2 * self._settings.heartbeat_interval_ms / 1000
 
@@ -170,8 +170,8 @@ class DataDirectory:
                 raise ReplicaOfflineError(f"{self!r} is offline: {self.error or 'the store is closed'}")
 
     def announce(self, address: str) -> None:
-        """Have the directory's thread write the address of the store into its lock file. The address is only
-        a hint, so the directory stays online if the disk refuses the write.
+        """Have the directory's thread write the address of the store into the directory's lock file. The
+        address is only a hint, so the directory stays online if the disk refuses the write.
         """
 
         def tell() -> None:

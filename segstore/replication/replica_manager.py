@@ -147,7 +147,8 @@ class ReplicaManager:
         """Wait until the topic files for stagers are written in all directories. A directory whose disk hangs
         is waited for until its session ends.
         """
-        # The files are written in the directory's thread, before this empty work.
+        # The writing of the files is queued already. So when a directory's thread has done this empty work,
+        # it has written the files.
         self.on_each(lambda directory: None, self._is_active, seconds)
 
     def _is_active(self, directory: DataDirectory) -> bool:
@@ -354,7 +355,8 @@ class ReplicaManager:
         names of topics with changed settings, `reshaped` the names of topics whose files for stagers change.
         """
         if reshaped:
-            # This is queued before the leaders change, because a stager may begin once it sees a leader.
+            # The files are queued before the new leaders are set, because a stager may begin once it sees a
+            # leader, and then needs the files.
             for directory in self.online:
                 directory.post(partial(directory.tell_topics, topics, reshaped))
         changed = {

@@ -33,7 +33,9 @@ class TargetTopic(NamedTuple):
 
 
 class MirrorTarget:
-    """A client of the target cluster. New topics get the partitions and settings that they have here."""
+    """A client of the target cluster. Topics that it creates get the partitions and settings that they have
+    in this store.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         assert isinstance(cluster.config, MirrorConfig)

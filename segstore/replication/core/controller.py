@@ -100,8 +100,9 @@ class Controller:
         incarnation, because no earlier incarnation can be running.
 
         If `clean_epoch` is the epoch of the last registration, the broker was stopped cleanly: its logs are
-        complete. So the broker stays in the ISR of its partitions, and stays leader. Its broker epoch rises
-        nevertheless, so that an older copy of its disk, opened later, does not count as stopped cleanly.
+        complete, and no other broker was elected since. So the broker stays in the ISR of its partitions, and
+        stays leader. Its broker epoch rises nevertheless, so that an older copy of its disk, opened later,
+        does not count as stopped cleanly.
         """
         existing = self.cluster.brokers.get(broker)
         if existing is None or clean_epoch != existing.epoch:
@@ -248,9 +249,9 @@ class Controller:
         return self.cluster.active(replica) and broker_epoch in (-1, self.cluster.brokers[replica].epoch)
 
     def expel(self, key: Key, replica: int, sound: Replicas) -> Effects:
-        """Remove a replica from ISR and ELR, because its damaged log is about to be truncated; one of `sound`
-        leads from then on. The partition epoch always rises, so that an earlier proposal with the replica is
-        refused.
+        """Remove a replica from ISR and ELR, because its damaged log is about to be truncated. If it led, an
+        in-sync replica of `sound` is elected. The partition epoch always rises, so that an earlier proposal
+        with the replica is refused.
 
         Raises EligibleLeadersNotAvailableError if none of `sound` is in sync and live, and
         UnknownTopicOrPartitionError.

@@ -80,9 +80,10 @@ class Follower:
         return self._keep_up(answer)
 
     def on_nothing(self, request: FetchRequest, answer: FetchAnswer) -> GoOnAt | None:
-        """Handle the answer of a leader whose log has no batch from the fetch offset on, because all were
-        compacted. Return the effect that moves this log's end offset to the leader's, None if both are equal
-        or the answer is outdated (R41). In Kafka a follower keeps its log end offset.
+        """Handle the answer of a leader whose log has no batch from the fetch offset on, because compaction
+        has removed all batches there. Return the effect that moves this log's end offset to the leader's,
+        None if both ends are equal or the answer is outdated (R41). In Kafka a follower keeps its log end
+        offset.
         """
         if not self.awaits(request) or answer.diverging is not None:
             return None

@@ -8,9 +8,9 @@ and no epoch is used twice, because of these rules:
   (epoch of the last batch, log end offset) has them too, and all other copies are truncated and copied from
   that copy.
 - An epoch is durable in `quorum-state` on a majority before a batch is written under it, so a later open
-  knows it, and uses a larger one. `leader-epoch-checkpoint` is not enough, because a truncation removes from
-  it the epochs that have no batch. `quorum-state` also has the voters, so an open that names fewer voters is
-  refused.
+  knows the epoch, and uses a larger epoch. `leader-epoch-checkpoint` is not enough, because a truncation
+  removes from it the epochs that have no batch. `quorum-state` also has the voters, so an open that names
+  fewer voters is refused.
 - Snapshots beside the log have only committed records. A voter removes the beginning of its log once it has a
   snapshot of these records, and a majority has snapshots with the same or a larger end offset.
 

@@ -47,7 +47,7 @@ def make_snapshot(
     snapshot: SnapshotId, records: Iterable[MetadataRecord], last_contained: int, now_ms: int
 ) -> MetadataSnapshot:
     """Encode a snapshot whose records have the timestamp `now_ms`; `last_contained` is the timestamp (ms) of
-    the last record of the log that it covers.
+    the last record of the metadata log that the snapshot covers.
     """
     epoch, offset = snapshot.epoch, 1
     chunks = [bytes(snapshot_header(last_contained, now_ms, epoch).data)]

@@ -147,8 +147,8 @@ class VoterLog:
 
     def follow(self, leader: VoterLog, others: Iterable[VoterLog] = ()) -> None:
         """Make this copy equal to the leader's: truncate batches that the leader lacks, by leader epochs (R9,
-        R10), and copy the leader's further batches. If the leader's log no longer has the records after this
-        log's end, empty this log, and copy a snapshot of the leader or of `others`.
+        R10), and copy the leader's further batches. If the logs can't be compared, because the beginning of
+        one of them was removed, empty this log, and copy a snapshot of the leader or of `others` first.
 
         Raises OffsetOutOfRangeError if this copy has later epochs than the leader; SegstoreError;
         `UnreadableCopyError` if the leader's copy can't be read.
@@ -219,9 +219,10 @@ class VoterLog:
         self._show()
 
     def complete(self, other: VoterLog) -> None:
-        """Copy the snapshot of another voter, because this copy's snapshots are damaged or missing. If that
-        snapshot does not fit this log, begin the log anew, and copy the other log, too. Both logs must end at
-        the same offset, and the other copy must be whole. Raises SegstoreError, `UnreadableCopyError`.
+        """Copy the snapshot of another voter, because this copy's snapshots are damaged or missing. If no
+        snapshot of that voter fits this log, empty this log, and copy the other voter's log, too. Both logs
+        must end at the same offset, and the other copy must be whole. Raises SegstoreError,
+        `UnreadableCopyError`.
         """
         with os_errors():
             found = other.snapshots.newest(self.start_offset, self.end_offset)
@@ -260,9 +261,8 @@ class VoterLog:
         kept: Callable[[int, SnapshotId], object],
         covered: Callable[[], int],
     ) -> None:
-        """Start the thread, which calls `lost` once if the disk fails. `kept` and `covered` are passed to the
-        copy's `SnapshotKeeper`, which calls them with this voter's id (`kept`) and without arguments
-        (`covered`). Raises IllegalStateError.
+        """Start the thread, which calls `lost` once if the disk fails. The thread of the `SnapshotKeeper`
+        calls `kept` after each durable snapshot, and `covered`. Raises IllegalStateError.
         """
         self._lost = lost
         self._keeper.listen(lambda snapshot: kept(self.id, snapshot), covered)
