@@ -48,7 +48,7 @@ def fetch_request(
     sizes: Mapping[Key, int] = MappingProxyType({}),
 ) -> Any:
     """Return the body of a Fetch request. `broker_epoch` is the result of `terms.broker_epoch`. `sizes` has
-    the largest number of bytes to fetch of a partition, by key; partitions that it lacks have the default.
+    the largest number of bytes to fetch of a partition, by key; partitions without an entry have the default.
     """
     most = _FIRST if len(asked.positions) == 1 and terms.isolation == UNCOMMITTED else _WHOLE
     return _Request(

@@ -33,9 +33,9 @@ class Sent(NamedTuple):
 
 
 class RepeatedFetch:
-    """The templates for one partition. `followed` is its log, and `logs` are all logs of the session; a
-    change replaces that sequence. `has_moved` is whether only this partition's position has changed since the
-    last request.
+    """The templates for one partition. `followed` is the partition's log. `logs` are all logs of the session;
+    another sequence object means that they have changed. `has_moved` is whether only this partition's
+    position has changed since the last request.
     """
 
     def __init__(

@@ -115,8 +115,8 @@ class Following(Running, Generic[C]):
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
         """Wait until readers of each partition see all records that the source had at the partition's first
-        fetch, and a later fetch has reported this to the source. Return True then, and False after
-        `timeout_ms`. Raises the errors of `wait`.
+        fetch, and a later fetch has reported this to the source. Return False after `timeout_ms`, or if the
+        mirror or standby was closed. Raises the errors of `wait`.
         """
         return self._until(self._has_caught_up, deadline_in(timeout_ms))
 

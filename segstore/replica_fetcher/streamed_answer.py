@@ -41,7 +41,7 @@ class Arriving:
         """Call `take` with each piece of the records. A piece has complete batches, and is valid until `take`
         returns. While `take` runs in the second thread, the next piece is received; for the last piece `take`
         runs in this thread. An incomplete batch at the end is dropped. From a damaged batch on, a piece may
-        begin or end within a batch. Raises the errors of `BrokerConnection.ask`, and the errors of `take`.
+        begin or end within a batch. Raises the errors of `BrokerConnection.ask` and of `take`.
         """
         taken: Worker | None = None
         try:

@@ -52,8 +52,9 @@ Epochs = dict[str, dict[str, int]]
 def settle(root: str, settings: StoreConfig, files: Files, clock: Clock, file_mode: int | None) -> None:
     """Recover the plain store at `root`, write its leader epochs, and close it cleanly (the first step).
 
-    Raises InvalidArgumentError for topics that segstore did not make and for staged manifests that can't be
-    appended now; StorageError if the store can't be closed cleanly; the errors of its topics and partitions.
+    Raises InvalidArgumentError for topics that segstore did not make, for topics without an id, and for
+    staged manifests that can't be appended now; StorageError if the store can't be closed cleanly; the error
+    of a topic or partition that can't be opened.
     """
     writer = StoreWriter(open_context(root, settings, clock, files, file_mode), settings)
     try:
@@ -149,8 +150,8 @@ class Adopted(NamedTuple):
     kept: Sequence[MetadataRecord]
 
     def decision(self, core: Controller, settings: ReplicationConfig) -> Decision:
-        """Return the metadata records of all topics, whose partitions have no leader yet. The directory is
-        elected once it is live, under a new leader epoch (R25).
+        """Return the metadata records of all topics. Their partitions have no leader at first. Once the
+        directory is live, its replicas are elected, under new leader epochs (R25).
         """
         records: list[MetadataRecord] = [*self.kept]
         effects: Effects = ()

@@ -136,7 +136,7 @@ class DataDirectory:
     @property
     def hangs(self) -> bool:
         """Return whether the directory's thread has made no progress for two heartbeat intervals, because the
-        disk or the machine is too slow.
+        disk or the machine holds the thread up.
         """
         return time.monotonic() - self._thread.turned > 2 * self._settings.heartbeat_interval_ms / 1000
 
@@ -266,7 +266,7 @@ class DataDirectory:
 
     def _make(self, info: TopicInfo, leaving: Iterable[PartitionKey] = ()) -> None:
         """Make the topic, or change it, so that it has the assigned partitions and the partitions in
-        `leaving`; delete the topic if that is no partition.
+        `leaving`; delete the topic if there are no such partitions.
         """
         ids = tuple(sorted({*info.partition_ids, *[key.partition for key in leaving]}))
         known = self.writer.topics.get(info.name)

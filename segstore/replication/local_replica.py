@@ -199,7 +199,7 @@ class LocalReplica:
 
     def settle_alone(self) -> None:
         """Report this leader's appends to the core, and open its tail, if that is due. Called by the
-        directory's thread if the leader has no in-sync followers, whose fetches would otherwise do this.
+        directory's thread if the leader has no in-sync followers; else their fetches do this.
         """
         self.settle()
         if self.takes_tails():
@@ -347,8 +347,8 @@ class LocalReplica:
     # --- appends to all replicas at once -----------------------------------------------------------
 
     def open_tail(self) -> None:
-        """Open the native tails of all replicas, so that an append writes all of them, if this replica leads
-        and each replica has the whole log. Called by a directory's thread (`inline`).
+        """If this replica leads, and each replica has the whole log: open the native tails of all replicas,
+        so that an append writes all replicas. Called by a directory's thread (`inline`).
         """
         with self.lock:
             leader = self.core.role
@@ -369,8 +369,8 @@ class LocalReplica:
 
     def _open_to(self, leader: Leader) -> bool:
         """Open this follower's tail for native appends of `leader`; return whether the tail is open. The tail
-        stays closed if this replica follows another leader, has another log end offset, or is changing its
-        log.
+        stays closed if this replica follows another leader, is changing its log, or has another log end
+        offset than the leader.
         """
         with self.lock:
             role, log, led = self.core.role, self.core.log, leader.log

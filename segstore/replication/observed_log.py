@@ -203,7 +203,7 @@ class ObservedLog:
         return records
 
     def check(self, until: OffsetAndEpoch) -> None:
-        """Raise ReplicaOfflineError if the log lacks records below a position. Raises the errors of
+        """Raise ReplicaOfflineError if the log lacks records below a position. Also raises the errors of
         `position`.
         """
         if not self.holds(until):

@@ -23,8 +23,8 @@ BEHIND, UNKNOWN = "under-replicated", "unknown"
 
 
 class SidePartition(NamedTuple):
-    """A partition of a directory. `end_offset` is its high watermark; `lag` is the standby's lag, None if it
-    is not known. `trouble` is BEHIND if the standby has lagged for longer than replica.lag.time.max.ms,
+    """A partition of a directory. `end_offset` is its high watermark; `lag` is the standby's lag, None if the
+    lag is not known. `trouble` is BEHIND if the standby has lagged for longer than replica.lag.time.max.ms,
     UNKNOWN without a known lag, else "".
     """
 

@@ -101,7 +101,8 @@ class Leader:
     def apply(self, registration: PartitionRegistration, now_ms: int) -> Effects:
         """Apply the assignment and the ISR of the metadata (R22; Kafka: Partition.updateAssignmentAndIsr).
 
-        A state with a known partition epoch does not cancel a pending proposal. In Kafka it does.
+        If the partition epoch is not above the one that was applied last, a pending ISR proposal stays
+        pending. In Kafka it is cancelled.
         """
         if registration.partition_epoch > self.partition_epoch:
             self.leader_epoch = registration.leader_epoch

@@ -175,7 +175,8 @@ class MetadataLog:
 
     def _write(self, data: bytes) -> None:
         """Write a batch to all voters, and wait until a majority has synced it. Raises QuorumLostError."""
-        # Set before the voters are listed, so that `lose` answers for a voter that is lost from here on.
+        # `_answers` is set before the voters are listed. So if a voter in the list is lost later, `lose` puts
+        # the voter's answer there.
         self._answers = answers = WriteAnswers()
         waiting = {voter.id for voter in self._live()}
         synced: set[int] = set()
