@@ -20,8 +20,8 @@ _PIECE = 1 << 20
 
 
 class Arriving:
-    """A receiver of one connection's answers, one after the other, with reused buffers. It is a context
-    manager, which stops its thread.
+    """A receiver of one connection's answers, one after the other, with reused buffers. The receiver is a
+    context manager that stops its thread at the end.
     """
 
     def __init__(self, connection: BrokerConnection) -> None:

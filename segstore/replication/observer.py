@@ -84,8 +84,8 @@ class _Directory(NamedTuple):
 
 
 class Observer(Closing):
-    """A reader of a replicated store's metadata. A lost directory is left out until it is back. It is a
-    context manager.
+    """A reader of a replicated store's metadata. A directory that can't be read is left out until it can be
+    read again. The reader is a context manager.
     """
 
     def __init__(self, paths: Sequence[str], files: Files | None = None) -> None:

@@ -1,8 +1,8 @@
 """Prepares a directory for a standby: a new directory, the directory of a standby of the same cluster, or the
 directory of an old primary, which becomes a standby.
 
-On disk is `.segstore/role`. It is written before the registration at the primary, so after a crash in between
-the next call registers the standby. Threads: one.
+On disk is `.segstore/role`. It is written before the standby is registered at the primary, so after a crash
+between these two steps the next call registers the standby. Threads: one.
 """
 
 from __future__ import annotations

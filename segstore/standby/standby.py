@@ -65,9 +65,9 @@ class StandbyStore(FollowingStore):
 
 
 class Standby(Following[StandbyControl]):
-    """A running standby; `store` is its store, which may be read. It is a context manager that stops all
-    threads, and closes the store. A standby also stops when it is promoted, or when another process asks for
-    its directory. `promoted` is the store after a promotion, None before.
+    """A running standby; `store` is its store, which may be read. As a context manager it stops all threads,
+    and closes the store, at the end of the block. A standby also stops when it is promoted, or when another
+    process asks for its directory. `promoted` is the store after a promotion, None before.
     """
 
     def __init__(
