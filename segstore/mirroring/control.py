@@ -15,7 +15,7 @@ from segstore.replica_fetcher.control import Control, Followed
 
 
 class MirrorControl(Control):
-    """The control thread of a mirror. `groups_synced` is the number of the last `sync_groups` request that
+    """The control thread of a mirror. `groups_synced` is the number of the last request of `sync_groups` that
     was carried out.
     """
 

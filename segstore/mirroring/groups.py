@@ -1,5 +1,6 @@
 """`MirroredGroups`: commits the committed offsets of the source's groups here, too (Kafka:
-MirrorCheckpointConnector). Offsets are equal here, so they are not translated.
+MirrorCheckpointConnector). Records have the same offsets here as at the source, so committed offsets are not
+translated.
 
 On disk is `__consumer_offsets`, by `GroupOffsets`. Threads: one.
 """
@@ -24,8 +25,9 @@ log = Logger("segstore")
 
 
 class MirroredGroups:
-    """The mirroring of committed offsets. An offset is committed here only after the log has reached it,
-    since before that the group would be out of range. A group that this client may not read is logged once.
+    """The mirroring of committed offsets. An offset is committed here only after the log has reached it: if a
+    consumer of the group began earlier, its position would be out of range. A group that this client may not
+    read is logged once.
     """
 
     def __init__(self, store: Store, cluster: Cluster) -> None:
@@ -33,8 +35,8 @@ class MirroredGroups:
         self._warned: set[str] = set()
 
     def sync(self, logs: Mapping[Key, FollowedLog]) -> int:
-        """Commit the offsets that have changed at the source; return their number. Raises StorageError, and
-        as `Cluster.ask`.
+        """Commit the offsets that have changed at the source; return their number. Raises StorageError and
+        the errors of `Cluster.ask`.
         """
         ends = {TopicPartition(k.topic, k.partition): each.replica.high_watermark for k, each in logs.items()}
         return sum(self._sync(group, ends) for group in sorted(set(self._groups())))
@@ -75,7 +77,7 @@ class MirroredGroups:
 
 
 def read_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return a group's committed offsets at a cluster. Raises BrokerError, and as `Cluster.ask`."""
+    """Return a group's committed offsets at a cluster. Raises BrokerError and the errors of `Cluster.ask`."""
     kind = structs("OffsetFetchRequest").OffsetFetchRequestGroup
     asked = kind(group_id=group, topics=None)
     answer = cluster.ask_coordinator(group, "OffsetFetch", group_id=group, topics=None, groups=[asked])

@@ -68,8 +68,8 @@ class Mirror(Following[MirrorControl]):
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
         """Wait until each partition has all records that the source had at the partition's first fetch, and
-        then until committed offsets of groups are mirrored; return False after `timeout_ms`. Raises as
-        `wait`.
+        then until committed offsets of groups are mirrored; return False after `timeout_ms`. Raises the
+        errors of `wait`.
         """
         deadline, control = deadline_in(timeout_ms), self._control
         if not self._until(self._has_caught_up, deadline):

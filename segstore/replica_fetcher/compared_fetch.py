@@ -29,13 +29,17 @@ class Steps(Protocol):
         """Return the next fetch of a log, None if its topic was removed."""
 
     def run(self, followed: FollowedLog, step: Callable[[], bool]) -> bool:
-        """Run a step of a log; return its result. After an error, note it in the log, and return False."""
+        """Call `step`, and return its result. If it raises, handle the error, for example by a delay of the
+        log's next fetch, and return False.
+        """
 
     def unserved(self, followed: FollowedLog, code: int) -> None:
         """Note an error code of the leader for one log."""
 
     def refused(self, code: int) -> None:
-        """Note an error code of a whole answer. Raises BrokerError."""
+        """Handle the error code of a whole answer. Raises BrokerError, unless the code is an error of the
+        fetch session.
+        """
 
 
 class ComparedFetch:
@@ -48,9 +52,9 @@ class ComparedFetch:
         """The logs whose comparison continues after an ordinary fetch."""
 
     def step(self, logs: Iterable[FollowedLog]) -> bool:
-        """Compare the next window of some of these logs; return whether to call again at once. Return False
-        if all logs need an ordinary fetch first, which may bring diverging epochs or a higher high watermark.
-        Raises as `BrokerConnection.ask`.
+        """Compare the next window of some of these logs. Return True if this should be called again at once,
+        and False if all logs need an ordinary fetch first, whose answer may have diverging epochs or a higher
+        high watermark. Raises the errors of `BrokerConnection.ask`.
         """
         ready = list(islice(self._ready(logs), TOGETHER))
         alone = [each for each in ready if each.alone][:1]

@@ -45,7 +45,7 @@ class ComparedWindow(NamedTuple):
 
 class LogComparison:
     """The comparison of one log. `question` is the log's next fetch. If `alone`, the log must be fetched by a
-    request of its own, because an answer for several logs had no complete batch of it.
+    request of its own, because an answer for several logs had no complete batch of this log.
     """
 
     def __init__(self, followed: FollowedLog, question: Question) -> None:
@@ -94,8 +94,9 @@ class LogComparison:
         self.window = self._read()
 
     def take(self, data: FetchedData, *, was_alone: bool) -> bool:
-        """Compare the window with the leader's batches from its offset on; return whether to fetch again at
-        once. Return False if an ordinary fetch must come first. Raises CorruptRecordError for damaged bytes.
+        """Compare the window with the leader's batches in `data`, which begin at the window's offset. Return
+        True if the comparison may go on at once, and False if an ordinary fetch must come first. Raises
+        CorruptRecordError for damaged bytes.
         """
         window = self.window
         assert window is not None
@@ -123,8 +124,8 @@ class LogComparison:
             return True
         self._agreed = self._agreed if found.agreed is None else found.agreed
         if is_unlike:
-            # Batches between `_agreed` and the first difference are removed, too, because the leader may have
-            # had other records at these offsets, and compacted them away.
+            # Batches between `_agreed` and the first difference are removed, too. The leader has no records
+            # at their offsets, but may have had other records there, which were compacted away.
             self.followed.cut_unlike(self.question, self._agreed)
             return True
         self._on = covered

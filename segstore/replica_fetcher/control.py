@@ -32,7 +32,7 @@ _WAITING = 1.0
 
 class Followed(NamedTuple):
     """The parts of a `Control`: the store's context and role, the cluster of the source, the topics here, the
-    `names` of topics for metadata requests (None: all topics), and the terms of fetches.
+    `names` of topics for metadata requests (None: all topics), and the `FetchTerms`.
     """
 
     context: StoreContext
@@ -138,10 +138,10 @@ class Control:
         return 0.0
 
     def _begin_round(self) -> None:
-        """Called before each metadata request. Raises as `Cluster.ask`."""
+        """Called before each metadata request. Raises the errors of `Cluster.ask`."""
 
     def _end_round(self) -> None:
-        """Called after each metadata answer was applied. Raises as `Cluster.ask`, StorageError."""
+        """Called after each metadata answer was applied. Raises the errors of `Cluster.ask`, StorageError."""
 
     def _failed_round(self, error: OSError) -> float:
         """Return the seconds until a retry if the source is not reached or the disk is full. After any other
@@ -166,7 +166,7 @@ class Control:
 
     def take(self, metadata: ClusterMetadata) -> None:
         """Apply the source's metadata: topics, leaders and the largest leader epoch. Raises
-        StaleDirectoryError if the source is another cluster; StorageError, and as `Cluster.ask`.
+        StaleDirectoryError if the source is another cluster; StorageError and the errors of `Cluster.ask`.
         """
         if metadata.cluster_id != self.role.cluster_id:
             raise StaleDirectoryError(

@@ -29,8 +29,9 @@ def no_epoch() -> int:
 
 
 class FetchTerms(NamedTuple):
-    """The terms of fetches. `replica_id` is -1 for a consumer; `isolation` is one of Kafka's levels.
-    `broker_epoch` returns the broker epoch of the replica's current registration (KIP-903).
+    """The fields that all fetches of one mirror or standby have in common. `replica_id` is -1 for a consumer;
+    `isolation` is one of Kafka's levels. `broker_epoch` returns the broker epoch of the replica's current
+    registration (KIP-903).
     """
 
     replica_id: int
@@ -47,7 +48,7 @@ def fetch_request(
     sizes: Mapping[Key, int] = MappingProxyType({}),
 ) -> Any:
     """Return the body of a Fetch request. `broker_epoch` is the result of `terms.broker_epoch`. `sizes` has
-    the largest sizes in bytes of partitions with another size than the default.
+    the largest number of bytes to fetch of a partition, by key; partitions without an entry have the default.
     """
     most = _FIRST if len(asked.positions) == 1 and terms.isolation == UNCOMMITTED else _WHOLE
     return _Request(
@@ -76,8 +77,8 @@ def parts_of(answer: Any, keys: Iterable[Key]) -> Iterator[tuple[Key, Any]]:
 
 
 def version_for(connection: BrokerConnection, keys: Iterable[Key]) -> int:
-    """Return the largest Fetch version of the connection in which all keys can be named, because topic ids
-    are needed since version 13.
+    """Return the largest Fetch version of the connection that can name all keys. Version 13 and later name
+    topics by their ids, so they need the topic id of each key.
     """
     version = connection.version("Fetch")
     return version if all(key.topic_id for key in keys) else min(version, _IDS_SINCE - 1)

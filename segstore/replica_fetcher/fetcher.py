@@ -116,7 +116,8 @@ class ReplicaFetcher(BrokerThread):
         logs: Sequence[FollowedLog],
     ) -> None:
         """Report the new ends of caught-up logs to the broker, by a fetch that is answered at once."""
-        # `wait_caught_up` returns only when the broker knows these ends, so this must not wait for records.
+        # `wait_caught_up` returns only after the broker knows these ends, so the broker must not hold this
+        # fetch until there are new records.
         reached = [each for each in logs if each in self._home.untold]
         if reached:
             self._fetch(connection, session, {each.key: each for each in logs}, (), waits=False)
@@ -250,7 +251,8 @@ class ReplicaFetcher(BrokerThread):
         coming: Coming,
     ) -> bool:
         """If an answer has only records of the template's partition, append them while they arrive, and
-        return True. If a piece can't be appended, the pieces after it are dropped.
+        return True; else return False. If a piece can't be appended, the pieces after it are received, but
+        dropped.
         """
         begun = again.begun(coming.here, coming.size) if len(coming.here) < coming.size else None
         if begun is None:
@@ -290,8 +292,8 @@ class ReplicaFetcher(BrokerThread):
         questions: Mapping[Key, Question],
         data: memoryview,
     ) -> FollowedLog | None:
-        """Decode an answer, and handle each partition. If the answer had records of a single partition, and
-        nothing else, return that partition's log, else None.
+        """Decode an answer, and handle each partition. Return the log of the answer's only partition, if
+        records of it were appended; else None.
         """
         answer = connection.decoded("Fetch", version, data)
         if answer.error_code:
@@ -306,8 +308,9 @@ class ReplicaFetcher(BrokerThread):
                 alone = logs[key]
             is_quiet = is_quiet and not part.error_code and not part.records
             if part.error_code == Code.OFFSET_OUT_OF_RANGE or part.diverging_epoch.epoch >= 0:
-                # The next answer of this session would omit this partition if it has not changed at the
-                # leader. But its position changes here, and its high watermark is needed again.
+                # A session's answer omits partitions that have not changed at the leader. But this log is
+                # truncated, and needs the leader's high watermark again, so a new session begins, whose first
+                # answer has all partitions.
                 session.begin_anew()
         if is_quiet:
             self._go_on(logs, questions)
@@ -363,8 +366,8 @@ class ReplicaFetcher(BrokerThread):
         return self.run(each, take)
 
     def run(self, each: FollowedLog, take: Callable[[], bool]) -> bool:
-        """Call `take`, and return its result. After an error, note it in the log, delay the next fetch or
-        give up the log, and return False.
+        """Call `take`, and return its result. After an error, delay the log's next fetch, or report to the
+        owner that the log can't be fetched any more (`FetcherContext.failed`), and return False.
         """
         pause = self._config.retry_backoff_ms / 1000
         try:

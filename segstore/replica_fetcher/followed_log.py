@@ -164,7 +164,7 @@ class FollowedLog:
 
     def take_piece(self, led: LeaderAndEpoch, brought: Brought) -> bool:
         """Append the next complete batches of a long answer; return False if `led` is no longer the leader,
-        or nothing was appended. Raises as `take`.
+        or nothing was appended. Raises the errors of `take`.
         """
         if self.take_next(led, brought):
             return True

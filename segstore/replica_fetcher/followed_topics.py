@@ -65,7 +65,7 @@ class FollowedTopics:
 
     def take(self, metadata: ClusterMetadata) -> dict[Key, LeaderAndEpoch]:
         """Create, change and delete topics to match the source's metadata; return the leaders of the
-        partitions to follow. Raises StorageError, and as `Cluster.ask`.
+        partitions to follow. Raises StorageError and the errors of `Cluster.ask`.
         """
         found = {name: each for name, each in metadata.topics.items() if self._choice.has(name)}
         problems = {name: fault for name, fault in faults(metadata).items() if name in found}
@@ -155,7 +155,8 @@ class FollowedTopics:
             self._keep(known)
             admin.delete(name)
             known = None
-        # If the source was ever compacted, its logs may have gaps, whatever its settings are now.
+        # The source's topic may have been compacted earlier, even if its settings exclude compaction now, so
+        # its logs may have gaps.
         gaps = dict.fromkeys(topic.partitions, names.MAX_OFFSET)
         if known is None:
             ids = tuple(sorted(topic.partitions))

@@ -37,8 +37,8 @@ class Announcer:
 
     def announce(self, settings: WireConfig) -> None:
         """Begin to notify the old primary, if this store was promoted and the old primary was not notified
-        yet. If this has begun already, only change the client settings. Raises CorruptCheckpointError,
-        StorageError.
+        yet. If an earlier call has begun this, only replace the client settings. Raises
+        CorruptCheckpointError, StorageError.
         """
         with self._lock:
             has_begun, self._settings = self._settings is not None, settings

@@ -1,5 +1,6 @@
-"""`PrimaryClient`: the requests of a standby to its primary, other than fetches: its registration (Kafka:
-BrokerRegistration), and the leader epoch from which on it leads (Kafka: BeginQuorumEpoch).
+"""`PrimaryClient`: the requests of a standby to its primary, other than fetches: the registration of the
+standby (Kafka: BrokerRegistration), and the notice of the leader epoch from which on the standby leads
+(Kafka: BeginQuorumEpoch).
 
 Nothing is on disk. Threads: one.
 """
@@ -43,7 +44,7 @@ class PrimaryClient:
         """Register this standby at the primary; return the broker epoch for its fetches.
 
         Raises InvalidArgumentError if the other side is no primary of segstore; BrokerError if the primary
-        refuses; as `Cluster.ask`.
+        refuses; the errors of `Cluster.ask`.
         """
         kind = structs("BrokerRegistrationRequest")
         features = [FEATURE, *([SYNC_FEATURE] if self._mode == SYNC else [])]
@@ -71,7 +72,7 @@ class PrimaryClient:
     def begin_epoch(self, epoch: int) -> int:
         """Fence the primary, and return the leader epoch from which on this standby leads: `epoch`, or a
         later epoch if the primary knows one. Raises BrokerError if the primary refuses, or answers each try
-        with a later epoch; UnusableAnswerError; as `Cluster.ask`.
+        with a later epoch; UnusableAnswerError; the errors of `Cluster.ask`.
         """
         for _ in range(_EPOCHS):
             part = self._begin(epoch)
@@ -84,8 +85,8 @@ class PrimaryClient:
         return epoch
 
     def announce(self, epoch: int) -> None:
-        """Fence the primary with exactly this leader epoch. Raises BrokerError if the primary refuses; as
-        `Cluster.ask`.
+        """Fence the primary with exactly this leader epoch. Raises BrokerError if the primary refuses; the
+        errors of `Cluster.ask`.
         """
         part = self._begin(epoch)
         if part.error_code:

@@ -23,7 +23,7 @@ _LATEST, _EARLIEST = -1, -2
 
 
 class RemoteEndPoint:
-    """A broker, over one connection. Calls raise as `BrokerConnection.ask`."""
+    """A broker, over one connection. Calls raise the errors of `BrokerConnection.ask`."""
 
     def __init__(self, connection: BrokerConnection, terms: FetchTerms, config: WireConfig) -> None:
         self._connection, self.terms, self._config = connection, terms, config
@@ -71,9 +71,9 @@ class RemoteEndPoint:
         """Return the leader's log end offset and a fetch answer, if the leader surely has no batch between
         the question's position and that end offset (R41); else None.
         """
-        # The log end offset is asked first, and then this partition alone is fetched. If the leader has a
-        # batch below that offset, the answer has at least one batch, because the leader does not truncate in
-        # its leader epoch.
+        # The log end offset is asked first, and then this partition alone is fetched. If the leader had a
+        # batch between the position and that offset, the answer would have a batch, because the leader does
+        # not truncate in its leader epoch.
         end = self._log_end(each, question.position.current_leader_epoch)
         if end <= question.position.offset:
             return None
@@ -84,7 +84,8 @@ class RemoteEndPoint:
         data = read_part(parts[0], self.terms.isolation)
         if data.diverging is not None or len(data.records):
             return None
-        # A consumer gets no records from the high watermark on, so an empty answer proves nothing above it.
+        # A consumer gets only records below the high watermark, so an empty answer to a consumer does not
+        # prove that the leader has no batch above the high watermark.
         return (end, data) if self.terms.replica_id >= 0 or data.high_watermark >= end else None
 
     def _log_end(self, each: FollowedLog, leader_epoch: int) -> int:

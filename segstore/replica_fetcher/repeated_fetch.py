@@ -33,9 +33,9 @@ class Sent(NamedTuple):
 
 
 class RepeatedFetch:
-    """The templates for one partition. `followed` is its log, and `logs` are all logs of the session; a
-    change replaces that sequence. `has_moved` is whether only this partition's position has changed since the
-    last request.
+    """The templates for one partition. `followed` is the partition's log. `logs` are all logs of the session;
+    another sequence object means that they have changed. `has_moved` is whether only this partition's
+    position has changed since the last request.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class RepeatedFetch:
 
     def take_piece(self, brought: Brought) -> bool:
         """Append a piece of an answer's records; return False if the leader has changed, or nothing was
-        appended. Raises as `FollowedLog.take`.
+        appended. Raises the errors of `FollowedLog.take`.
         """
         return self.followed.take_piece(self._led, brought)
 

@@ -38,8 +38,8 @@ def deadline_in(timeout_ms: float | None) -> float | None:
 
 
 class Running(Closing, ABC):
-    """A running mirror or standby. As a context manager it is closed at the end of the block. `done` is
-    opened when it stops.
+    """A running mirror or standby. As a context manager it is closed at the end of the block. `done` is a
+    latch that is opened when the mirror or standby stops.
     """
 
     def __init__(self, done: Latch) -> None:
@@ -58,7 +58,9 @@ class Running(Closing, ABC):
         return ended
 
     def _until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
-        """Wait until `holds` returns true; return False after the deadline. Raises the error of a failure."""
+        """Wait until `holds` returns true, and return True. Return False after the deadline, or if the mirror
+        or standby was closed. Raises the error that has stopped it.
+        """
         while True:
             change = self._change()  # got before `holds` is called, else a change might be missed
             if holds():
@@ -112,8 +114,9 @@ class Following(Running, Generic[C]):
         return {(each.topic, each.partition): each.source.lag(end) for each, end in self._own_ends()}
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
-        """Wait until each partition's readers see all records that the source had at the partition's first
-        fetch, and the source knows this; return False after `timeout_ms`. Raises as `wait`.
+        """Wait until readers of each partition see all records that the source had at the partition's first
+        fetch, and a later fetch has reported this to the source. Return False after `timeout_ms`, or if the
+        mirror or standby was closed. Raises the errors of `wait`.
         """
         return self._until(self._has_caught_up, deadline_in(timeout_ms))
 

@@ -20,8 +20,8 @@ _PIECE = 1 << 20
 
 
 class Arriving:
-    """A receiver of one connection's answers, one after the other, with reused buffers. It is a context
-    manager, which stops its thread.
+    """A receiver of one connection's answers, one after the other, with reused buffers. The receiver is a
+    context manager that stops its thread at the end.
     """
 
     def __init__(self, connection: BrokerConnection) -> None:
@@ -38,10 +38,10 @@ class Arriving:
             self._worker.end()
 
     def take(self, coming: Coming, begun: MatchedStart, take: Callable[[memoryview], None]) -> None:
-        """Call `take` with each piece of the records, which are complete batches; a piece is valid until
-        `take` returns. While `take` runs in the second thread, the next piece is received; for the last piece
-        `take` runs in this thread. An incomplete batch at the end is dropped. From a damaged batch on, pieces
-        need not begin or stop at a batch. Raises as `BrokerConnection.ask`, and the errors of `take`.
+        """Call `take` with each piece of the records. A piece has complete batches, and is valid until `take`
+        returns. While `take` runs in the second thread, the next piece is received; for the last piece `take`
+        runs in this thread. An incomplete batch at the end is dropped. From a damaged batch on, a piece may
+        begin or end within a batch. Raises the errors of `BrokerConnection.ask` and of `take`.
         """
         taken: Worker | None = None
         try:
@@ -66,8 +66,8 @@ class Arriving:
         return self._worker
 
     def _pieces(self, coming: Coming, begun: MatchedStart) -> Iterator[memoryview]:
-        """Yield the pieces. Two buffers are used in turn, so a piece is valid until the second piece after it
-        is received.
+        """Yield the pieces. Two buffers are used in turn, so a piece stays valid while the next piece is
+        received.
         """
         self._begin(coming.here[begun.at : begun.stop], begun.stop - begun.at)
         wanted = _PIECE
@@ -89,7 +89,7 @@ class Arriving:
         self._room, self._other, self._have = self._other, self._room, len(tail)
 
     def behind(self, coming: Coming, begun: MatchedStart) -> memoryview:
-        """Receive and return the bytes after the records. Raises as `BrokerConnection.ask`."""
+        """Receive and return the bytes after the records. Raises the errors of `BrokerConnection.ask`."""
         self._begin(coming.here[begun.stop :], coming.size - begun.stop)
         self._receive(coming, self._left + self._have)
         return self._room[: self._have]

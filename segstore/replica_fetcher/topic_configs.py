@@ -29,7 +29,7 @@ class TopicConfigs:
 
     def of(self, topics: Iterable[str]) -> dict[str, TopicConfig]:
         """Return the settings of these topics that segstore knows, except for topics whose settings this
-        client may not see. Raises as `Cluster.ask`.
+        client may not see. Raises the errors of `Cluster.ask`.
         """
         kind = structs("DescribeConfigsRequest").DescribeConfigsResource
         asked = [kind(resource_type=_TOPIC, resource_name=name, configuration_keys=None) for name in topics]

@@ -4,12 +4,13 @@ each partition begins with one replica, in that directory. Kafka has no such cla
 On disk is `.segstore/plain-epochs.json` during the adoption. Threads: one. The steps, each of which may be
 repeated after a crash:
 1. The directory is opened as a plain store, which recovers it and appends staged records, and is closed
-   cleanly. `plain-epochs.json` gets the leader epochs of its partitions: a replica forgets an epoch that has
-   no batch (R7), but no replica may ever begin the same epoch again (R2).
-2. All directories get their `meta.properties`, and the metadata log is made in the plain store first. From
-   then on the directory can't be opened as a plain store.
-3. One batch of the metadata log registers the directories, and has the topics, their settings and
-   partitions. If a metadata log has no registration, this step is repeated.
+   cleanly. The leader epochs of its partitions are written into `plain-epochs.json`. They would be lost
+   otherwise, because a replica forgets an epoch that has no batch (R7), but no replica may begin an epoch
+   twice (R2).
+2. All directories get their `meta.properties`, and then a metadata log each. The plain store gets its
+   metadata log first, because from then on it can't be opened as a plain store.
+3. One batch of the metadata log registers the directories, and has the topics, their settings and partitions.
+   An open that finds a metadata log without registrations repeats this step.
 4. `plain-epochs.json` is removed.
 """
 
@@ -51,8 +52,9 @@ Epochs = dict[str, dict[str, int]]
 def settle(root: str, settings: StoreConfig, files: Files, clock: Clock, file_mode: int | None) -> None:
     """Recover the plain store at `root`, write its leader epochs, and close it cleanly (the first step).
 
-    Raises InvalidArgumentError for topics that segstore did not make and for staged manifests that can't be
-    appended now; StorageError if the store can't be closed cleanly; the errors of its topics and partitions.
+    Raises InvalidArgumentError for topics that segstore did not make, for topics without an id, and for
+    staged manifests that can't be appended now; StorageError if the store can't be closed cleanly; the error
+    of a topic or partition that can't be opened.
     """
     writer = StoreWriter(open_context(root, settings, clock, files, file_mode), settings)
     try:
@@ -148,8 +150,8 @@ class Adopted(NamedTuple):
     kept: Sequence[MetadataRecord]
 
     def decision(self, core: Controller, settings: ReplicationConfig) -> Decision:
-        """Return the metadata records of all topics, whose partitions have no leader yet. The directory is
-        elected once it is live, under a new leader epoch (R25).
+        """Return the metadata records of all topics. Their partitions have no leader at first. Once the
+        directory is live, its replicas are elected, under new leader epochs (R25).
         """
         records: list[MetadataRecord] = [*self.kept]
         effects: Effects = ()

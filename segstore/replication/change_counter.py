@@ -1,7 +1,7 @@
 """`ChangeCounter`: a counter of changes in a replicated store, on which the threads of this process wait.
 
-Nothing is on disk. Threads: any. `tell` does not block, and may be called with locks held. Other processes
-wait on each directory's own publication instead.
+Nothing is on disk. Threads: any. `tell` does not block, and may be called with locks held. Threads of other
+processes wait for changes in the publications of the directories instead.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ MOST = 16
 
 
 class CpuPlacement:
-    """The processors of two threads. The moving thread has a limit of pieces of work in a row on the other
-    thread's processor. At the limit it moves, and the limit doubles, so useless moves become rare. Each piece
-    on a processor of its own lowers the limit by one.
+    """The processors of two threads. The limit is the number of pieces of work in a row that the moving
+    thread does on the other thread's processor. At the limit the thread moves, and the limit doubles, so
+    useless moves become rare. Each piece of work on another processor lowers the limit by one.
     """
 
     def __init__(self) -> None:

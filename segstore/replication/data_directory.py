@@ -128,15 +128,15 @@ class DataDirectory:
         self._reading.start()
 
     def read(self, read: LeaderRead) -> None:
-        """Have the reading thread call `read`, which must not raise. If `read` returns another read, that
-        read is called next.
+        """Have the reading thread call `read`, which must not raise. If `read` returns another read, it is
+        called next, but is dropped if more reads are queued.
         """
         self._reading.post(read)
 
     @property
     def hangs(self) -> bool:
-        """Return whether the thread has made no progress for two heartbeat intervals, because its disk or the
-        machine holds it up.
+        """Return whether the directory's thread has made no progress for two heartbeat intervals, because the
+        disk or the machine holds the thread up.
         """
         return time.monotonic() - self._thread.turned > 2 * self._settings.heartbeat_interval_ms / 1000
 
@@ -170,8 +170,8 @@ class DataDirectory:
                 raise ReplicaOfflineError(f"{self!r} is offline: {self.error or 'the store is closed'}")
 
     def announce(self, address: str) -> None:
-        """Have the directory's thread write the address of the store into its lock file. The address is only
-        a hint, so the directory stays online if the disk refuses the write.
+        """Have the directory's thread write the address of the store into the directory's lock file. The
+        address is only a hint, so the directory stays online if the disk refuses the write.
         """
 
         def tell() -> None:
@@ -265,8 +265,8 @@ class DataDirectory:
         self._topics_published = True
 
     def _make(self, info: TopicInfo, leaving: Iterable[PartitionKey] = ()) -> None:
-        """Make the topic with its assigned partitions, and the partitions in `leaving`; delete the topic if
-        both are empty.
+        """Make the topic, or change it, so that it has the assigned partitions and the partitions in
+        `leaving`; delete the topic if there are no such partitions.
         """
         ids = tuple(sorted({*info.partition_ids, *[key.partition for key in leaving]}))
         known = self.writer.topics.get(info.name)
@@ -277,7 +277,8 @@ class DataDirectory:
 
     def _leave(self, key: PartitionKey) -> None:
         """Remove a partition that was moved to another directory, unless it was assigned here again."""
-        # Called only once another replica leads, because until then readers read this replica.
+        # This is called only after another replica has become leader, because until then readers read this
+        # replica.
         info, replica = self._assigned.get(key.topic), self.replicas.get(key)
         if info is not None and replica is not None and key.partition not in info.partition_ids:
             del self.replicas[key]
@@ -336,9 +337,9 @@ class DataDirectory:
         return files.identity(path) if files.exists(path) else None
 
     def on_error(self, error: Exception) -> bool:
-        """Handle an error of the thread's work; return True if the work should be tried again later. Damage
-        in the leader's log and a full disk are retried, unless the full disk has fenced a log. After any
-        other error but StoreClosedError the directory goes offline.
+        """Handle an error of the thread's work; return True if the work should be tried again later. Work is
+        tried again after damage in the leader's log, and after a full disk, unless the full disk has fenced a
+        log. After any other error, except for StoreClosedError, the directory goes offline.
         """
         if isinstance(error, StoreClosedError):
             return False
@@ -539,7 +540,8 @@ class Fetching:
 
     def fetch(self, replica: LocalReplica, step: Callable[[], bool | None]) -> None:
         """Call `step`, which fetches for a replica, and schedule the next fetch by its result. If the
-        leader's log is damaged, the fetch is retried, as in Kafka, so the follower leaves the ISR.
+        leader's log is damaged, the fetch is tried again and again, as in Kafka, and the follower leaves the
+        ISR, because it makes no progress.
         """
         more: bool | None = None
         try:

@@ -127,8 +127,8 @@ def find_damage(manager: ReplicaManager, key: PartitionKey, progress: Progress) 
 
 def _replica(directory: DataDirectory, key: PartitionKey) -> LocalReplica | None:
     """Return a directory's replica of a partition, None if it has no replica or is offline."""
-    # The directory's thread answers, because that thread makes the replicas after an open, and may not have
-    # made this one yet.
+    # The directory's thread is asked, because it makes the replicas after an open, and may not have made this
+    # replica before this call.
     with suppress(ReplicaOfflineError):
         return directory.call(lambda: directory.replicas.get(key))
     return None
@@ -149,7 +149,8 @@ def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> R
         return None
     offset, reason = min((offset, reason) for offset, _, reason in pieces)
     if "compact" in replica.partition.config.cleanup_policy:
-        # The source may be compacted further, so a copy of only the log's end could lack tombstones.
+        # The whole log is copied: the source may be compacted further than this log, so its end alone may
+        # lack tombstones for records that this log still has below the damage.
         offset = 0
     return ReplicaDamage(offset, max(end for _, end, _ in pieces), log_end, reason)
 

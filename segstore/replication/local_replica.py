@@ -198,8 +198,8 @@ class LocalReplica:
             self.open_tail()
 
     def settle_alone(self) -> None:
-        """Report the appends of a leader without in-sync followers, and open its tail. Called by the
-        directory's thread.
+        """Report this leader's appends to the core, and open its tail, if that is due. Called by the
+        directory's thread if the leader has no in-sync followers; else their fetches do this.
         """
         self.settle()
         if self.takes_tails():
@@ -230,8 +230,8 @@ class LocalReplica:
         if (self._inline or self._handed_on) and (shown := self.replica.high_watermark) > log.high_watermark:
             self._carry_out(leader.on_handed_on(shown, now_ms()))
         waiting = self._waiting.take()
-        # Read after `_waiting`, so the log has the records of each request. While the tail is open, this end
-        # excludes records that the native code has not published.
+        # The end is read after `_waiting`, so the log below it has the records of each waiting request. While
+        # the tail is open, records that the native code has not published are not below this end.
         end = self.replica.written.end_offset
         if end > log.end_offset:
             self._carry_out(leader.on_append(end))
@@ -257,8 +257,8 @@ class LocalReplica:
             log.epochs.truncate_from_start(start)
 
     def fetch(self, request: FetchRequest, synced: int) -> FetchAnswer:
-        """Answer a fetch of a follower, whose log is durable below `synced` (R8, R20). Errors as
-        `PartitionReplica.on_fetch`.
+        """Return the answer to a fetch of a follower, whose log is durable below `synced` (R8, R20). Raises
+        the errors of `PartitionReplica.on_fetch`.
         """
         with self.lock:
             self._settle()
@@ -268,7 +268,7 @@ class LocalReplica:
         return answer
 
     def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
-        """Return log start and log end offset (R12). Errors as `PartitionReplica.offsets`."""
+        """Return log start and log end offset (R12). Raises the errors of `PartitionReplica.offsets`."""
         with self.lock:
             self._settle()
             return self.core.offsets(current_leader_epoch)
@@ -276,7 +276,7 @@ class LocalReplica:
     @property
     def in_sync(self) -> frozenset[int]:
         """Return the replicas in the ISR and in a pending ISR proposal, empty if this replica does not lead.
-        A replica that joins the ISR after a sync of this log has synced the same records (R20).
+        A replica that joins the ISR later must first have synced all records that this log has synced (R20).
         """
         with self.lock:
             role = self.core.role
@@ -291,7 +291,8 @@ class LocalReplica:
 
     def on_time(self) -> None:
         """Propose to remove lagging followers from the ISR (R19), and expire appends that wait too long.
-        While native appends write all replicas, nothing lags or waits.
+        While native appends write all replicas, this does nothing, because no follower lags and no append
+        waits.
         """
         tail = self.partition.tail
         if tail.may_be_open:
@@ -320,8 +321,9 @@ class LocalReplica:
         with self.lock:
             self._carry_out(self.core.go_offline())
             self._waiting.refuse()
-        # The tail is closed only after the change of role, because a refused append then looks up the leader
-        # again, and a thread that opens the tail then checks the role.
+        # The role changes before the tail is closed. So an append that the closed tail refuses finds the
+        # changed role when it looks up the leader again, and a thread that opens the tail at this moment sees
+        # that it must close it.
         if self._inline:
             self.partition.tail.pause()
         else:
@@ -345,8 +347,8 @@ class LocalReplica:
     # --- appends to all replicas at once -----------------------------------------------------------
 
     def open_tail(self) -> None:
-        """Open the native tails of all replicas, so that an append writes all of them, if this replica leads
-        and each replica has the whole log. Called by a directory's thread (`inline`).
+        """If this replica leads, and each replica has the whole log: open the native tails of all replicas,
+        so that an append writes all replicas. Called by a directory's thread (`inline`).
         """
         with self.lock:
             leader = self.core.role
@@ -367,8 +369,8 @@ class LocalReplica:
 
     def _open_to(self, leader: Leader) -> bool:
         """Open this follower's tail for native appends of `leader`; return whether the tail is open. The tail
-        stays closed if this replica follows another leader, has another log end offset, or is changing its
-        log.
+        stays closed if this replica follows another leader, is changing its log, or has another log end
+        offset than the leader.
         """
         with self.lock:
             role, log, led = self.core.role, self.core.log, leader.log

@@ -133,13 +133,15 @@ class ObservedLog:
 
     @property
     def epoch(self) -> int:
-        """Return the latest leader epoch in the replica's log, -1 without one. Errors as `position`."""
+        """Return the latest leader epoch in the replica's log, -1 without one. Raises the errors of
+        `position`.
+        """
         return self._epochs()[0].current
 
     @property
     def shows_its_epoch(self) -> bool:
         """Return whether the high watermark has reached the start of the latest leader epoch. Until then
-        readers of a new leader may not see all committed records (R38). Errors as `position`.
+        readers of a new leader may not see all committed records (R38). Raises the errors of `position`.
         """
         entries = self._epochs()[0].entries
         return not entries or self.end_offset >= entries[-1][1]
@@ -152,13 +154,13 @@ class ObservedLog:
 
     def agreed(self, position: OffsetAndEpoch) -> int:
         """Return an offset below which this log surely has the same records as the log of `position`. The
-        result is `position.offset` if this log has all records below that offset. Errors as the method
+        result is `position.offset` if this log has all records below that offset. Raises the errors of
         `position`.
         """
         return agreed_in(*self._epochs(), position)
 
     def holds(self, position: OffsetAndEpoch) -> bool:
-        """Return whether the log has all records below a position. Errors as `position`."""
+        """Return whether the log has all records below a position. Raises the errors of `position`."""
         return self.agreed(position) == position.offset
 
     # --- reading --------------------------------------------------------------------------
@@ -201,7 +203,9 @@ class ObservedLog:
         return records
 
     def check(self, until: OffsetAndEpoch) -> None:
-        """Raise ReplicaOfflineError if the log lacks records below a position. Errors as `position`."""
+        """Raise ReplicaOfflineError if the log lacks records below a position. Also raises the errors of
+        `position`.
+        """
         if not self.holds(until):
             raise self._lacks(until)
 

@@ -1,8 +1,8 @@
 """`Observer`: reads the metadata and the replicas of a replicated store from its directories, without opening
 the store for writing (Kafka: an observer of the metadata log).
 
-On disk nothing is locked or changed. It works beside a live writer, and if directories are missing. Threads:
-one.
+On disk nothing is locked or changed. An observer can read while a writer has the store open, and also if
+directories are missing. Threads: one.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class _Directory(NamedTuple):
 
 
 class Observer(Closing):
-    """A reader of a replicated store's metadata. A lost directory is left out until it is back. It is a
-    context manager.
+    """A reader of a replicated store's metadata. A directory that can't be read is left out until it can be
+    read again. The reader is a context manager.
     """
 
     def __init__(self, paths: Sequence[str], files: Files | None = None) -> None:
@@ -112,7 +112,7 @@ class Observer(Closing):
 
     def look(self) -> MetadataImage:
         """Return the current metadata. Each call returns the same object, which grows with the metadata log,
-        until a directory is opened anew; then there is a new object. Errors as `observe`.
+        until a directory is opened anew; then there is a new object. Raises the errors of `observe`.
         """
         self.failed = {}
         for path in self.paths:
@@ -136,7 +136,9 @@ class Observer(Closing):
             held.store.close()
 
     def _look_at(self, path: str) -> None:
-        """Open a directory, unless it is open and was not replaced. Raises OSError if it is missing."""
+        """Open a directory, if it is not open, or if another directory has replaced it at its path. Raises
+        OSError if the directory is missing.
+        """
         identity = self._files.identity(names.below(path, names.META_PROPERTIES))
         held = self._open.get(path)
         if held is not None and held.identity == identity:
@@ -146,7 +148,7 @@ class Observer(Closing):
             raise FileNotFoundError(errno.ENOENT, "no meta.properties", path)
         if held is not None:
             held.store.close()
-        # Read anew: all directories may have been replaced by older copies.
+        # The metadata are read anew, because all directories may have been replaced by older copies.
         self._image, self._epoch = MetadataImage(), -1
         self._open[path] = _Directory(identity, properties, open_store(path, mode="r", files=self._files))
 
@@ -162,8 +164,8 @@ class Observer(Closing):
             return None
 
     def _follow(self, store: Store, end: int) -> MetadataImage:
-        """Apply the new records of a directory's metadata log. The image is read anew if this log lacks
-        records of the image, or begins after the image's end.
+        """Apply the new records of a directory's metadata log. Return the image. It is read anew if this log
+        lacks records of the image, or begins after the image's end.
         """
         log, image = store.partition(CLUSTER_METADATA, 0), self._image
         goes_on = log.start_offset <= image.next_offset <= end

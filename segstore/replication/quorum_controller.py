@@ -171,8 +171,9 @@ class QuorumController:
             self._snapshots.look(self.image)
         for answer, messages, failed in answers:
             try:
-                # After a failed write `failed` is not passed on, because it may follow from an earlier
-                # decision that was lost.
+                # After a failed write each event is answered with the error of the write. `failed`, its own
+                # error, may only have been raised because of an earlier decision, which the failed write has
+                # lost.
                 answer(messages, self.error or failed)
             except Exception:
                 log.exception("an answer of the controller failed")

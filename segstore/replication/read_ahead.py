@@ -1,5 +1,5 @@
-"""`ReadAhead`: batches of a leader's log, read before a follower fetches them. So a follower that catches up
-writes while the next batches are read.
+"""`ReadAhead`: batches of a leader's log, read before a follower fetches them. So while a follower that
+catches up writes batches, the next batches are read.
 
 Nothing is on disk. Threads: the reading thread of the leader's directory adds pieces; that thread or the
 follower's own thread takes them. No lock is needed, because each operation on a deque is atomic. A leader

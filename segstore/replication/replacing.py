@@ -90,7 +90,8 @@ def _works(side: ReplicatedWriter, broker: int) -> bool:
     if broker < side.data_directories:
         directory = side.manager.directories.get(broker)
         return directory is not None and directory.error is None
-    # The witness is written seldom, so its loss may be unnoticed. Therefore its files are checked here.
+    # The witness is written so seldom that its loss may not have been noticed. Therefore its files are
+    # checked here.
     there = look(side.context.files, side.paths[broker])
     return broker in side.metadata_log.voters and there.properties is not None
 

@@ -57,8 +57,8 @@ class Reads(Protocol):
     """The reading threads of the directories. No call blocks."""
 
     def read(self, broker: int, read: LeaderRead) -> None:
-        """Have the reading thread of a directory call `read`; if the disk hangs, only that thread hangs. The
-        read that `read` returns is called next, unless the queue has another read.
+        """Have the reading thread of a directory call `read`; if the disk hangs, only that thread hangs. If
+        `read` returns another read, it is called next, but is dropped if more reads are queued.
         """
 
     def failed(self, broker: int, error: Exception) -> None:
@@ -123,7 +123,7 @@ class ReplicaFetch:
 
     def once(self, role: Follower, leader: LeaderEndPoint, broker_epoch: int) -> bool | None:
         """Fetch once. Return True if there may be more records, None if the leader can't answer yet, else
-        False. Errors as `LocalReplica.step`.
+        False. Raises the errors of `LocalReplica.step`.
         """
         with self._own.lock:
             self._own.note_start()

@@ -42,8 +42,9 @@ causes a check at once."""
 
 
 class ReplicaManager:
-    """The replicas of this process. `redirect` is called with a partition's key and the log of its new
-    leader. `changes_for` returns a directory's changes of the given partitions.
+    """The replicas of this process. `redirect` is called with the key of a partition and the log of the
+    partition's new leader. `changes_for` returns the `DirectoryChange`s of a directory for the given
+    partitions.
     """
 
     def __init__(
@@ -147,7 +148,8 @@ class ReplicaManager:
         """Wait until the topic files for stagers are written in all directories. A directory whose disk hangs
         is waited for until its session ends.
         """
-        # The files are written in the directory's thread, before this empty work.
+        # The writing of the files is queued already. So when a directory's thread has done this empty work,
+        # it has written the files.
         self.on_each(lambda directory: None, self._is_active, seconds)
 
     def _is_active(self, directory: DataDirectory) -> bool:
@@ -206,7 +208,8 @@ class ReplicaManager:
 
     def follows(self, replica: LocalReplica) -> None:
         """Have a follower fetch, if its leader can answer."""
-        # A leader that has not taken its role yet would refuse the fetch; `leads` starts its followers.
+        # A leader that has not taken its role yet would refuse the fetch. When it takes the role, it calls
+        # `leads`, which has its followers fetch.
         own, leader = replica.core.role, self.find(replica.leader_id, replica.key)
         role = None if leader is None else leader.core.role
         if (
@@ -227,8 +230,8 @@ class ReplicaManager:
             self._redirect(replica.key, replica.partition)
         self.counters.leads(replica.key)
         self._is_led(replica.key)
-        # This is queued after the directory's other elections, so that after the loss of a directory with
-        # thousands of leaders all partitions get leaders before followers fetch. An append makes the
+        # The fetches are queued after the directory's other elections, so that after the loss of a directory
+        # with thousands of leaders all partitions get leaders before followers fetch. An append makes the
         # followers of its partition fetch at once.
         self.directories[replica.broker].post(partial(self._begin, replica))
         self.news.tell()
@@ -286,7 +289,8 @@ class ReplicaManager:
 
     def _is_led(self, key: PartitionKey) -> None:
         """Call the work that waits for a leader of this partition."""
-        # The queue stays in the mapping, because another thread may be about to add to it.
+        # The queue stays in the mapping, because another thread may have got the queue, and may be about to
+        # add work.
         waiting = self._when_led.get(key, deque())
         with suppress(IndexError):  # another thread may empty the queue
             while waiting:
@@ -303,8 +307,8 @@ class ReplicaManager:
         beat = BrokerHeartbeat(broker, registration.epoch, read)
 
         def beaten(core: Controller, now: int) -> Decision:
-            # The next heartbeat may be queued before this decision is durable, because it must keep the
-            # session alive during the write.
+            # `_beating` is cleared before this decision is durable, so that the next heartbeat can be queued,
+            # and keeps the session alive, while the decision is written.
             self._beating.discard(broker)
             return Decision(effects=core.heartbeat(beat, now))
 
@@ -327,8 +331,8 @@ class ReplicaManager:
         self, sender: LocalReplica, sent: AlterPartition, answers: list[object], error: Exception | None
     ) -> None:
         """Pass the controller's answer to the leader."""
-        # A stopped controller's error is not passed on, because the leader would repeat the proposal for
-        # ever.
+        # The error of a stopped controller is not passed to the leader, because the leader would send the
+        # proposal again for ever.
         stopped = self.controller is None or self.controller.error is not None
         if stopped or isinstance(error, StoreClosedError):
             return
@@ -354,7 +358,8 @@ class ReplicaManager:
         names of topics with changed settings, `reshaped` the names of topics whose files for stagers change.
         """
         if reshaped:
-            # This is queued before the leaders change, because a stager may begin once it sees a leader.
+            # The files are queued before the new leaders are set, because a stager may begin once it sees a
+            # leader, and then needs the files.
             for directory in self.online:
                 directory.post(partial(directory.tell_topics, topics, reshaped))
         changed = {

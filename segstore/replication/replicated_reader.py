@@ -167,8 +167,8 @@ class ReplicatedReader(Closing):
 
     def await_shown(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Wait until new leaders show all records committed before their election, for at most SHOWN seconds.
-        Only a process that has the store open for writing can make a new leader show them (R38). Errors as
-        `ask`.
+        Only a process that has the store open for writing can make a new leader show them (R38). Raises the
+        errors of `ask`.
         """
         end = time.monotonic() + SHOWN
         for key in partitions:

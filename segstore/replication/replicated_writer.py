@@ -70,7 +70,8 @@ class _Partitions:
             except (SegstoreError, OSError) as error:
                 errors.append(error)
         # A replica may join the ISR between the flush of its own directory and the flush of its leader's
-        # directory. It may then lack records that the leader's flush has made durable.
+        # directory. Its own flush may then have been too early for records that the leader's flush has made
+        # durable, so the replica is flushed again.
         for replica in self._joined(before):
             try:
                 replica.partition.flush()
@@ -254,8 +255,9 @@ class ReplicatedWriter:
     def of_leaders(
         self, read: Callable[[Files, str], Mapping[tuple[str, int], T]]
     ) -> dict[tuple[str, int], T]:
-        """Call `read` for each directory, and return the values of `read` for the partitions that this
-        directory leads. A directory whose disk hangs is skipped, so that metrics stay available.
+        """Call `read` for each directory. Return, for each partition with a leader, the value that `read`
+        returned for it in the leader's directory. A directory whose disk hangs is skipped, so that metrics
+        stay available.
         """
         found: dict[tuple[str, int], T] = {}
         leaders = list(self.manager.leaders.items())

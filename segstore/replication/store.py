@@ -230,8 +230,8 @@ class ReplicatedPartitionLog(PartitionLog):
             )
 
     def partition_for_write(self) -> Partition:
-        """Wait for a leader, and return its log for appends by other modules. Errors as
-        `PartitionLog.partition_for_write`, and NotLeaderOrFollowerError.
+        """Wait for a leader, and return the leader's log, to which other modules append. Raises
+        NotLeaderOrFollowerError, and the errors of `PartitionLog.partition_for_write`.
         """
         return self._leading(ALL)
 
@@ -307,7 +307,9 @@ class ReplicatedStore(Store):
         return ReplicatedPartitionLog(topic, partition, self, self.context, source)
 
     def partition(self, topic: str, partition: int = 0) -> PartitionLog:
-        """Return a partition's log, which always uses its current leader. Errors as `Store.partition`."""
+        """Return a partition's log, which always uses its current leader. Raises the errors of
+        `Store.partition`.
+        """
         log, manager = super().partition(topic, partition), self.replicated.manager
         key = PartitionKey(topic, log.partition)
         leader = manager.leaders.get(key)

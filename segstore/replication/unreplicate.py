@@ -122,7 +122,9 @@ def _refusal(side: ReplicatedWriter, directory: int, missing: Sequence[str]) -> 
 
 
 def _record(side: ReplicatedWriter, directory: int) -> None:
-    """Write to a majority which directory becomes a plain store. Raises QuorumLostError."""
+    """Write the ConfigRecord with the id of the directory that becomes a plain store to a majority. Raises
+    QuorumLostError.
+    """
     image = side.controller.image
 
     def decide(core: Controller, now: int) -> Decision:

@@ -1,8 +1,8 @@
 """Prepares a directory for a standby: a new directory, the directory of a standby of the same cluster, or the
 directory of an old primary, which becomes a standby.
 
-On disk is `.segstore/role`. It is written before the registration at the primary, so after a crash in between
-the next call registers the standby. Threads: one.
+On disk is `.segstore/role`. It is written before the standby is registered at the primary, so after a crash
+between these two steps the next call registers the standby. Threads: one.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def taken(
     files: Files, root: str, cluster: Cluster, source: str, choice: TopicChoice, mode: str
 ) -> tuple[Role, StandbyDirectoryState]:
     """Return the role that the directory will get, and its present state; nothing is changed. Raises
-    InvalidArgumentError if the directory is a standby of another cluster; as `found_role`, `check_returns`
-    and `Cluster.ask`.
+    InvalidArgumentError if the directory is a standby of another cluster; the errors of `found_role`,
+    `check_returns` and `Cluster.ask`.
     """
     held = found_role(files, root)
     try:
@@ -73,8 +73,8 @@ def _role(held: Role | None, cluster_id: str, source: str, choice: TopicChoice, 
 
 
 def registered(role: Role, cluster: Cluster) -> int:
-    """Register a standby; return its broker epoch, -1 if the primary does not answer now. The standby's
-    thread then registers it later. Raises as `PrimaryClient.register`.
+    """Register a standby; return its broker epoch, -1 if the primary does not answer now. After -1 the
+    standby's thread registers the standby later. Raises the errors of `PrimaryClient.register`.
     """
     try:
         return PrimaryClient(cluster, role.cluster_id, role.directory_id, role.mode).register()
@@ -84,7 +84,8 @@ def registered(role: Role, cluster: Cluster) -> int:
 
 def begun(context: StoreContext, role: Role, cluster: Cluster) -> int:
     """Write the role into a new directory, register the standby, and return its broker epoch as `registered`
-    does. If the primary refuses, all new files are removed again. Raises also OSError.
+    does. If the primary refuses, all new files are removed again. Raises OSError, and the errors of
+    `registered`.
     """
     files, root = context.files, context.root
     files.ensure_directory(names.below(root, names.OURS))
@@ -101,7 +102,7 @@ def begun(context: StoreContext, role: Role, cluster: Cluster) -> int:
 def returned(context: StoreContext, role: Role, cluster: Cluster) -> int:
     """Write the role into the directory of an old primary, whose lock is held, register the standby, and
     return its broker epoch as `registered` does. If the primary refuses, the role is removed again. Raises
-    also OSError.
+    OSError, and the errors of `registered`.
     """
     ROLE.write(context.files, context.root, role)
     try:

@@ -23,8 +23,8 @@ BEHIND, UNKNOWN = "under-replicated", "unknown"
 
 
 class SidePartition(NamedTuple):
-    """A partition of a directory. `end_offset` is its high watermark; `lag` is the standby's lag, None if it
-    is not known. `trouble` is BEHIND if the standby has lagged for longer than replica.lag.time.max.ms,
+    """A partition of a directory. `end_offset` is its high watermark; `lag` is the standby's lag, None if the
+    lag is not known. `trouble` is BEHIND if the standby has lagged for longer than replica.lag.time.max.ms,
     UNKNOWN without a known lag, else "".
     """
 
@@ -56,7 +56,7 @@ class Side(NamedTuple):
 
 def side_of(path: str, files: Files | None = None) -> Side | None:
     """Return the description of a directory, None if it is neither a primary nor a standby. Raises
-    CorruptCheckpointError, StorageError, and as `segstore.open` with mode "r".
+    CorruptCheckpointError, StorageError and the errors of `segstore.open` with mode "r".
     """
     files = files or Files()
     with os_errors():

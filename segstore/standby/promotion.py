@@ -52,9 +52,10 @@ def promote_directory(
     clock: Clock,
     files: Files,
 ) -> int:
-    """Promote the standby in a directory that no process has open, durably, and return its leader epoch. If
-    `epoch` is None, the leader epoch is above all that any primary can have reached; else it is `epoch`. A
-    promotion that a crash has interrupted is completed with its own epoch.
+    """Promote the standby in a directory that no process has open, durably, and return its leader epoch. The
+    leader epoch is `epoch`. If `epoch` is None, it is above each epoch that a primary can have reached. If a
+    crash has interrupted a promotion, this call completes that promotion, with the leader epoch that it has
+    noted.
 
     Raises InvalidArgumentError if the directory is no standby, or `epoch` is not above all known leader
     epochs; StoreLockedError, StorageError.

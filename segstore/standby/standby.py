@@ -65,9 +65,9 @@ class StandbyStore(FollowingStore):
 
 
 class Standby(Following[StandbyControl]):
-    """A running standby; `store` is its store, which may be read. It is a context manager that stops all
-    threads, and closes the store. A standby also stops when it is promoted, or when another process asks for
-    its directory. `promoted` is the store after a promotion, None before.
+    """A running standby; `store` is its store, which may be read. As a context manager it stops all threads,
+    and closes the store, at the end of the block. A standby also stops when it is promoted, or when another
+    process asks for its directory. `promoted` is the store after a promotion, None before.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class Standby(Following[StandbyControl]):
 
         With `old` "reachable", the old primary is fenced, and all of its records are fetched first, for at
         most `timeout_ms`. With "dead" the old primary is not asked; use it only if the primary has ended.
-        Records that only the old primary has are then missing here, and are reported when it comes back as a
-        standby. `lease` is called once; its token is the new leader epoch.
+        Records that only the old primary has are then missing here, and are reported when the old primary
+        comes back as a standby. `lease` is called once; its token is the new leader epoch.
 
         Raises InvalidArgumentError, StorageError. For "reachable", raises DisconnectedError,
         RequestTimedOutError or BrokerError if the primary does not answer or refuses; the standby then goes
@@ -145,7 +145,7 @@ class Standby(Following[StandbyControl]):
 
     def _handed_over(self, deadline: float, token: int | None) -> int:
         """Fence the primary, and fetch all of its records; return the leader epoch from which on this standby
-        leads. That is `token`, the lease's fencing token, if it is not None.
+        leads. The epoch is `token`, the lease's fencing token, unless `token` is None.
         """
         control = self._control
         asking = Cluster(control.role.source, self._cluster.config)
@@ -176,8 +176,8 @@ class Standby(Following[StandbyControl]):
         return token
 
     def _answered(self, ask: Callable[[], T], until: float) -> T:
-        """Call `ask`, and return its result. After a lost connection or a timeout, call it again, until
-        `until`.
+        """Call `ask`, and return its result. After a lost connection or a timeout, call `ask` again, up to
+        the deadline `until`; then raise the last error.
         """
         while True:
             try:

@@ -37,7 +37,7 @@ class SentGroups:
 
     def sync(self, ends: Mapping[TargetPartition, int]) -> int:
         """Commit the offsets that have advanced, and that are not above `ends`, the log end offsets at the
-        target; return the number of commits. Raises as `Cluster.ask`.
+        target; return the number of commits. Raises the errors of `Cluster.ask`.
         """
         by_name = {TopicPartition(part.topic, part.partition): (part, end) for part, end in ends.items()}
         return sum(self._sync(listed.group_id, by_name) for listed in self._groups.list())

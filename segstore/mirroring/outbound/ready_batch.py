@@ -59,11 +59,12 @@ def producer_id(topic_id: str, partition: int) -> int:
 
 
 def ready_batch(data: bytes, offset: int, producer: int, max_bytes: int, where: str) -> ReadyBatch:
-    """Return a batch of records from `offset` on, made from the stored batches in `data`; the first of these
-    has `offset`. The batch has at most `max_bytes` bytes (`max.message.bytes` at the target).
+    """Return a batch of the records from `offset` on, made from the stored batches in `data`. The first
+    stored batch must have a record with `offset`. The batch has at most `max_bytes` bytes
+    (`max.message.bytes` at the target).
 
-    Raises UnequalOffsetsError for transactions, whose markers need offsets, and for gaps, since a producer
-    can't reproduce these offsets; RecordTooLargeError; CorruptRecordError.
+    Raises UnequalOffsetsError for transactions, whose markers take offsets, and for gaps, because a producer
+    can neither write markers nor leave offsets out; RecordTooLargeError; CorruptRecordError.
     """
     batches, _ = scan(data)
     if not len(batches):
@@ -99,8 +100,8 @@ def _goes_as_it_is(batch: np.void, max_bytes: int) -> bool:
 
 
 def _run(batches: NDArray[np.void], max_bytes: int) -> int:
-    """Return the number of batches that are merged into one, which are adjacent small batches with equal
-    attributes.
+    """Return the number of stored batches that are sent as one batch: adjacent small batches with equal
+    attributes are merged.
     """
     if batches["size"][0] >= _LARGE or batches["attributes"][0] & _REMADE:
         return 1

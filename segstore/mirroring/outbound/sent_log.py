@@ -75,8 +75,8 @@ class SentLog:
         return ready_batch(data, at, self._producer, self.max_bytes, repr(self)) if data else None
 
     def sent(self, batch: ReadyBatch, base_offset: int) -> None:
-        """Note that the target has a batch, at `base_offset`. Raises UnequalOffsetsError if that differs from
-        the offset here.
+        """Note that the target has appended a batch at `base_offset`. Raises UnequalOffsetsError if the batch
+        has another offset here.
         """
         if base_offset != batch.first:
             raise UnequalOffsetsError(
@@ -95,8 +95,9 @@ class SentLog:
     # --- beginning --------------------------------------------------------------------------------
 
     def begin(self, start: int, end: int) -> range:
-        """Return the offsets that this log and the target's log, from `start` to `end`, both have. Raises
-        UnequalOffsetsError if the target's log ends above this log's high watermark, or below its log start.
+        """Return the range of offsets that are in this log and in the target's log, which goes from `start`
+        to `end`. Raises UnequalOffsetsError if the target's log ends above this log's high watermark, or
+        below its log start.
         """
         if end > self.log.high_watermark:
             raise UnequalOffsetsError(
@@ -108,8 +109,8 @@ class SentLog:
         return range(max(start, self.log.start_offset), end)
 
     def compare(self, fetched: bytes, offset: int) -> int:
-        """Compare the target's fetched records, from `offset` on, with the records here; return the offset
-        after them. Raises UnequalOffsetsError if they differ, CorruptRecordError.
+        """Compare the target's fetched records, from `offset` on, with this log's records; return the offset
+        after the last fetched record. Raises UnequalOffsetsError if records differ, CorruptRecordError.
         """
         batches, _ = scan(fetched)
         target_records = decode(fetched, batches, f"{self!r} at the target", from_offset=offset)

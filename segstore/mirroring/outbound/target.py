@@ -33,7 +33,9 @@ class TargetTopic(NamedTuple):
 
 
 class MirrorTarget:
-    """A client of the target cluster. New topics get the partitions and settings that they have here."""
+    """A client of the target cluster. Topics that it creates get the partitions and settings that they have
+    in this store.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         assert isinstance(cluster.config, MirrorConfig)
@@ -44,7 +46,7 @@ class MirrorTarget:
         self, infos: Mapping[str, TopicInfo], problems: dict[str, SegstoreError]
     ) -> dict[str, TargetTopic]:
         """Create missing topics, and return the target's topics that can be mirrored. The errors of the other
-        topics are added to `problems`. Raises as `Cluster.ask`.
+        topics are added to `problems`. Raises the errors of `Cluster.ask`.
         """
         metadata = self._cluster.metadata(infos)
         missing = [info for name, info in infos.items() if _is_missing(metadata.topics.get(name))]

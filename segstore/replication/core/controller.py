@@ -97,11 +97,12 @@ class Controller:
 
     def restart(self, broker: int, incarnation: str, clean_epoch: int, now_ms: int) -> Effects:
         """Register a broker at an open of the store, as `register` does, but without a check for an earlier
-        incarnation, because none can be running.
+        incarnation, because no earlier incarnation can be running.
 
-        If the broker was stopped cleanly in its last registration, its logs are complete, and no other broker
-        was elected since. So the broker stays in the ISR of its partitions, and stays leader. Its broker
-        epoch rises nevertheless, so that an older copy of its disk does not count as stopped cleanly later.
+        If `clean_epoch` is the epoch of the last registration, the broker was stopped cleanly: its logs are
+        complete, and no other broker was elected since. So the broker stays in the ISR of its partitions, and
+        stays leader. Its broker epoch rises nevertheless, so that an older copy of its disk, opened later,
+        does not count as stopped cleanly.
         """
         existing = self.cluster.brokers.get(broker)
         if existing is None or clean_epoch != existing.epoch:
@@ -157,8 +158,9 @@ class Controller:
         """Fence a broker whose directory has failed: it leaves all ISRs, and other leaders are elected (R32;
         Kafka: a broker stops when its last log directory is offline).
 
-        The broker stays in the ELR (R26), because its disk may come back with complete logs. The broker may
-        then register again at once, since its session is removed. An unregistered broker is ignored.
+        The broker stays in the ELR (R26), because its disk may come back with complete logs. The session of
+        the broker is removed, so the broker may register again without waiting for the end of the session. An
+        unregistered broker is ignored.
         """
         self.cluster.sessions.pop(broker, None)
         return self._fence(broker) if broker in self.cluster.brokers else ()
@@ -247,9 +249,9 @@ class Controller:
         return self.cluster.active(replica) and broker_epoch in (-1, self.cluster.brokers[replica].epoch)
 
     def expel(self, key: Key, replica: int, sound: Replicas) -> Effects:
-        """Remove a replica from ISR and ELR, because its damaged log is about to be truncated; one of `sound`
-        leads from then on. The partition epoch always rises, so that an earlier proposal with the replica is
-        refused.
+        """Remove a replica from ISR and ELR, because its damaged log is about to be truncated. If it led, an
+        in-sync replica of `sound` is elected. The partition epoch always rises, so that an earlier proposal
+        with the replica is refused.
 
         Raises EligibleLeadersNotAvailableError if none of `sound` is in sync and live, and
         UnknownTopicOrPartitionError.

@@ -1,7 +1,7 @@
 """Effects: requests of the core to its caller, which carries them out in order. Effects are immutable.
 
-The core knows a change of a log only after it was reported: after `Append`, `Truncate`,
-`TruncateFullyAndStartAt` and `GoOnAt` the caller reports the new log end offset, by `Follower.on_append`,
+The core does not look at logs, so the caller reports each change: after `Append`, `Truncate`,
+`TruncateFullyAndStartAt` and `GoOnAt` it reports the new log end offset, by `Follower.on_append`,
 `ReplicaLog.truncated`, `ReplicaLog.started_over` or `Follower.on_gone_on`. If an effect fails, the effects
 after it are not carried out. Offsets are int64, times ms.
 """
@@ -48,9 +48,9 @@ class GoOnAt(NamedTuple):
 
 
 class AssignEpoch(NamedTuple):
-    """Begin the leader epoch `epoch` at `start_offset`. The caller notes the epoch before the first append,
-    and makes the epoch durable before any of its batches counts as durable (R3; Kafka:
-    UnifiedLog.assignEpochStartOffset).
+    """Begin the leader epoch `epoch` at `start_offset`. The caller adds the epoch to the epoch cache before
+    the first append in the epoch, and makes the epoch durable before any batch of the epoch counts as durable
+    (R3; Kafka: UnifiedLog.assignEpochStartOffset).
     """
 
     epoch: int

@@ -68,8 +68,8 @@ class Follower:
         first, before, log = fetched.epochs[0][1], min([fetched.next_offset, *later]), self.log
         if before <= max(first, request.fetch_offset):  # all are later: `first` is above after a gap
             return ()
-        # If the leader's log starts within its first batch, only an empty log can begin with that batch (R6;
-        # Kafka: UnexpectedAppendOffsetException).
+        # If the leader's log start offset lies within the answer's first batch, only an empty log can begin
+        # with this batch (R6; Kafka: UnexpectedAppendOffsetException).
         if first < log.end_offset == log.start_offset:
             return TruncateFullyAndStartAt(first), Append(before)
         return (Append(before),)
@@ -80,9 +80,10 @@ class Follower:
         return self._keep_up(answer)
 
     def on_nothing(self, request: FetchRequest, answer: FetchAnswer) -> GoOnAt | None:
-        """Handle the answer of a leader whose log has no batch from the fetch offset on, because all were
-        compacted. Return the effect that moves this log's end offset to the leader's, None if both are equal
-        or the answer is outdated (R41). In Kafka a follower keeps its log end offset.
+        """Handle the answer of a leader whose log has no batch from the fetch offset on, because compaction
+        has removed all batches there. Return the effect that moves this log's end offset to the leader's,
+        None if both ends are equal or the answer is outdated (R41). In Kafka a follower keeps its log end
+        offset.
         """
         if not self.awaits(request) or answer.diverging is not None:
             return None

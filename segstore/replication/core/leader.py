@@ -101,7 +101,8 @@ class Leader:
     def apply(self, registration: PartitionRegistration, now_ms: int) -> Effects:
         """Apply the assignment and the ISR of the metadata (R22; Kafka: Partition.updateAssignmentAndIsr).
 
-        A state with a known partition epoch does not cancel a pending proposal. In Kafka it does.
+        If the partition epoch is not above the one that was applied last, a pending ISR proposal stays
+        pending. In Kafka it is cancelled.
         """
         if registration.partition_epoch > self.partition_epoch:
             self.leader_epoch = registration.leader_epoch
@@ -128,9 +129,9 @@ class Leader:
     def on_fetch(
         self, request: FetchRequest, now_ms: int, synced: int = INT64_MAX, own_synced: int = 0
     ) -> tuple[FetchAnswer, Effects]:
-        """Answer a follower's fetch, whose current leader epoch is this leader's (Kafka:
-        Partition.fetchRecords). The follower's log is durable below `synced`, the leader's below
-        `own_synced`.
+        """Return the answer to a follower's fetch, and the effects (Kafka: Partition.fetchRecords). The fetch
+        must have this leader's epoch. The follower's log is durable below `synced`, and the leader's log
+        below `own_synced`.
 
         If the logs diverge, the follower's state is not updated (R9). Raises UnknownLeaderEpochError for a
         replica that is not assigned, NotLeaderOrFollowerError for an old broker epoch; after either error the
@@ -208,9 +209,9 @@ class Leader:
 
     def _has_to_sync(self, replica: int, synced: int, own_synced: int) -> bool:
         """Return whether a follower that may join must first sync records that the ISR has made durable."""
-        # Once all members of the ISR have synced a record, it is kept even if all of them lose power. Only
-        # records below the start of this leader epoch, or below `own_synced`, can be such records. Without
-        # this check, no disk of a new ISR after a reassignment might have synced them.
+        # A record that all members of the ISR have synced must survive a power cut of all of them. Such a
+        # record is below the start of this leader epoch or below `own_synced`. Therefore a new member must
+        # have synced these records, too: after a reassignment the ISR may consist of new members only.
         if replica in self.isr.isr or not self._may_join(replica):
             return False
         promised = max(self.epoch_start_offset, own_synced)
@@ -218,11 +219,12 @@ class Leader:
 
     def _may_join(self, replica: int) -> bool:
         """Return whether a follower may join the ISR: it has reached the high watermark and the start of this
-        leader epoch (Kafka: Partition.canAddReplicaToIsr, isFollowerInSync), and does not begin below this
-        log.
+        leader epoch (Kafka: Partition.canAddReplicaToIsr, isFollowerInSync), and its log does not begin below
+        this log.
         """
-        # Kafka does not check the log start. But this log has no epochs below its log start, so a follower
-        # can't detect divergent, uncommitted records there, and would show them if it were elected.
+        # Kafka does not compare the log starts. But this log has no epochs below its log start, so a follower
+        # can't detect that it has other, uncommitted records there, and would show these records to readers
+        # if it were elected.
         remote, log = self.remotes[replica], self.log
         reached = remote.end_offset >= max(log.high_watermark, self.epoch_start_offset)
         return reached and remote.start_offset >= log.start_offset and self._eligible(replica)
@@ -305,9 +307,9 @@ class Leader:
         )
 
     def on_handed_on(self, end_offset: int, now_ms: int) -> Effects:
-        """Note that native appends since `is_whole` have written all records below `end_offset` to all
-        replicas, and moved the high watermark to `end_offset`. This counts as a fetch of each follower (R15,
-        R17).
+        """Note that native appends, which begin only if `is_whole` is true, have written all records below
+        `end_offset` to all replicas, and moved the high watermark to `end_offset`. This counts as a fetch of
+        each follower at that offset (R15, R17).
         """
         log = self.log
         log.end_offset = max(log.end_offset, end_offset)

@@ -73,10 +73,10 @@ class PartitionReplica:
 
     def _lead(self, role: Leader | Follower, registration: PartitionRegistration, now_ms: int) -> Effects:
         """Become leader, or stay leader in the same leader epoch. A new epoch begins at the log end offset
-        (R3), and with unknown states of the followers (R17).
+        (R3), and the states of the followers are unknown at first (R17).
 
-        Kafka keeps the states of followers if a leader is elected again. But they may have followed another
-        leader in between, and truncated their logs.
+        Kafka keeps the states of followers if a leader is elected again. But the followers may have followed
+        another leader in between, and truncated their logs.
         """
         if isinstance(role, Leader) and role.leader_epoch == registration.leader_epoch:
             return role.apply(registration, now_ms)
@@ -150,12 +150,14 @@ class PartitionReplica:
     def on_fetch(
         self, request: FetchRequest, now_ms: int, synced: int = INT64_MAX, own_synced: int = 0
     ) -> tuple[FetchAnswer, Effects]:
-        """Answer a follower's fetch. Errors as `leader_for` and `Leader.on_fetch`."""
+        """Return the answer to a follower's fetch, and the effects. Raises the errors of `leader_for` and
+        `Leader.on_fetch`.
+        """
         return self.leader_for(request.current_leader_epoch).on_fetch(request, now_ms, synced, own_synced)
 
     def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
-        """Return the log start and log end offset, for a follower out of range (R12). Errors as
-        `leader_for`.
+        """Return the log start and log end offset, for a follower whose fetch offset is out of range (R12).
+        Raises the errors of `leader_for`.
         """
         log = self.leader_for(current_leader_epoch).log
         return log.start_offset, log.end_offset

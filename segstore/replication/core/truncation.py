@@ -49,7 +49,7 @@ def out_of_range(
 ) -> Truncate | TruncateFullyAndStartAt | None:
     """Return the truncation of a follower whose fetch offset is outside the leader's log, which begins at
     `leader_start` and ends at `leader_end` (R12; Kafka: AbstractFetcherThread.fetchOffsetAndTruncate). None
-    means that the follower fetches again.
+    means that the follower truncates nothing, and fetches again.
     """
     if leader_end < log.end_offset:
         return Truncate(leader_end)

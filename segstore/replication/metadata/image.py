@@ -184,8 +184,9 @@ class MetadataImage:
     # --- decisions of the core -------------------------------------------------------------------
 
     def records_of(self, effects: Iterable[Effect]) -> list[MetadataRecord]:
-        """Return the records of the `Persist` effects, in order, so that their offsets are those of the core.
-        The records are not applied to this image, but each takes the records before it into account.
+        """Return one record for each `Persist` effect, in the same order, so that the records get the offsets
+        that the core expects. This image stays unchanged; changes are computed with a copy, to which each
+        record is applied before the next record is made.
         """
         made: list[MetadataRecord] = []
         ahead = self.copy()

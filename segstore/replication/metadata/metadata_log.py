@@ -8,9 +8,9 @@ and no epoch is used twice, because of these rules:
   (epoch of the last batch, log end offset) has them too, and all other copies are truncated and copied from
   that copy.
 - An epoch is durable in `quorum-state` on a majority before a batch is written under it, so a later open
-  knows it, and uses a larger one. `leader-epoch-checkpoint` is not enough, because a truncation removes from
-  it the epochs that have no batch. `quorum-state` also has the voters, so an open that names fewer voters is
-  refused.
+  knows the epoch, and uses a larger epoch. `leader-epoch-checkpoint` is not enough, because a truncation
+  removes from it the epochs that have no batch. `quorum-state` also has the voters, so an open that names
+  fewer voters is refused.
 - Snapshots beside the log have only committed records. A voter removes the beginning of its log once it has a
   snapshot of these records, and a majority has snapshots with the same or a larger end offset.
 
@@ -175,7 +175,8 @@ class MetadataLog:
 
     def _write(self, data: bytes) -> None:
         """Write a batch to all voters, and wait until a majority has synced it. Raises QuorumLostError."""
-        # Set before the voters are listed, so that `lose` answers for a voter that is lost from here on.
+        # `_answers` is set before the voters are listed. So if a voter in the list is lost later, `lose` puts
+        # the voter's answer there.
         self._answers = answers = WriteAnswers()
         waiting = {voter.id for voter in self._live()}
         synced: set[int] = set()

@@ -47,7 +47,7 @@ def make_snapshot(
     snapshot: SnapshotId, records: Iterable[MetadataRecord], last_contained: int, now_ms: int
 ) -> MetadataSnapshot:
     """Encode a snapshot whose records have the timestamp `now_ms`; `last_contained` is the timestamp (ms) of
-    the last record of the log that it covers.
+    the last record of the metadata log that the snapshot covers.
     """
     epoch, offset = snapshot.epoch, 1
     chunks = [bytes(snapshot_header(last_contained, now_ms, epoch).data)]
@@ -82,8 +82,8 @@ def records_of(files: Files, path: str) -> Iterator[MetadataRecord]:
 
 
 class MetadataSnapshots:
-    """The snapshots in a voter's directory; `ids` are all of them, also damaged ones, by ascending end
-    offset. Raises OSError.
+    """The snapshots in a voter's directory; `ids` are the ids of all snapshots, damaged ones included, by
+    ascending end offset. Raises OSError.
     """
 
     def __init__(self, files: Files, directory: str) -> None:

@@ -147,8 +147,8 @@ class VoterLog:
 
     def follow(self, leader: VoterLog, others: Iterable[VoterLog] = ()) -> None:
         """Make this copy equal to the leader's: truncate batches that the leader lacks, by leader epochs (R9,
-        R10), and copy the leader's further batches. If the leader's log begins after this log's end, begin
-        anew with a snapshot of the leader or of `others`.
+        R10), and copy the leader's further batches. If the logs can't be compared, because the beginning of
+        one of them was removed, empty this log, and copy a snapshot of the leader or of `others` first.
 
         Raises OffsetOutOfRangeError if this copy has later epochs than the leader; SegstoreError;
         `UnreadableCopyError` if the leader's copy can't be read.
@@ -167,8 +167,8 @@ class VoterLog:
         self._copy(leader)
 
     def _is_behind(self, leader: VoterLog) -> bool:
-        """Return whether the leader's log begins after this log's end, or its epochs begin too late to
-        compare both logs (Kafka: ReplicatedLog.validateOffsetAndEpoch).
+        """Return whether the leader's log begins after this log's end, or lacks the epochs by which both logs
+        would be compared (Kafka: ReplicatedLog.validateOffsetAndEpoch).
         """
         (epoch, end), start = self.place, leader.start_offset
         if start == 0 or epoch > leader.place[0]:
@@ -219,7 +219,8 @@ class VoterLog:
         self._show()
 
     def complete(self, other: VoterLog) -> None:
-        """Copy the snapshot of another voter, because this copy's snapshots are damaged or missing. Both logs
+        """Copy the snapshot of another voter, because this copy's snapshots are damaged or missing. If no
+        snapshot of that voter fits this log, empty this log, and copy the other voter's log, too. Both logs
         must end at the same offset, and the other copy must be whole. Raises SegstoreError,
         `UnreadableCopyError`.
         """
@@ -235,8 +236,8 @@ class VoterLog:
         return FetchRequest(self.id, -1, 0, self.end_offset, self.place[0], 0)
 
     def _truncate(self, offset: int) -> None:
-        """Truncate the log. The epoch cache then loses epochs that have no batch; only `known_epoch` keeps
-        them.
+        """Truncate the log. The epoch cache then loses epochs that have no batch any more, but `known_epoch`
+        does not fall.
         """
         self._replica.truncate_to(offset)
         self._show()
@@ -260,8 +261,8 @@ class VoterLog:
         kept: Callable[[int, SnapshotId], object],
         covered: Callable[[], int],
     ) -> None:
-        """Start the thread, which calls `lost` once if the disk fails. `SnapshotKeeper` calls `kept` and
-        `covered`. Raises IllegalStateError.
+        """Start the thread, which calls `lost` once if the disk fails. The thread of the `SnapshotKeeper`
+        calls `kept` after each durable snapshot, and `covered`. Raises IllegalStateError.
         """
         self._lost = lost
         self._keeper.listen(lambda snapshot: kept(self.id, snapshot), covered)

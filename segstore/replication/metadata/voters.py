@@ -121,7 +121,7 @@ def _within(path: str, other: str) -> bool:
 
 def plan(files: Files, paths: Sequence[str], witness: bool) -> VoterPlan:
     """Return the plan of an open. `paths` comes from `check_paths`; if `witness`, its last path is the
-    witness's. Errors as `decide`.
+    witness's. Raises the errors of `decide`.
     """
     return decide([look(files, path) for path in paths], witness)
 
