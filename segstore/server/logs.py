@@ -24,7 +24,8 @@ class Logs:
 
     def __init__(self, node: Node) -> None:
         self._store = node.store
-        # A reader caches no logs, because a cached log can't notice that its topic was recreated.
+        # A store that is open for reading caches no logs, because a cached log can't notice that another
+        # process has recreated its topic.
         self._keeps = node.store.mode == "rw"
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._names: dict[bytes, str] = {}

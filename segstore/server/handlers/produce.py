@@ -56,7 +56,7 @@ class _PartitionAppend(NamedTuple):
 class _Verified(NamedTuple):
     """The partitions that the coordinator has verified as part of a request's transaction.
 
-    `otherwise` is the error code for transactional batches of other partitions.
+    `otherwise` is the error code for transactional batches of partitions that are not in `partitions`.
     """
 
     partitions: frozenset[TopicPartition]
@@ -262,10 +262,12 @@ def _unverified(version: int) -> _Verified:
 
 @contextmanager
 def _transaction(node: Node, request: Request, batches: list[_PartitionAppend]) -> Iterator[_Verified]:
-    """Run a block with the verified partitions of the request's transaction (KIP-890).
+    """Yield the partitions that were verified as part of the request's transaction (KIP-890). If the
+    verification fails, there are none, and `otherwise` is the code of its error.
 
-    The transaction can't be committed or aborted while the block runs. Since version 12 the request adds its
-    partitions to the transaction. (Kafka: AddPartitionsToTxnManager.TransactionSupportedOperation.)
+    The transaction can't be committed or aborted while the block of the `with` statement runs. Since version
+    12 the request adds its partitions to the transaction. (Kafka:
+    AddPartitionsToTxnManager.TransactionSupportedOperation.)
     """
     unverified, transactional_id = _unverified(request.version), request.body.transactional_id
     identity, theirs = _transactional(batches)
