@@ -1,7 +1,7 @@
 """`HttpEndpoint`: metrics and health over HTTP, from a thread of this process.
 
-Nothing is on disk. Threads: one of its own handles all connections; any may call `close` and the methods that
-a store calls. The endpoint is not for the open internet, because it has no TLS and no login.
+Nothing is on disk. Threads: a thread of the endpoint handles all connections; any thread may call `close` and
+the methods that a store calls. The endpoint is not for the open internet, because it has no TLS and no login.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _REFUSED_AT_ONCE = 100
 
 
 class HttpEndpoint:
-    """An HTTP endpoint. Implements `storage.store.clients.StoreClient`: closing the store closes it. Raises
-    the errors of `http_address`, MissingPackageError, ListenError, IllegalStateError.
+    """An HTTP endpoint. Implements `storage.store.clients.StoreClient`: closing the store closes the
+    endpoint. Raises the errors of `http_address`, MissingPackageError, ListenError, IllegalStateError.
     """
 
     turn = Turn.READER

@@ -219,7 +219,7 @@ class LearnedFetch(LearnedRequest):
 
     def _look(self, named: Named | None) -> Looked | None:
         """Read all partitions, and return (partition, stretch) pairs; return None if the handler must answer.
-        The handler also answers if several partitions have records, because these share `max_bytes`.
+        The handler must also answer if several partitions have records, because these share `max_bytes`.
         """
         looked: Looked = []
         size = 0

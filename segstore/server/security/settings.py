@@ -259,7 +259,7 @@ class SecurityConfig(Settings):
 
     def conflict(self) -> str | None:
         """Return a message if settings contradict each other, else None (Kafka: DefaultSslEngineFactory).
-        Raises ConfigError if the settings of a single listener do.
+        Raises ConfigError if the settings of a single listener contradict each other.
         """
         if self.listeners is None and (self.advertised_listeners or self.listener_security_protocol_map):
             return (
