@@ -159,7 +159,8 @@ def _altered_row(number: int, error: SegstoreError | None) -> Any:
 def _code_and_message(error: SegstoreError | None) -> tuple[Code, str | None]:
     if error is None:
         return Code.NONE, None
-    # UnknownTopicOrPartitionError is about the named topic; other errors may be about the internal topic.
+    # UnknownTopicOrPartitionError is about the named topic; other errors may be about the internal topic, so
+    # they get the code of a coordinator's error.
     is_its_own = isinstance(error, UnknownTopicOrPartitionError)
     return code_of(error) if is_its_own else coordinator_code(error), str(error)
 

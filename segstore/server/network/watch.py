@@ -32,7 +32,7 @@ class Watch:
         """Whether a sleep was requested, but `then` was not called yet."""
 
     def ask(self, sleep: Callable[[], object]) -> None:
-        """Call `sleep` in the thread; `sleep` returns after a publication, or early. If the last call of
+        """Call `sleep` in the thread; `sleep` returns after a publication, or earlier. If the last call of
         `sleep` has not returned, do nothing. Raises IllegalStateError if no thread can be started.
         """
         if self.asleep:

@@ -213,7 +213,9 @@ class SecurityConfig(Settings):
         return [self.of_listener(spec) for spec in self.specs] or [self]
 
     def of_listener(self, spec: ListenerSpec) -> Self:
-        """Return the settings of one listener. Raises ConfigError if its protocol needs another setting."""
+        """Return the settings of one listener. Raises ConfigError if its security protocol needs a setting
+        that is missing.
+        """
         try:
             return replace(
                 self,
