@@ -123,7 +123,9 @@ class HttpEndpoint:
         await asyncio.wait([*tasks, asyncio.ensure_future(asyncio.sleep(0))], timeout=_ENDING)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request of a connection, and close it. A client's error closes only the connection."""
+        """Answer one request of a connection, and close the connection. An error of the client has no other
+        effect than this.
+        """
         writer.transport.set_write_buffer_limits(high=0)
         is_one_too_many = self._open >= self._most
         self._open += 1

@@ -74,7 +74,8 @@ class Logs:
 
 def check_leader_epoch(log: PartitionLog, known: int) -> None:
     """Compare a client's leader epoch, -1 if it has none, with the log's epoch (KIP-320; Kafka:
-    Partition.checkCurrentLeaderEpoch). Raises FencedLeaderEpochError, UnknownLeaderEpochError.
+    Partition.checkCurrentLeaderEpoch). Raises FencedLeaderEpochError if the client's epoch is lower,
+    UnknownLeaderEpochError if it is higher.
     """
     if known < 0:
         return

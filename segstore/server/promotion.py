@@ -1,5 +1,5 @@
-"""Notifies the old primary of a promoted store, once the store is served. On disk: `.segstore/promotion`.
-Threads: any.
+"""Notifies the old primary of a promoted store that the store was promoted, as soon as the store is served.
+On disk: `.segstore/promotion`. Threads: any.
 """
 
 from __future__ import annotations

@@ -40,8 +40,9 @@ _VERSIONS, _HANDSHAKE = "ApiVersions", "SaslHandshake"
 _HANDSHAKE_VERSION = 1
 """After version 0, tokens would come without Kafka's framing."""
 _CERTIFICATE_ALERTS = re.compile("ALERT.*(CERT|UNKNOWN_CA|ACCESS_DENIED)")
-"""Reasons of OpenSSL's errors. With TLS 1.3 a broker checks the client's certificate after the handshake (RFC
-8446, 4.6.2), so the broker's alert is read in place of the first answer (Kafka: SslTransportLayer).
+"""Reasons of OpenSSL's errors if a broker refuses the client's certificate. With TLS 1.3 a broker checks the
+client's certificate after the handshake (RFC 8446, 4.6.2), so the broker's alert is read in place of the
+first answer (Kafka: SslTransportLayer).
 """
 _NEWEST_USED = {"OffsetCommit": 9, "OffsetFetch": 9}
 """Newer versions name topics by their ids, and callers don't know the ids of the other cluster."""

@@ -2,7 +2,7 @@
 
 A judge does one of three things: it allows the request; it returns an answer, in place of the handler's; or
 it removes the denied items from the request, and returns a `Mend`, which adds the errors of these items to
-the handler's answer. Threads: the loop's; a `Mend` may be called later than its judge.
+the handler's answer. Threads: the loop's; a `Mend` is called when the handler answers.
 """
 
 from __future__ import annotations

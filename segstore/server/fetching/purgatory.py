@@ -196,8 +196,9 @@ class Purgatory:
         self._ask()
 
     def stand(self, standing: DelayedStandbyFetch, seen: int, seconds: float) -> None:
-        """Keep a standby's fetch until there is new data, or `seconds` have passed. A running timer is
-        reused, because most of these fetches are answered before it is due.
+        """Keep a standby's fetch until there is new data, or `seconds` have passed. A timer that an earlier
+        fetch has left running is reused, because most of these fetches are answered before their timer is
+        due.
         """
         self._begin(seen)
         self._standing[standing] = None

@@ -40,8 +40,8 @@ _COMMITS_BY_ID = 10
 
 
 def offset_commit(node: Node, request: Request) -> Later:
-    """Commit offsets for a member, or for a group without members. A refused partition gets its own code,
-    and the offsets of the other partitions are committed.
+    """Commit offsets for a member, or for a group without members. A partition that is refused gets an error
+    code of its own; the offsets of all other partitions are committed.
     """
     body, store = request.body, node.store
     topics = NamedTopics(node, body.topics, request.version >= _COMMITS_BY_ID)

@@ -130,8 +130,8 @@ def _final(answer: Any, request: Request) -> Any:
     """Return the answer, or None for acks=0."""
     if request.body.acks:
         return answer
-    # Without an answer, an error is reported by closing the connection, and a quota is enforced by a pause of
-    # reading (KIP-219).
+    # With acks=0 there is no answer: an error is reported by closing the connection, and a quota is enforced
+    # by reading the next request later (KIP-219).
     channel = request.channel
     channel.mute(answer.throttle_time_ms)
     codes = [each.error_code for topic in answer.responses for each in topic.partition_responses]

@@ -85,7 +85,8 @@ class ShareFetches:
     # --- calls of the coordinator ----------------------------------------------------------------
 
     def may_wait(self, session: WireSession, keys: Collection[WirePartition]) -> bool:
-        """Return whether a worker must acknowledge or acquire the records of these partitions.
+        """Return whether a worker, not the loop's thread, must acknowledge or acquire records of these
+        partitions.
 
         True if there are many partitions, if the call may wait for disks or replicas, or if records of the
         member's earlier session are still being released.

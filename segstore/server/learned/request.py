@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 class LearnedRequest(ABC):
     """Answers requests of a connection before they are decoded. `row` counts the requests. `is_like` says
-    whether the last request was like the learned one; if not, the handler may learn again. If `exchange` is
-    set, the C code may receive and answer requests.
+    whether the last request was like the learned request; if not, the handler may learn again. If `exchange`
+    is set, the C code may receive and answer requests.
     """
 
     def __init__(self, request: Request) -> None:

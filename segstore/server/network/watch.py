@@ -58,7 +58,9 @@ class Watch:
         self._then()
 
     def end(self) -> None:
-        """Stop the thread, and wait up to a second for it. The loop has stopped, so `then` is not called."""
+        """Stop the thread, and wait up to a second for it. The loop has stopped, so `then` is not called any
+        more.
+        """
         thread, tries = self._thread, 0
         self._asked.put(None)
         while thread is not None and thread.is_alive() and tries < _TRIES:

@@ -60,8 +60,8 @@ class Sasl:
         return self._users.knows(name) or (mechanism != PLAIN and self._scram_users.knows(name, mechanism))
 
     def begin(self, mechanism: str) -> Mechanism:
-        """Begin an authentication. Raises AuthenticationError if the mechanism was disabled since the
-        handshake.
+        """Return the server's side of a new authentication. Raises AuthenticationError if the mechanism was
+        disabled since the handshake.
         """
         if mechanism not in self.mechanisms:
             raise AuthenticationError(f"{mechanism} is not served any more")
