@@ -123,8 +123,8 @@ class HttpEndpoint:
         await asyncio.wait([*tasks, asyncio.ensure_future(asyncio.sleep(0))], timeout=_ENDING)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request of a connection, and close the connection. An error of the client has no other
-        effect than this.
+        """Answer one request of a connection, and close the connection. An error of a client affects no other
+        connection.
         """
         writer.transport.set_write_buffer_limits(high=0)
         is_one_too_many = self._open >= self._most

@@ -1,5 +1,5 @@
-"""The waits between the tries of a client to reach a broker (Kafka: ExponentialBackoff,
-ClusterConnectionStates; KIP-580). Threads: one.
+"""The waits between the tries of a client (Kafka: ExponentialBackoff, ClusterConnectionStates; KIP-580).
+Threads: one.
 """
 
 from __future__ import annotations
