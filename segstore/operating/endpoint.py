@@ -1,7 +1,7 @@
 """`HttpEndpoint`: metrics and health over HTTP, from a thread of this process.
 
-Nothing is on disk. Threads: one of its own handles all connections; any may call `close` and the methods that
-a store calls. The endpoint is not for the open internet, because it has no TLS and no login.
+Nothing is on disk. Threads: a thread of the endpoint handles all connections; any thread may call `close` and
+the methods that a store calls. The endpoint is not for the open internet, because it has no TLS and no login.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _REFUSED_AT_ONCE = 100
 
 
 class HttpEndpoint:
-    """An HTTP endpoint. Implements `storage.store.clients.StoreClient`: closing the store closes it. Raises
-    the errors of `http_address`, MissingPackageError, ListenError, IllegalStateError.
+    """An HTTP endpoint. Implements `storage.store.clients.StoreClient`: closing the store closes the
+    endpoint. Raises the errors of `http_address`, MissingPackageError, ListenError, IllegalStateError.
     """
 
     turn = Turn.READER
@@ -123,7 +123,9 @@ class HttpEndpoint:
         await asyncio.wait([*tasks, asyncio.ensure_future(asyncio.sleep(0))], timeout=_ENDING)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request of a connection, and close it. A client's error closes only the connection."""
+        """Answer one request of a connection, and close the connection. An error of a client affects no other
+        connection.
+        """
         writer.transport.set_write_buffer_limits(high=0)
         is_one_too_many = self._open >= self._most
         self._open += 1

@@ -25,7 +25,7 @@ def check_there() -> None:
 
 
 class Encoding(NamedTuple):
-    """A format and its media type. Two of the same media type are equal."""
+    """A format and its media type. Two encodings with the same media type are equal."""
 
     content_type: str
     generate: Callable[[CollectorRegistry], bytes]
@@ -75,7 +75,9 @@ def process_registry() -> CollectorRegistry:
 
 
 def merged(*found: Sequence[Family]) -> list[Family]:
-    """Return all families in base units. If two have the same name, the first is returned."""
+    """Return all families in base units. If several families have the same name, only the first one is
+    returned.
+    """
     made: dict[str, Family] = {}
     for families in found:
         for family in map(_in_seconds, families):

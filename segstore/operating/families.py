@@ -51,7 +51,8 @@ def store_families(store: Store) -> list[Family]:
 def _groups(store: Store) -> list[GroupDescription]:
     """Return the groups of a store."""
     if not store.keeps:
-        # A reader beside a writer has no coordinator, and would read all committed offsets again.
+        # A store that is open for reading has no coordinator, and would read all committed offsets again at
+        # each scrape; so it reports no groups.
         return []
     known, found = Groups(store), []
     for listing in known.list():

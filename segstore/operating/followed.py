@@ -22,8 +22,8 @@ def begin_http(address: str, running: Following[Any], most_ms: int | None) -> st
     """Serve the state of a standby or a mirror at an address until its store is closed, and return
     "HOST:PORT".
 
-    The endpoint reports ready while the lag is at most `most_ms`, or with any lag if that is None. Raises the
-    errors of `HttpEndpoint`, and StoreClosedError.
+    The endpoint reports ready while the lag is at most `most_ms`, or with any lag if `most_ms` is None.
+    Raises the errors of `HttpEndpoint`, and StoreClosedError.
     """
     operated = Operated(
         known=lambda: _families(running),

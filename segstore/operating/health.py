@@ -13,18 +13,18 @@ MOST_SECONDS = 10.0
 
 
 def unhealthy(operated: Operated) -> Reasons:
-    """Return the reasons to restart the server. There are none while it is alive."""
+    """Return the reasons to restart the server; the list is empty while the server is alive."""
     age = max((beat.age for beat in operated.heartbeats), default=0.0)
     late = [f"the server's loop has not turned for {age:.0f} s"] if age > MOST_SECONDS else []
     return [*late, *operated.unhealthy()]
 
 
 def unready(operated: Operated) -> Reasons:
-    """Return the reasons why no requests are served. There are none while the server is ready."""
+    """Return the reasons why no requests are served; the list is empty while the server is ready."""
     return [*unhealthy(operated), *operated.unready()]
 
 
 def store_unready(store: Store) -> Reasons:
-    """Return the reasons why a store serves no requests. There are none while it is ready."""
+    """Return the reasons why a store serves no requests; the list is empty while the store is ready."""
     context = store.context
     return [f"{context.root} is closed"] if context.closed else store.unready()

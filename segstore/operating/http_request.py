@@ -1,7 +1,7 @@
 """A request of HTTP/1.x, parsed as far as an endpoint needs it, and the bytes of an answer. Nothing is on
 disk.
 
-Threads: one a connection.
+Threads: the endpoint's loop only.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Reasons = list[str]
 
 
 class LoopHeartbeat:
-    """The time of a loop's last turn. `soon` schedules a call in the loop, from any thread."""
+    """The time since a loop has last answered `ask`. `soon` schedules a call in the loop, from any thread."""
 
     def __init__(self, soon: Callable[[Callable[[], object]], None]) -> None:
         self._soon = soon
@@ -41,9 +41,9 @@ class LoopHeartbeat:
 @dataclass(frozen=True, eq=False)
 class Operated:
     """The functions that an endpoint calls. `known` returns metrics from memory, in the endpoint's thread;
-    `gathered` returns those of the store, in a thread of its own, and may wait for a disk. `unready` returns
-    the reasons why no requests are served, and `unhealthy` the reasons to restart the process; both only read
-    memory.
+    `gathered` returns metrics of the store; it is called in a separate thread, because it may wait for a
+    disk. `unready` returns the reasons why no requests are served, and `unhealthy` the reasons to restart the
+    process; both read only memory.
     """
 
     known: Callable[[], Sequence[Family]]

@@ -1,7 +1,7 @@
-"""`MetricsSnapshots`: the metrics of a store, gathered by a thread of their own, and only after a request.
+"""`MetricsSnapshots`: the metrics of a store, which a separate thread gathers, and only on request.
 
-On disk only the store reads. Threads: any may call `ask`, `text` and `age`. A disk that hangs delays only the
-gathering thread, and the last snapshot stays.
+On disk: only reads, by the store. Threads: any may call `ask`, `text` and `age`. A disk that hangs delays
+only the gathering thread; `text` then returns the last snapshot.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class _AskedSnapshot(NamedTuple):
 
 
 class _Snapshot(NamedTuple):
-    """A snapshot of metrics. `at` is the start of its gathering, in monotonic seconds; `texts` are by
-    encoding.
+    """A snapshot of metrics. `at` is the start of its gathering, in monotonic seconds; `texts` has the texts
+    that were requested, by their media type.
     """
 
     at: float
@@ -76,7 +76,9 @@ class MetricsSnapshots:
         return time.monotonic() - max(self._held.at, self._begun)
 
     def ask(self, encoding: Encoding, done: Callable[[], object]) -> None:
-        """Request a fresh snapshot. `done` is called in another thread when it is made, or can't be made."""
+        """Request a fresh snapshot. `done` is called in the gathering thread when the snapshot is made, or
+        can't be made.
+        """
         self._asked.put(_AskedSnapshot(encoding, done))
 
     # --- the thread -------------------------------------------------------------------------------

@@ -118,8 +118,8 @@ def served(api: Api) -> Versions:
 def advertised(api: Api) -> Versions:
     """Return the versions of an API in the answer of ApiVersions.
 
-    Produce is advertised from 0 on, though 0 to 2 can't be served, because older versions of librdkafka
-    compress records only if these are advertised (KAFKA-18659).
+    Produce is advertised from version 0 on, although versions 0 to 2 can't be served: older releases of
+    librdkafka compress records only if these versions are advertised (KAFKA-18659).
     """
     return served(api)._replace(low=0) if api is Api.PRODUCE else served(api)
 
@@ -130,10 +130,11 @@ def _is_flexible(api: Api, version: int) -> bool:
 
 
 def read_header(data: memoryview) -> RequestHeader:
-    """Read a request's header; `data` is the request without its size.
+    """Return the header of a request; `data` is the request without its size field.
 
     Raises InvalidRequestError for a damaged header, UnsupportedVersionError for an api key that is not
-    served. If the version is unknown, client id and tagged fields can't be read, and `body_at` is -1.
+    served. If the version is unknown, the rest of the header can't be read: `client_id` is None, and
+    `body_at` is -1.
     """
     try:
         key, version, correlation_id = _HEADER.unpack_from(data)
@@ -169,11 +170,11 @@ def read_body(header: RequestHeader, data: memoryview) -> Any:
 
 
 def write_response(api: Api, version: int, correlation_id: int, body: Any) -> tuple[bytearray, Slices]:
-    """Encode a response with its size and header. Raises InvalidArgumentError.
+    """Return an encoded response, with its size field and header. Raises InvalidArgumentError.
 
-    Return the bytes, and (position, file stretch) pairs; each stretch must be sent before the byte at its
-    position. The encoded size includes the stretches. The header of an ApiVersions response never has tagged
-    fields, so that every client can read it.
+    The result has the bytes, and (position, file stretch) pairs: each stretch must be sent before the byte at
+    its position. The size field counts the bytes of the stretches too. The header of an ApiVersions response
+    never has tagged fields, so that every client can read it.
     """
     out = bytearray(8)
     slices: Slices = []

@@ -25,6 +25,6 @@ REFUSED_BY_DEMOTED: dict[Api, Code] = {
         (Api.DELETE_RECORDS, Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE), Code.NOT_LEADER_OR_FOLLOWER
     ),
 }
-"""The code with which a demoted store refuses each API; APIs that are not listed are answered as before. The
-logs refuse Produce, with an error for each partition.
+"""The code with which a demoted store refuses each API; APIs that are not listed are answered as before,
+except Produce, which the logs refuse with an error for each partition.
 """

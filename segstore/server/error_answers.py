@@ -71,7 +71,7 @@ class _Errors:
                 self.fill(made, kind, None, "")
             if named:
                 yield made
-            elif asked.is_struct:  # a level that the response skips: AlterReplicaLogDirs has directories
+            elif asked.is_struct:  # a level that only requests have, as AlterReplicaLogDirs has directories
                 for inner in self._asked_arrays(each, asked.kind):
                     yield from self._elements(kind, *inner)
 

@@ -34,8 +34,8 @@ def hold_lease(store: Store, lease: Lease, config: ServerConfig) -> None:
 
 
 def lease_error(store: Store) -> Exception | None:
-    """Return the last error of the lease, None if there was none. A lease that another holder has is no
-    error.
+    """Return the last error of `lease()`, or of the check of its token; None if there was none. It is no
+    error if another holder has the lease.
     """
     held = existing(store, _leadership)
     return None if held is None else held.error

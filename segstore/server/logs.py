@@ -24,7 +24,8 @@ class Logs:
 
     def __init__(self, node: Node) -> None:
         self._store = node.store
-        # A reader caches no logs, because a cached log can't notice that its topic was recreated.
+        # A store that is open for reading caches no logs, because a cached log can't notice that another
+        # process has recreated its topic.
         self._keeps = node.store.mode == "rw"
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._names: dict[bytes, str] = {}
@@ -73,7 +74,8 @@ class Logs:
 
 def check_leader_epoch(log: PartitionLog, known: int) -> None:
     """Compare a client's leader epoch, -1 if it has none, with the log's epoch (KIP-320; Kafka:
-    Partition.checkCurrentLeaderEpoch). Raises FencedLeaderEpochError, UnknownLeaderEpochError.
+    Partition.checkCurrentLeaderEpoch). Raises FencedLeaderEpochError if the client's epoch is lower,
+    UnknownLeaderEpochError if it is higher.
     """
     if known < 0:
         return

@@ -29,7 +29,7 @@ class LoopWatch(Protocol):
     """A thread that waits, in place of the loop, for the store's publications; `ask` begins one wait."""
 
     def ask(self, sleep: Callable[[], object]) -> None:
-        """Call `sleep`, such as `Store.wait`, in the thread; `sleep` returns after a publication, or early.
+        """Call `sleep`, such as `Store.wait`, in the thread; `sleep` returns after a publication, or earlier.
         If the last call of `sleep` has not returned, do nothing.
         """
 

@@ -43,8 +43,8 @@ class Notices:
         user: str = "",
         level: int = logging.WARNING,
     ) -> None:
-        """Log a message, unless one with the same kind, peer and user was logged within `QUIET`. The next
-        line says how many messages were omitted.
+        """Log a message, unless a message with the same kind, peer and user was logged within `QUIET`. The
+        next such message says how many messages were omitted.
         """
         with self._lock:
             silence = self._silence(_Key(kind, peer, user[:LONGEST]))

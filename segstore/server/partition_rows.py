@@ -2,8 +2,8 @@
 
 Clients send Metadata again and again, and a topic with 1,000 partitions takes milliseconds to encode.
 
-Cached rows are used only if partitions and leaders are the same as when they were encoded, so changes need no
-notification. Owns nothing on disk. Threads: any.
+Cached rows are used only if partitions and leaders are the same as when they were encoded, so the cache needs
+no notification of changes. Owns nothing on disk. Threads: any.
 """
 
 from __future__ import annotations

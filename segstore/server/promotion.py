@@ -1,5 +1,5 @@
-"""Notifies the old primary of a promoted store, once the store is served. On disk: `.segstore/promotion`.
-Threads: any.
+"""Notifies the old primary of a promoted store that the store was promoted, as soon as the store is served.
+On disk: `.segstore/promotion`. Threads: any.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from segstore.storage.store.store import Store
 
 
 def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None:
-    """Begin to notify the old primary, with these client settings, unless it was notified before. Raises
-    ConfigError, CorruptCheckpointError, StorageError.
+    """If the store was promoted, and its old primary was not notified yet, begin to notify it; `settings` are
+    client settings for that connection. Raises ConfigError, CorruptCheckpointError, StorageError.
     """
     context = store.context
     if settings is None and (store.mode != "rw" or not _is_there(store)):

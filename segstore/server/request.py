@@ -36,7 +36,7 @@ Response = tuple[bytearray, Slices]
 """The result of `write_response`: an encoded response with its size, and its file stretches."""
 SHORT = 4096
 """Largest size in bytes of a file stretch that is read, and sent together with the bytes around it, because
-one call costs less than three.
+one system call costs less than three.
 """
 Received = tuple[int, "Response | Answered | Later | None", int]
 """The result of `LearnedRequest.receive`: (received, response, sent).

@@ -64,9 +64,9 @@ def with_id(topics: Mapping[str, TopicInfo], topic_id: bytes) -> TopicInfo | Non
 class Leaders:
     """The leaders of a store's partitions, for one answer.
 
-    No log is opened to find an epoch; a closed log has the epoch of its last opening. The epoch is unknown
-    (-1, which Kafka's clients accept) for a broker's log that was never opened here, and for all logs of a
-    store that is open for reading. `failed` are partitions whose logs could not be opened; they have no
+    No log is opened to find an epoch; for a closed log, the epoch of its last opening is used. The epoch is
+    unknown (-1, which Kafka's clients accept) for a broker's log that was never opened here, and for all logs
+    of a store that is open for reading. `failed` are partitions whose logs could not be opened; they have no
     leader. `of` reuses the epochs that `closed` has read, so each answer needs its own object.
     """
 

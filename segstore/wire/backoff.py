@@ -1,5 +1,5 @@
-"""The waits between a client's tries (Kafka: ExponentialBackoff, ClusterConnectionStates; KIP-580). Threads:
-one.
+"""The waits between the tries of a client (Kafka: ExponentialBackoff, ClusterConnectionStates; KIP-580).
+Threads: one.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ _JITTER = 0.2
 
 
 class Backoff:
-    """Waits that double with every failure, from `least_ms` to `most_ms`, with a jitter of a fifth, so that a
-    returning broker's clients do not all connect at once.
+    """Waits that double with every failure, from `least_ms` to `most_ms`, with a jitter of a fifth. The
+    jitter keeps the clients of a broker that has returned from connecting all at once.
     """
 
     def __init__(self, least_ms: int, most_ms: int, draw: random.Random | None = None) -> None:

@@ -1,5 +1,6 @@
-"""`BrokerThread`: a thread that works with one broker over one connection, and reconnects if it is lost
-(Kafka: ShutdownableThread with a BlockingSend). Nothing is on disk. Threads: its own; any may call `close`.
+"""`BrokerThread`: a thread that works with one broker over one connection, and reconnects if that connection
+is lost (Kafka: ShutdownableThread with a BlockingSend). Nothing is on disk. Threads: its own; any may call
+`close`.
 """
 
 from __future__ import annotations

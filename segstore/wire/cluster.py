@@ -38,7 +38,7 @@ PASSING = (DisconnectedError, RequestTimedOutError)
 
 
 def addresses(bootstrap: object) -> tuple[Address, ...]:
-    """Return the addresses in a bootstrap.servers: "HOST:PORT", with commas between several. Raises
+    """Return the addresses in a value of bootstrap.servers: "HOST:PORT", with commas between several. Raises
     InvalidArgumentError, InvalidTypeError.
     """
     if not isinstance(bootstrap, str):
@@ -55,8 +55,9 @@ def _address(text: str) -> Address:
 
 
 class Cluster:
-    """One cluster. It is reached by any of the bootstrap addresses, later also by the addresses that its
-    brokers advertise. Raises InvalidArgumentError; ConfigError if a file of the settings can't be used.
+    """One cluster. The first connection uses one of the bootstrap addresses; later connections may also use
+    the addresses that its brokers advertise. Raises InvalidArgumentError; ConfigError if a file of the
+    settings can't be used.
     """
 
     def __init__(self, bootstrap: str, config: WireConfig) -> None:
@@ -79,8 +80,8 @@ class Cluster:
         return self._connected(address)
 
     def metadata(self, topics: Iterable[str] | None) -> ClusterMetadata:
-        """Return the cluster's metadata of these topics, or with None of all topics that this client may see.
-        No topic is created. Raises the errors of `ask`.
+        """Return the cluster's metadata of these topics; None means all topics that this client may see. No
+        topic is created. Raises the errors of `ask`.
         """
         asked = None
         if topics is not None:
@@ -91,9 +92,9 @@ class Cluster:
         return found
 
     def ask(self, api: str, **fields: Any) -> Any:
-        """Send a request to any broker, or to the next broker if the first does not answer. Raises
-        DisconnectedError or RequestTimedOutError if none answers; AuthenticationFailedError,
-        UnsupportedVersionError.
+        """Send a request over the open connection, or over a new connection to any broker if there is none or
+        it fails; return the answer's body. Raises DisconnectedError or RequestTimedOutError if no broker
+        answers; AuthenticationFailedError, UnsupportedVersionError.
         """
         connection = self._control
         if connection is not None:
@@ -133,8 +134,8 @@ class Cluster:
     # --- groups -----------------------------------------------------------------------------------
 
     def ask_coordinator(self, group: str, api: str, **fields: Any) -> Any:
-        """Send a request to the coordinator of a group. Raises BrokerError if it has none now, and the errors
-        of `ask`.
+        """Send a request to the coordinator of a group, and return the answer's body. Raises BrokerError if
+        the group has no coordinator now, and the errors of `ask`.
         """
         if self._coordinator is not None:
             self._coordinator.close()
@@ -142,7 +143,9 @@ class Cluster:
         return connection.ask(api, **fields)
 
     def ask_each(self, api: str, **fields: Any) -> Iterable[Any]:
-        """Send a request to each broker, one after the other. Raises the errors of `ask`."""
+        """Send a request to one broker after the other, and yield the bodies of their answers. Raises the
+        errors of `ask`.
+        """
         for node in sorted(self._brokers):
             connection = self.connect(node)
             try:

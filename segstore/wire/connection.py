@@ -40,8 +40,9 @@ _VERSIONS, _HANDSHAKE = "ApiVersions", "SaslHandshake"
 _HANDSHAKE_VERSION = 1
 """After version 0, tokens would come without Kafka's framing."""
 _CERTIFICATE_ALERTS = re.compile("ALERT.*(CERT|UNKNOWN_CA|ACCESS_DENIED)")
-"""Reasons of OpenSSL's errors. With TLS 1.3 a broker checks the client's certificate after the handshake (RFC
-8446, 4.6.2), so the broker's alert is read in place of the first answer (Kafka: SslTransportLayer).
+"""Reasons of OpenSSL's errors if a broker refuses the client's certificate. With TLS 1.3 a broker checks the
+client's certificate after the handshake (RFC 8446, 4.6.2), so the broker's alert is read in place of the
+first answer (Kafka: SslTransportLayer).
 """
 _NEWEST_USED = {"OffsetCommit": 9, "OffsetFetch": 9}
 """Newer versions name topics by their ids, and callers don't know the ids of the other cluster."""
@@ -133,19 +134,19 @@ class BrokerConnection:
         return self.ask_in(api, self.version(api), structs(f"{api}Request")(**fields))
 
     def ask_in(self, api: str, version: int, body: Any, extra_ms: int = 0) -> Any:
-        """Send a request in this version, and return the answer's body. The broker may wait `extra_ms` before
-        it answers.
+        """Send a request in this version, and return the answer's body. `extra_ms` is added to the time-out,
+        because the broker may wait that long before it answers.
         """
         limit = self._config.request_timeout_ms + extra_ms
         self._deadline = time.monotonic() + limit / 1000
         return self._exchange(api, version, body, f"{api} was not answered in {limit} ms")
 
     def pass_on(self, api: str, request: bytearray, extra_ms: int = 0) -> memoryview:
-        """Send a request of `encoded`, with a new correlation id, and return the answer without its size, for
-        `decoded`. The answer is valid until the next call.
+        """Send a request that `encoded` has made, with a new correlation id, and return the answer without
+        its size field, which `decoded` accepts. The answer is valid until the next call.
 
-        The time-out applies to each call of the socket until the answer begins, and once to the remaining
-        bytes together.
+        The time-out applies to each call of the socket until the answer begins, and then once to all
+        remaining bytes together.
         """
         return self.rest(self.begin(api, request, extra_ms))
 
@@ -166,8 +167,8 @@ class BrokerConnection:
         return Coming(api, limit, size, self._checked(here))
 
     def rest(self, coming: Coming) -> memoryview:
-        """Return a whole answer that has begun to arrive. It is valid until the next call. Raises the errors
-        of `ask`.
+        """Receive the remaining bytes of an answer, and return the whole answer. It is valid until the next
+        call. Raises the errors of `ask`.
         """
         api, limit, size, here = coming
         if len(here) == size:
@@ -272,8 +273,8 @@ class BrokerConnection:
     # --- exchanging -------------------------------------------------------------------------------
 
     def _exchange(self, api: str, version: int, body: Any, late: str) -> Any:
-        """Send a request and return its answer; `late` is the text of a time-out's error. After an error the
-        connection must not be used.
+        """Send a request and return its answer; `late` is the message of the error after a time-out. After an
+        error the connection must not be used.
         """
         request = self._request(api, version, body)
         try:
@@ -334,7 +335,8 @@ class BrokerConnection:
     def _begun(self) -> tuple[int, memoryview]:
         """Return an answer's size and its first bytes, in a buffer that is reused."""
         room = self._room = self._room or bytearray(_ROOM)
-        # The first system call receives most answers as a whole. The time-out applies to each call.
+        # The first system call receives most answers as a whole. If more calls are needed, the time-out
+        # applies to each of them.
         got = self._receive_some(room)
         while got < _LEAST:
             got += self._receive_some(memoryview(room)[got:])
@@ -393,8 +395,8 @@ class BrokerConnection:
 
     @staticmethod
     def _api_versions(version: int, data: memoryview) -> Any:
-        """Return the body of an answer to ApiVersions, which is in version 0 with error 35, and whose header
-        has no tags.
+        """Return the body of an answer to ApiVersions. Its header never has tagged fields; with error 35 the
+        answer is in version 0.
         """
         (error,) = struct.unpack_from(">h", data)
         return decode("ApiVersionsResponse", 0 if error == Code.UNSUPPORTED_VERSION else version, data)

@@ -15,7 +15,7 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 def login_of(value: str, where: str) -> tuple[str, str]:
-    """Return user and password of a login module's options. Raises ConfigError, which names `where`."""
+    """Return user and password from a login module's options. Raises ConfigError, which names `where`."""
     given = {name: _ESCAPE.sub(r"\1", held) for name, held in _PART.findall(value)}
     if not _MODULE.match(value) or len(given) != 2:
         raise ConfigError(

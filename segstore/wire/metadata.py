@@ -23,8 +23,8 @@ class LeaderAndEpoch(NamedTuple):
 
 class Topic(NamedTuple):
     """A topic in the cluster's metadata. `topic_id` is "" if the broker knows no ids. `error` is a code of
-    Kafka's; if it is not 0, `partitions` is empty. `repeated`: the answer has the topic, or one of its
-    partitions, more than once.
+    Kafka's; if it is not 0, `partitions` is empty. `repeated` says that the answer has the topic, or one of
+    its partitions, more than once.
     """
 
     name: str

@@ -37,7 +37,7 @@ def _show(context: ssl.SSLContext, config: WireConfig) -> None:
     path = config.ssl_certificate_location
     assert path is not None
     try:
-        # A password is always passed, because without one the library would ask for it at the terminal.
+        # A password is always passed, because otherwise the library would ask for a password at the terminal.
         context.load_cert_chain(path, config.ssl_key_location, config.ssl_key_password or "")
     except (OSError, ValueError) as error:
         raise ConfigError(

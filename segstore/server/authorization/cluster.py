@@ -1,5 +1,5 @@
-"""Authorization of APIs of the whole cluster. APIs that clients need to authenticate are allowed to
-everybody.
+"""Authorization of APIs of the whole cluster. ApiVersions and the APIs of SASL are allowed to everybody,
+because clients call them before they are authenticated.
 """
 
 from __future__ import annotations

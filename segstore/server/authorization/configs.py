@@ -1,5 +1,6 @@
-"""Authorization of settings. A topic's and a group's settings need rights on the topic or group, the broker's
-need rights on the cluster."""
+"""Authorization of settings. The settings of a topic or a group need rights on that topic or group; the
+settings of the broker need rights on the cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Judges: functions that authorize requests, and the two kinds that most APIs need.
 
-A judge either allows a request, or answers it in place of the handler, or removes the denied items from the
-request; then a `Mend` adds their errors to the handler's answer. Threads: the loop's; a `Mend` may be called
-later.
+A judge does one of three things: it allows the request; it returns an answer, in place of the handler's; or
+it removes the denied items from the request, and returns a `Mend`, which adds the errors of these items to
+the handler's answer. Threads: the loop's; a `Mend` is called when the handler answers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Caller(NamedTuple):
 
 
 Mend = Callable[[Any], Any]
-"""Changes the handler's answer and returns the new answer; both are None if the request needs none
+"""Changes the handler's answer and returns the new answer; both are None if the request needs no answer
 (acks=0).
 """
 Verdict = Any
@@ -91,8 +91,9 @@ def whole(
 def parts(
     operation: AclOperation, resource: ResourceType, request_field: str, answer_field: str, name: Name
 ) -> Callable[[Caller, Request], Mend | None]:
-    """Return a judge of requests with a list of items, `request_field`. Denied items get an error in the
-    list `answer_field` of the answer. `name` returns the name of an item's resource.
+    """Return a judge of requests that have a list of items in `request_field`. The judge removes denied
+    items; its `Mend` adds them with an error to the list `answer_field` of the answer. `name` returns the
+    name of an item's resource.
     """
 
     def judge(caller: Caller, request: Request) -> Mend | None:
@@ -135,8 +136,8 @@ def copied(request: Request, body: Any) -> Request:
 
 
 def both(*judges: Judge) -> Judge:
-    """Return a judge that asks several judges in order, until one answers; else all their mends are
-    applied.
+    """Return a judge that calls several judges in order, until one returns an answer. If none does, the mends
+    of all judges are applied.
     """
 
     def judge(caller: Caller, request: Request) -> Verdict:

@@ -119,9 +119,9 @@ def _with_operations(caller: Caller, answer: Any) -> Any:
 
 def _describe_topic_partitions(caller: Caller, request: Request) -> Verdict:
     """Hide topics that the caller may not describe; a denied topic gets an error if the request names it."""
-    # The handler is not called with an empty list of topics, which would mean all topics.
+    # The handler must not be called with an empty list of topics, because it would answer all topics.
     body = request.body
-    if not body.topics:  # the request then names all visible topics, so that pages have no gaps
+    if not body.topics:  # all visible topics; hiding others only in the answer would leave gaps in pages
         known = sorted(shown(caller.node.store))
         kind = structs("DescribeTopicPartitionsRequest").TopicRequest
         request.body = copy.copy(body)
@@ -173,8 +173,8 @@ def _create_topics(caller: Caller, request: Request) -> Verdict:
 
 
 def _delete_topics(caller: Caller, request: Request) -> Verdict:
-    """Refuse denied topics; the name for a topic id is answered only if the caller may describe that topic
-    (ControllerApis.deleteTopics).
+    """Refuse to delete denied topics. If the request has the id of a denied topic, the answer has its name
+    only if the caller may describe the topic (ControllerApis.deleteTopics).
     """
     names, refused = caller.node.part(Logs), []
     kind = _Deleted.DeletableTopicResult

@@ -2,12 +2,13 @@
 DelayedFetch, DelayedOperationPurgatory).
 
 Owns nothing on disk. Threads: the loop's. A parked fetch holds its request, but no bytes and no file. After a
-publication each awaited partition is checked once, even if many fetches wait for it; only the fetches of
-partitions whose ends have changed are counted again.
+publication each awaited partition is checked once, even if many fetches wait for it. Only if its ends have
+changed, the available bytes of its fetches are counted again.
 
 The loop sees appends of its own requests at the end of each turn. Publications of other threads and processes
-wake a thread that sleeps in `Store.wait`; it sleeps there only while a fetch is parked. While a standby is in
-sync mode, every publication goes through Python, and a callback wakes the loop instead of that thread.
+wake a thread that sleeps in `Store.wait`, and this thread wakes the loop; it sleeps only while a fetch is
+parked. While a standby is in sync mode, the thread is not used: every publication goes through Python code,
+whose callback wakes the loop.
 """
 
 from __future__ import annotations
@@ -162,9 +163,9 @@ class Purgatory:
         return len(self._parked) + len(self._standing)
 
     def park(self, parked: Parked, waits: Iterable[Awaited], seen: int) -> None:
-        """Keep a fetch until it can be answered. `waits` are its partitions, `seen` is the number of the
-        store's publications before the partitions were read. Raises IllegalStateError if no thread can be
-        started.
+        """Keep a fetch until it can be answered. `waits` are the partitions of the fetch, and `seen` is the
+        number of the store's publications before these partitions were read. Raises IllegalStateError if no
+        thread can be started.
         """
         if len(self._parked) >= self._swept_at:
             self._sweep()
@@ -187,14 +188,17 @@ class Purgatory:
         self.complete(parked)
 
     def _begin(self, seen: int) -> None:
-        """Start the watch if needed. Called before the fetch is kept, so that an error fails its request."""
+        """Wait for publications after `seen`. Called before the fetch is parked: if the watch can't be
+        started, the request fails, and its fetch must not stay parked.
+        """
         if not (self._parked or self._standing):  # else keep `_seen`, which may be older
             self._seen, self._thread = seen, threading.get_ident()
         self._ask()
 
     def stand(self, standing: DelayedStandbyFetch, seen: int, seconds: float) -> None:
-        """Keep a standby's fetch until there is new data, or `seconds` have passed. A running timer is
-        reused, because most of these fetches are answered before it is due.
+        """Keep a standby's fetch until there is new data, or `seconds` have passed. A timer that an earlier
+        fetch has left running is reused, because most of these fetches are answered before their timer is
+        due.
         """
         self._begin(seen)
         self._standing[standing] = None
@@ -218,8 +222,8 @@ class Purgatory:
             standing.answer()
 
     def _ask(self) -> None:
-        """Let the watch wait for the next publication, unless publications call `_published`. Raises
-        IllegalStateError.
+        """Let the watch wait for the next publication; do nothing if every publication calls `_published`.
+        Raises IllegalStateError if no thread can be started.
         """
         self._is_notified = self._primary is not None and self._primary.registration.sync
         if not self._is_notified:

@@ -38,9 +38,10 @@ _ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 
 class Terms(NamedTuple):
     """The parameters of a fetch (Kafka: FetchParams). `max_bytes` is lowered to the server's own limit.
-    `max_searched` is the argument of `PartitionLog.stretch`. `may_read` returns whether the client may read a
+    `max_searched` is passed to `PartitionLog.stretch`. `may_read` returns whether the client may read a
     topic; if it is None, the client may read all topics. `broker_epoch` is the epoch of a fetching replica,
-    -1 if unknown. `primary` knows the registered standby; it is None if the store can have no standby.
+    -1 if unknown. `primary` checks whether a fetching replica is the registered standby; it is None if the
+    store can have no standby.
     """
 
     version: int
@@ -56,9 +57,10 @@ class Terms(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The result of a look. `sizes` has the bytes that count towards min_bytes, for each partition with some.
-    `at_once` says that the answer must not wait, because of an error or a diverging epoch, or because no
-    partition can get records. `unsearched` are logs whose aborted transactions a worker must read first.
+    """The result of a look. `sizes` has the number of bytes that count towards min_bytes, for each partition
+    that has such bytes. `at_once` says that the answer must not wait, because a partition has an error or a
+    diverging epoch, or because all partitions are missing; a single missing topic does not end the wait.
+    `unsearched` are logs whose aborted transactions a worker must read first.
     """
 
     fetched: list[FetchedPartition]
@@ -167,7 +169,8 @@ def _records(
     bound = stretch.last_stable_offset if terms.committed else stretch.high_watermark
     if terms.replica_id >= 0:
         bound = log.log_end_offset
-    # Batches that did not fit count as available too, up to the limit, because waiting would not help.
+    # Batches that did not fit count as available too, up to the limit, because the fetch can't get more bytes
+    # by waiting.
     available = max(size, most) if stretch.next_offset < bound else size
     try:
         data = _data(wanted, stretch.high_watermark, stretch.last_stable_offset, stretch.log_start_offset)
@@ -231,7 +234,8 @@ def _check_replica(wanted: Wanted, terms: Terms) -> None:
 
 def _diverging(log: PartitionLog, wanted: Wanted) -> Any:
     """Return a struct with a diverging epoch if this log lacks the client's last batch, else None (KIP-595;
-    Kafka: Partition.readRecords). Raises OffsetOutOfRangeError if the client's epoch is unknown.
+    Kafka: Partition.readRecords). Raises OffsetOutOfRangeError if the client's epoch is unknown here, or if
+    its offset is below the log start offset.
     """
     epoch, end = log.epoch_end(wanted.fetched_epoch)
     view = log.view

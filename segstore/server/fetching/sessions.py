@@ -214,8 +214,8 @@ class FetchSessions:
     def open(self, version: int, body: Any, logs: Logs) -> FetchContext | Code:
         """Return the context of a request, or its top-level error code (Kafka: FetchManager.newContext).
 
-        Epoch 0 begins a session, and epoch -1 means no session; with either, the session that the request
-        names is closed.
+        A request with epoch 0 begins a session, and a request with epoch -1 has no session. Both close the
+        session whose id is in the request.
         """
         uses_ids, epoch = version >= IDS_SINCE, body.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -271,8 +271,9 @@ class FetchSessions:
         """Close a session to free a slot for a new session with `size` partitions; return whether one was
         closed (Kafka: FetchSessionCacheShard.tryEvict).
 
-        The least recently used session is closed if it was idle for EVICTION_MS; otherwise the smallest
-        session that has fewer partitions than `size` and was in use for EVICTION_MS.
+        The least recently used session is closed if it was idle for EVICTION_MS. Otherwise the session with
+        the fewest partitions is closed, if these are fewer than `size`; sessions that were in use for less
+        than EVICTION_MS are spared.
         """
         if not self._sessions:
             return False

@@ -4,9 +4,9 @@ DelayedShareFetch, DelayedShareFetchGroupKey, DelayedShareFetchPartitionKey).
 Owns nothing on disk. Threads: the loop's; a share group reports available records in any thread.
 
 A fetch waits for two events: new records in its partitions, which the purgatory of all fetches detects, and
-records of its group that become available again, which the share group reports. A worker
-acquires the records, so events before the fetch is parked are found by comparing the current
-`AcquirableState` with one from before the acquisition.
+records of its group that become available again, which the share group reports. A worker acquires the
+records, and events may come between the acquisition and the parking of the fetch. They are found by comparing
+the current `AcquirableState` with the state before the acquisition.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class AvailableRecords(Protocol):
 
 
 class AcquirableState(NamedTuple):
-    """The state that decides whether a share fetch could acquire more: the store's publications, the number
-    of reports of the group, and the high watermarks and last stable offsets of the partitions.
+    """The state that decides whether a share fetch could acquire more records: the number of the group's
+    reports of available records, and the high watermarks and last stable offsets of the partitions.
+    `publications` is the number of the store's publications before these offsets were read.
     """
 
     publications: int
@@ -128,12 +129,13 @@ class ShareWaits:
     def park(
         self, group: str, parked: ParkedShareFetch, glance: AcquirableState, is_sated: bool = False
     ) -> None:
-        """Keep a fetch that found too few records since `glance`. `Parked.complete` is called after a change,
-        or when the wait times out. Raises IllegalStateError if no thread can be started.
+        """Keep a fetch that has found too few records; `glance` is the state before it has looked for
+        records. `parked.complete` is called after a change of the state, or when the wait times out. Raises
+        IllegalStateError if no thread can be started.
 
         `is_sated` says that the fetch has acquired records, and released them because they were fewer than
-        min_bytes. Then the group's reports don't end the wait, because two such fetches would wake each other
-        for ever.
+        min_bytes. Then the group's reports don't end the wait: each release makes records available, so two
+        such fetches would wake each other for ever.
         """
         held, complete = self._groups[group], parked.complete
 

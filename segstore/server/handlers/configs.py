@@ -173,8 +173,8 @@ def list_config_resources(node: Node, request: Request) -> Any:
     """Answer the resources of the requested types, or of all types if none is named (KIP-1142,
     KafkaApis.handleListConfigResources).
 
-    Groups are listed if they have settings of their own. Loggers and client metrics have no resources here;
-    version 0 asks for client metrics only.
+    Groups are listed if they have settings of their own. No loggers or client metrics exist here. Version 0
+    asks only for client metrics, so its answer is empty.
     """
     asked = [ConfigResourceCode.CLIENT_METRICS] if request.version == 0 else request.body.resource_types
     if not {*asked} <= {*ConfigResourceCode}:

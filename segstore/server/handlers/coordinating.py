@@ -58,7 +58,8 @@ def coordinator_code(error: BaseException) -> Code:
 def coordinated(node: Node, request: Request, run: Callable[[], Any], failed: Callable[[Code], Any]) -> Later:
     """Run `run` in a worker thread, and send its result as the answer. Called in the loop's thread.
 
-    If `run` raises, the answer is `failed(error code)`, called in the loop's thread.
+    If `run` raises an error, the loop's thread calls `failed(error code)`, and sends its result as the
+    answer.
     """
     return in_worker(node, request, run, lambda error: failed(coordinator_code(error)), waits=True)
 
@@ -66,8 +67,8 @@ def coordinated(node: Node, request: Request, run: Callable[[], Any], failed: Ca
 def each_described(
     node: Node, request: Request, groups: Iterable[str], response: Any, describe: Callable[[str], Any]
 ) -> Later:
-    """Answer `describe(group)` for each group. Called in the loop's thread; `describe` runs in a worker
-    thread.
+    """Answer a request with the result of `describe(group)` for each group. Called in the loop's thread;
+    `describe` runs in a worker thread.
 
     `response` has the structs of the answer.
     """

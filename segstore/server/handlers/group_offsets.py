@@ -40,8 +40,8 @@ _COMMITS_BY_ID = 10
 
 
 def offset_commit(node: Node, request: Request) -> Later:
-    """Commit offsets for a member, or for a group without members. A refused partition gets its own code,
-    and the offsets of the other partitions are committed.
+    """Commit offsets for a member, or for a group without members. A partition that is refused gets an error
+    code of its own; the offsets of all other partitions are committed.
     """
     body, store = request.body, node.store
     topics = NamedTopics(node, body.topics, request.version >= _COMMITS_BY_ID)
@@ -64,7 +64,8 @@ def offset_commit(node: Node, request: Request) -> Later:
 
 
 def without_group(store: Store, member: ConsumerGroupMetadata, codes: Codes, tells_group: bool) -> Codes:
-    """Return `codes` with UNKNOWN_MEMBER_ID replaced if the member's whole group does not exist.
+    """Return `codes`; if the request has a generation, and its group does not exist, UNKNOWN_MEMBER_ID is
+    replaced in them.
 
     The replacement is GROUP_ID_NOT_FOUND, or ILLEGAL_GENERATION for versions that don't know that code
     (GroupMetadataManager.validateOffsetCommit).
@@ -94,9 +95,11 @@ def commit_valid(
     commit: Callable[[Any], None],
     code_for: Callable[[BaseException], Code] = coordinator_code,
 ) -> Codes:
-    """Call `commit` with the offsets that are not refused; return a code for each of `offsets`.
+    """Call `commit` with the offsets that `GroupOffsets.refused` does not refuse; return an error code for
+    each of `offsets`.
 
-    If `commit` raises, `code_for` turns the error into the code of each offset that was passed.
+    If `commit` raises an error, each offset that was passed to `commit` gets the code `code_for(error)`, or
+    INVALID_COMMIT_OFFSET_SIZE for RecordTooLargeError.
     """
     refused = shared(store, GroupOffsets).refused(offsets)
     codes = {at: code_of(refused[at]) if at in refused else Code.NONE for at in offsets}
@@ -206,7 +209,8 @@ def _one_group(request: Request, found: _GroupOffsets) -> Any:
 def _look(store: Store, group: str, topics: Any, require_stable: bool) -> _GroupOffsets:
     try:
         kept = shared(store, GroupOffsets)
-        # Pending offsets are read first: if their transaction commits in between, `committed` has them.
+        # Read before `committed`. If the transaction commits between the two reads, its offsets are answered
+        # as unstable; in the other order the outdated offsets would be answered as stable.
         pending = kept.pending(group) if require_stable else set()
         committed = kept.as_sent(group)
     except SegstoreError as error:

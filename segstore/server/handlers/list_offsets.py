@@ -81,8 +81,9 @@ class AskedPartition(NamedTuple):
         return self.log.last_stable_offset if self.committed else self.log.high_watermark
 
     def find(self) -> FoundOffset:
-        """Return the offset for the timestamp. Raises OffsetNotAvailableError while a new leader's high
-        watermark lags; CorruptRecordError, StorageError, StoreClosedError.
+        """Return the offset for the timestamp, an empty `FoundOffset` if no visible record has that timestamp
+        or a later one. Raises OffsetNotAvailableError while a new leader's high watermark lags;
+        CorruptRecordError, StorageError, StoreClosedError.
         """
         held = self.log
         if self.timestamp == SpecialTimestamp.LATEST:
@@ -110,8 +111,8 @@ class AskedPartition(NamedTuple):
     def check_available(self) -> None:
         """Raise OffsetNotAvailableError while the high watermark is below the leader epoch's first offset.
 
-        A new leader's high watermark may lag, so an answer from it could be lower than an earlier answer
-        (KIP-207).
+        A new leader learns the high watermark late. Until then its answer could be a lower offset than an
+        answer of the old leader (KIP-207).
         """
         held = self.log
         if held.has_replicas and self.committed is not None:

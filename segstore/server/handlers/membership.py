@@ -158,8 +158,8 @@ def sync_group(node: Node, request: Request) -> Later:
 
     def failed(error: BaseException) -> Any:
         code = coordinator_code(error)
-        # Clients don't know COORDINATOR_LOAD_IN_PROGRESS in a SyncGroup answer. They join again on
-        # REBALANCE_IN_PROGRESS, which brokers before Kafka 4 sent.
+        # Clients don't know COORDINATOR_LOAD_IN_PROGRESS in a SyncGroup answer. REBALANCE_IN_PROGRESS makes
+        # them join again, so it is answered instead, as brokers before Kafka 4 did.
         loads = code is Code.COORDINATOR_LOAD_IN_PROGRESS
         return _Synced(error_code=Code.REBALANCE_IN_PROGRESS if loads else code)
 
@@ -178,7 +178,8 @@ def heartbeat(node: Node, request: Request) -> Later:
         return _Beaten()
 
     def failed(code: Code) -> Any:
-        # As in Kafka, because clients don't know COORDINATOR_LOAD_IN_PROGRESS in a Heartbeat answer.
+        # As in Kafka, there is no error while groups are loaded, because clients don't know
+        # COORDINATOR_LOAD_IN_PROGRESS in a Heartbeat answer.
         return _Beaten(error_code=Code.NONE if code is Code.COORDINATOR_LOAD_IN_PROGRESS else code)
 
     return coordinated(node, request, run, failed)

@@ -80,8 +80,8 @@ def _answer_known(
 
 
 def _to_encode(rows: PartitionRows, version: int, topics: list[TopicInfo]) -> int:
-    """Return the number of partitions whose rows must be encoded; cached rows don't count unless there are
-    more partitions than `_KNOWN_AT_ONCE`.
+    """Return the number of partitions whose rows must be encoded. Return the number of all partitions,
+    without a look into the cache, if that number is at most `_AT_ONCE` or more than `_KNOWN_AT_ONCE`.
     """
     count = sum([info.partitions for info in topics])
     if not _AT_ONCE < count <= _KNOWN_AT_ONCE:

@@ -56,7 +56,7 @@ class _PartitionAppend(NamedTuple):
 class _Verified(NamedTuple):
     """The partitions that the coordinator has verified as part of a request's transaction.
 
-    `otherwise` is the error code for transactional batches of other partitions.
+    `otherwise` is the error code for transactional batches of partitions that are not in `partitions`.
     """
 
     partitions: frozenset[TopicPartition]
@@ -130,8 +130,8 @@ def _final(answer: Any, request: Request) -> Any:
     """Return the answer, or None for acks=0."""
     if request.body.acks:
         return answer
-    # Without an answer, an error is reported by closing the connection, and a quota is enforced by a pause of
-    # reading (KIP-219).
+    # With acks=0 there is no answer: an error is reported by closing the connection, and a quota is enforced
+    # by reading the next request later (KIP-219).
     channel = request.channel
     channel.mute(answer.throttle_time_ms)
     codes = [each.error_code for topic in answer.responses for each in topic.partition_responses]
@@ -262,10 +262,12 @@ def _unverified(version: int) -> _Verified:
 
 @contextmanager
 def _transaction(node: Node, request: Request, batches: list[_PartitionAppend]) -> Iterator[_Verified]:
-    """Run a block with the verified partitions of the request's transaction (KIP-890).
+    """Yield the partitions that were verified as part of the request's transaction (KIP-890). If the
+    verification fails, there are none, and `otherwise` is the code of its error.
 
-    The transaction can't be committed or aborted while the block runs. Since version 12 the request adds its
-    partitions to the transaction. (Kafka: AddPartitionsToTxnManager.TransactionSupportedOperation.)
+    The transaction can't be committed or aborted while the block of the `with` statement runs. Since version
+    12 the request adds its partitions to the transaction. (Kafka:
+    AddPartitionsToTxnManager.TransactionSupportedOperation.)
     """
     unverified, transactional_id = _unverified(request.version), request.body.transactional_id
     identity, theirs = _transactional(batches)

@@ -1,9 +1,9 @@
 """SaslHandshake and SaslAuthenticate: a client's authentication (KIP-43, KIP-152, KIP-368).
 
 Source: Kafka's SaslServerAuthenticator. Version 0 of SaslHandshake is advertised, because old clients look
-for it, but every such request is refused, because the tokens after it would have no request headers. Threads:
-handlers run in the loop's thread; a worker checks tokens, because a check may compute for long, or call the
-application's code.
+for it. But requests in this version are refused, because the tokens that follow them would have no request
+headers. Threads: handlers run in the loop's thread; a worker checks tokens, because a check may compute for
+long, or call the application's code.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""ShareFetch: a share group member acknowledges earlier records and acquires new ones, or waits for new ones
-(KIP-932, KIP-1206, KIP-1222; Kafka: KafkaApis.handleShareFetchRequest, DelayedShareFetch).
+"""ShareFetch: a share group member acknowledges earlier records and acquires new records, or waits for new
+records (KIP-932, KIP-1206, KIP-1222; Kafka: KafkaApis.handleShareFetchRequest, DelayedShareFetch).
 
 Threads: requests are handled in the loop's thread; a worker calls the share coordinator if the call may wait
 or take long.
@@ -85,7 +85,8 @@ class _ShareFetch:
     def _go_on(self, acknowledgements: Acknowledgements, may_wait: bool, is_again: bool = False) -> Any:
         """Run a round, in a worker if the round may wait or if `is_again`; answer if there is nothing to do.
 
-        `is_again` says that an earlier round has found no records, so this round may have to read for long.
+        `is_again` says that an earlier round has found no records with a single read; this round may read
+        more often, and so take long.
         """
         if not self._is_current:
             return self._stale()

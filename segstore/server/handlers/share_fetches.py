@@ -38,7 +38,7 @@ MOST_AT_ONCE = 100
 
 
 class ShareFetches:
-    """The share sessions of a server. `with_share_fetches` makes this object after the store's share
+    """The share sessions of a server. `with_share_fetches` makes this object, once the store has its share
     coordinator.
     """
 
@@ -85,7 +85,8 @@ class ShareFetches:
     # --- calls of the coordinator ----------------------------------------------------------------
 
     def may_wait(self, session: WireSession, keys: Collection[WirePartition]) -> bool:
-        """Return whether a worker must acknowledge or acquire the records of these partitions.
+        """Return whether a worker, not the loop's thread, must acknowledge or acquire records of these
+        partitions.
 
         True if there are many partitions, if the call may wait for disks or replicas, or if records of the
         member's earlier session are still being released.
@@ -110,8 +111,9 @@ class ShareFetches:
         """Release all acquired records of a closed session, in a worker thread; return False if the
         release is postponed.
 
-        The release is postponed until `end_work` if a worker still acquires records for the session. The
-        acquisition of these records must be cancelled first, so that their delivery counts do not rise.
+        If a worker still acquires records for the session, the release is postponed until `end_work`: the
+        worker's acquisition must be cancelled before the release, so that the records' delivery counts do not
+        rise.
         """
         with self._lock:
             if session in self._at_work:
@@ -134,8 +136,8 @@ class ShareFetches:
             self._at_work[session] += 1
 
     def end_work(self, session: WireSession) -> None:
-        """Note that a worker's acquired records were answered or cancelled; after the session's last worker,
-        begin a postponed release.
+        """Note that a worker's acquired records were answered or cancelled; if this was the session's last
+        worker, begin the release that was postponed.
         """
         with self._lock:
             self._at_work[session] -= 1
@@ -195,7 +197,8 @@ class ShareFetches:
 
 def _outcome(error: SegstoreError | None, was_granted: bool) -> PartOutcome:
     """Return the outcome of an acknowledgement; `error` is its exception, None if it succeeded."""
-    # The partition exists, because the session has acquired records of it; it was dropped from memory since.
+    # The partition exists, because the session has acquired records of it. The error only means that the
+    # partition was dropped from memory since then.
     if was_granted and isinstance(error, UnknownTopicOrPartitionError):
         return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
     return outcome_of(error)

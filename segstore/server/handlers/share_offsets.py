@@ -130,7 +130,7 @@ def _altered(store: Store, body: Any) -> Any:
         for topic in body.topics
         for each in topic.partitions
     }
-    shared(store, ShareCoordinator)  # made before the change: it then drops the changed share partitions
+    shared(store, ShareCoordinator)  # made first: the coordinator drops the changed share partitions
     errors = shared(store, GroupCoordinator).alter_share_offsets(body.group_id, wanted)
     by_name = {tuple(tp): error for tp, error in errors.items()}
     topics = shown(store)
@@ -159,7 +159,8 @@ def _altered_row(number: int, error: SegstoreError | None) -> Any:
 def _code_and_message(error: SegstoreError | None) -> tuple[Code, str | None]:
     if error is None:
         return Code.NONE, None
-    # UnknownTopicOrPartitionError is about the named topic; other errors may be about the internal topic.
+    # UnknownTopicOrPartitionError is about the named topic; other errors may be about the internal topic, so
+    # they get the code of a coordinator's error.
     is_its_own = isinstance(error, UnknownTopicOrPartitionError)
     return code_of(error) if is_its_own else coordinator_code(error), str(error)
 
@@ -188,7 +189,7 @@ def delete_share_group_offsets(node: Node, request: Request) -> Any:
 
 def _deleted(store: Store, body: Any) -> Any:
     names = list(dict.fromkeys(each.topic_name for each in body.topics))
-    shared(store, ShareCoordinator)  # made before the change: it then drops the changed share partitions
+    shared(store, ShareCoordinator)  # made first: the coordinator drops the changed share partitions
     errors = shared(store, GroupCoordinator).delete_share_offsets(body.group_id, names)
     topics = shown(store)
     return _Deleted(responses=[_deleted_row(name, topics.get(name), errors[name]) for name in names])

@@ -57,7 +57,7 @@ def _each(job: Job) -> Handler:
                 job(node.store, _key(body.group_id, topic_id, asked), asked, row)
             except SegstoreError as error:
                 # UnknownTopicOrPartitionError is about the named topic; other errors may be about the state
-                # topic.
+                # topic, so they get the code of a coordinator's error.
                 is_its_own = isinstance(error, UnknownTopicOrPartitionError)
                 row.error_code = code_of(error) if is_its_own else coordinator_code(error)
                 row.error_message = str(error)

@@ -37,7 +37,9 @@ _UNKNOWN = "the setting standby.addresses does not name that address"
 
 
 def register(node: Node, request: Request) -> Any:
-    """Register a standby durably. The registered standby may register again from any address."""
+    """Register a standby durably, if `may_change_standby` allows it. The registered standby may register
+    again from any address.
+    """
     is_known, notices = may_change_standby(node, request), node.part(Notices)
     return in_worker(node, request, lambda: _register(node, request, notices, is_known))
 

@@ -60,7 +60,9 @@ def _create_all(node: Node, body: Any) -> Any:
 
 
 def _create(node: Node, wanted: Any, *, validate_only: bool) -> Any:
-    """Create one topic. Checks are in the order of Kafka's controller, so that the same error is raised."""
+    """Create one topic. Checks are in the order of Kafka's controller, so that a request with several faults
+    gets the same error.
+    """
     names.check_topic(wanted.name)
     check_not_internal(wanted.name, "groups and transactions make it when they need it")
     if wanted.name in shown(node.store):

@@ -82,7 +82,7 @@ def _described(name: str, held: TransactionMetadata | None) -> Any:
 
 def list_transactions(node: Node, request: Request) -> Later:
     """Answer the transactional ids that match all filters; an empty filter matches all (KIP-994, KIP-1152).
-    The answer also lists unknown state names of the filter.
+    The answer also lists the state names of the filter that are unknown here.
     """
     body, store = request.body, node.store
     unknown = [name for name in body.state_filters if name not in _NAMES.values()]

@@ -69,8 +69,8 @@ def _misrouted(node: Node, body: Any) -> Code:
 
 
 def unsupported() -> Any:
-    """Return the answer to an unknown version of ApiVersions, to be sent as version 0. Clients retry with the
-    highest version that it lists.
+    """Return the answer to an unknown version of ApiVersions, to be sent as version 0. The answer lists the
+    served versions of ApiVersions, and clients retry with the highest one.
     """
     return _Response(error_code=Code.UNSUPPORTED_VERSION, api_keys=_listed([Api.API_VERSIONS]))
 

@@ -27,10 +27,10 @@ def in_worker(
     failed: Callable[[BaseException], Any] | None = None,
     waits: bool = False,
 ) -> Later:
-    """Answer with the body that `run` returns in a worker thread.
+    """Call `run` in a worker thread, and answer with the body that it returns.
 
-    If `run` raises, the body is `failed(error)`; without `failed` the error is passed to `fail`. `waits` says
-    that the job may wait for replicas; it then runs in a separate pool.
+    If `run` raises, the body is `failed(error)`; without `failed`, the function `fail` logs the error and
+    answers its code. `waits` says that the job may wait for replicas; it then runs in a separate pool.
     """
 
     def done(result: Any) -> None:

@@ -54,7 +54,8 @@ _NEVER = -2
 class FetchTarget(NamedTuple):
     """The server's objects that a learned fetch uses, and the client's terms and throttle.
 
-    `serve(context, correlation id)` lets the handler's code answer a request that has waited.
+    `serve(context, correlation id)` lets the handler's code answer a fetch that has waited, if `LearnedFetch`
+    can't.
     """
 
     logs: Logs
@@ -110,8 +111,9 @@ class LearnedFetch(LearnedRequest):
         """Learn a request that the handler has answered, so that similar requests are answered here from now
         on.
 
-        Return False, without learning, if the request names several partitions or has unknown tagged fields,
-        if the session has too many partitions, or if only the handler can answer for one of the partitions.
+        Return False, without learning, if the request names several partitions, removes partitions from the
+        session, or has unknown tagged fields; if the session has too many partitions, or if one of the
+        partitions needs the handler.
         """
         body, self._standing = request.body, None
         parts = [part for topic in body.topics for part in topic.partitions]
@@ -127,7 +129,7 @@ class LearnedFetch(LearnedRequest):
         named = self._name(template, body.topics[0], parts[0]) if parts else None
         if parts and named is None:
             return False
-        if len(self._forms) > 2 * FEW:  # forms with earlier leader epochs are only removed all at once
+        if len(self._forms) > 2 * FEW:  # no form is removed singly, not even of an earlier leader epoch
             self._forms.clear()
         self._shapes[len(template.front)], self._forms[template.constants] = template, named
         return True
@@ -170,9 +172,11 @@ class LearnedFetch(LearnedRequest):
     # --- a request ----------------------------------------------------------------------------
 
     def match(self, frame: memoryview) -> tuple[Any, ...] | None:
-        """Return (named partition, (correlation id, session epoch, fetch offset)), or None if a byte differs.
+        """Return (named partition, (correlation id, session epoch, fetch offset)), or None if another byte
+        differs from all learned requests, or if the request does not continue the session.
 
-        The partition is None if the request names none; the tuple has only the numbers that the request has.
+        The named partition is None if the request names no partition. A request without a session has no
+        session epoch, and a request without a partition has no fetch offset; the inner tuple is shorter then.
         """
         shape, session = self._shapes.get(len(frame)), self.session
         if shape is None:
@@ -214,8 +218,8 @@ class LearnedFetch(LearnedRequest):
         return self._wait(self._advance(named), named, looked, seen, correlation_id)
 
     def _look(self, named: Named | None) -> Looked | None:
-        """Read all partitions; return None if the handler must answer, as it must if several partitions have
-        records, because these share `max_bytes`.
+        """Read all partitions, and return (partition, stretch) pairs; return None if the handler must answer.
+        The handler must also answer if several partitions have records, because these share `max_bytes`.
         """
         looked: Looked = []
         size = 0
@@ -320,8 +324,8 @@ class LearnedFetch(LearnedRequest):
         return LATER
 
     def finish(self, context: FetchContext, correlation_id: int, looked: Looked, seen: int = _NEVER) -> None:
-        """Answer a fetch that has waited; read again if there were publications since `seen`, else use
-        `looked`. An unexpected error closes the connection.
+        """Answer a fetch that has waited, from `looked` if there were no publications since `seen`, else from
+        a new look. `target.serve` answers if the handler must. An unexpected error closes the connection.
         """
         channel, target = self.request.channel, self.target
         try:
@@ -382,8 +386,9 @@ def _stretch(held: PartitionLog, asked: Wanted, terms: Terms) -> Stretch | None:
 def learned_fetch(
     request: Request, context: Sessionless | Incremental, target: FetchTarget
 ) -> LearnedFetch | None:
-    """Return a `LearnedFetch` for requests like this one, which the handler has answered. Return
-    None if `LearnedFetch.learn` returns False, or if a standby's request has no session.
+    """Return a `LearnedFetch` for requests like this one, which the handler has answered. Return None if
+    `LearnedFetch.learn` returns False. Also return None for a request without a session, if a standby sent
+    it, if it names several partitions, or if it closes a session.
     """
     session = context.session if isinstance(context, Incremental) else None
     if session is not None:

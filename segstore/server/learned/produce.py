@@ -55,7 +55,7 @@ class LearnedProduce(LearnedRequest):
     """Answers repeated Produce requests of one connection for one partition."""
 
     def __init__(self, request: Request, template: MessageTemplate, target: ProduceTarget) -> None:
-        # A learned request lives as long as its connection: the first batch must not.
+        # A learned request lives as long as its connection, so it must not keep the first batch in memory.
         super().__init__(replace(request, body=None, frame=None))
         self._template, self._target = template, target
         body = request.body

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 class LearnedRequest(ABC):
-    """Answers requests of a connection before they are decoded. `row` counts the requests; `is_like` says
-    whether the last request has matched. If `exchange` is set, the C code may receive and answer requests.
+    """Answers requests of a connection before they are decoded. `row` counts the requests. `is_like` says
+    whether the last request was like the learned request; if not, the handler may learn again. If `exchange`
+    is set, the C code may receive and answer requests.
     """
 
     def __init__(self, request: Request) -> None:
@@ -26,8 +27,8 @@ class LearnedRequest(ABC):
         self.exchange: NativeExchange | None = None
 
     def __call__(self, frame: memoryview) -> Response | Later | None:
-        """Answer a request, given without its size. Return the whole response, LATER if `Channel.give` sends
-        the response, or None, without any effect, if the handler must answer.
+        """Answer a request, given without its size. Return the whole response; LATER if the response is sent
+        later, by `Channel.give`; or None, without any effect, if the handler must answer.
         """
         holes = self.match(frame)
         self.is_like = holes is not None
@@ -43,7 +44,7 @@ class LearnedRequest(ABC):
 
     def receive(self, sock: int, memory: Any) -> Received | None:
         """Receive a request into `memory`, a `uint8_t[]`, and answer it, by one non-blocking call in C.
-        Return None, without receiving, if the C code can't be used.
+        Return a `Received`; or None, without receiving, if the C code can't be used.
         """
         exchange = self.exchange
         if exchange is None:
@@ -62,6 +63,6 @@ class LearnedRequest(ABC):
 
     def exchanged(self, sock: int, exchange: NativeExchange) -> Response | bool | None:
         """Let the C code receive and answer a request. Return True if it has answered, False if it has only
-        received, a response if that must be sent instead, None if nothing was received.
+        received, a response if the caller must send it, None if nothing was received.
         """
         raise NotImplementedError

@@ -92,7 +92,7 @@ class Spot:
 
 class StandingFetch:
     """A standby's waiting fetch (`DelayedStandbyFetch` of the purgatory). `learned` has the templates of
-    answers, and answers those fetches that this class can't.
+    answers, and answers the fetches that this class can't answer.
     """
 
     def __init__(
@@ -194,8 +194,9 @@ class StandingFetch:
             self._learned.finish(Incremental(self._session, self._epoch), self._number, [])
 
     def _may_give(self, moved: Spot) -> bool:
-        """Return whether `_give` may answer: the fetch is the session's last, the standby is registered, and
-        only `moved` has changed. Raises NotLeaderOrFollowerError.
+        """Return whether `_give` may answer: the session has no later request, the client has no quota, the
+        standby is still registered, and no other log than that of `moved` has changed. Raises
+        NotLeaderOrFollowerError.
         """
         target, terms = self._target, self._target.terms
         if self._session.epoch != self._epoch or target.throttle.bound is not None or self._socket < 0:
@@ -243,8 +244,8 @@ def is_standby(terms: Terms) -> bool:
 
 def noted(learned: LearnedFetch, named: Named | None) -> bool:
     """Report the standby's offsets of all partitions to the primary; return False if the handler must answer,
-    because the standby's log may diverge. Called before the look, so that the answer has the new high
-    watermark.
+    because a log was deleted, or the standby's log may diverge from it. Called before the look, so that the
+    answer has the new high watermark.
     """
     primary = learned.target.terms.primary
     assert primary is not None

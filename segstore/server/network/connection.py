@@ -7,10 +7,9 @@ SocketServer, KafkaChannel).
     READING -> STARVING -> QUEUED      waits for memory for a large request
 
 Bytes are read in READING only. In every other state received bytes stay in the kernel's buffer, and TCP flow
-control stops the client. The loop stops waiting for received bytes only after epoll has reported them once,
-so a client that waits for each answer costs no system call for this. With TLS, received bytes may be in
-memory already, and epoll does not report those.
-Threads: the loop's only.
+control stops the client. Epoll is told to ignore received bytes only after it has reported some in such a
+state, so a client that waits for each answer costs no such system call. With TLS, bytes may already be in
+memory, where epoll does not see them. Threads: the loop's only.
 """
 
 from __future__ import annotations
@@ -451,8 +450,8 @@ class ServerConnection:
 
     def note_acknowledged(self) -> None:
         """Count TCP acknowledgements of the client as activity."""
-        # The socket becomes writable only when a third of its buffer is free, and a slow client takes seconds
-        # to free it.
+        # Writability would be too late a sign of activity: a socket becomes writable only when a third of its
+        # buffer is free, which takes seconds with a slow client.
         count = taken(self._sock)
         if count > self._taken:
             self.active_at, self._taken = self._shared.loop.now, count

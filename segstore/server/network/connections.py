@@ -83,7 +83,8 @@ class Connections:
         limits = self._limits()
         self._is_looking = bool(limits and self._all)
         if self._is_looking:
-            # Checked every quarter of the shortest limit, so a connection may idle a quarter longer.
+            # Connections are checked every quarter of the shortest limit, so a connection may idle for a
+            # quarter longer than its limit.
             seconds = max(min(ms for ms, _ in limits) / 4000, _SHORTEST_ROUND)
             self._shared.loop.later(seconds, self._end_idle)
 

@@ -58,8 +58,8 @@ class Frames:
         self._rest, self._shared = scratch.view[:count], True
 
     def take(self) -> memoryview | None:
-        """Return the next whole request, without its size, or None if it is incomplete. Raises
-        InvalidRequestError for a size that is not allowed.
+        """Return the next request, without its size field, or None if it was not received as a whole yet.
+        Raises InvalidRequestError for a size that is not allowed.
         """
         own = self._own
         if own is not None:

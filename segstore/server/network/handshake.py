@@ -63,7 +63,7 @@ class Handshake:
     def _stepped(self, result: bool | BaseException) -> None:
         self._works = False
         if isinstance(result, BaseException):
-            # Breaks a reference cycle, because the traceback's frames refer to the error and to this
+            # Breaks a reference cycle: frames of the error's traceback refer to the error and to this
             # handshake.
             result.__traceback__ = None
         if self._is_over:

@@ -39,7 +39,7 @@ def _most_descriptors() -> int:
 
 
 class Listener:
-    """Accepts connections within the limits. Beyond max_connections or max_connection_creation_rate clients
+    """Accepts connections within the limits. Beyond max_connections or max_connection_creation_rate, clients
     wait in the kernel's queue; connections beyond max_connections_per_ip are refused.
     """
 
@@ -70,7 +70,7 @@ class Listener:
                     self._wait(_PAUSE)
                 return
             self._taken += 1
-            # The system returns the lowest free number, so all lower ones are in use.
+            # The system assigns the lowest free descriptor, so all lower descriptors are in use.
             if taken.fileno() >= _most_descriptors():
                 why = "a connection of %s was turned away: the rest of RLIMIT_NOFILE is the store's"
                 self._warn("store's", "", why, address[0], level=logging.ERROR)

@@ -119,8 +119,8 @@ class Loop:
 
     def run(self) -> None:
         """Run turns until `end` is called, then close all sockets. Later calls of `soon` have no effect."""
-        # sendfile(2) to a closed connection must return an error, whatever the application's SIGPIPE handler
-        # is. A pending signal is discarded at the end of this thread.
+        # SIGPIPE is blocked, so that sendfile(2) to a closed connection returns an error, whatever handler
+        # the application has. A pending SIGPIPE is discarded when this thread ends.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
         try:
             while not self._over:

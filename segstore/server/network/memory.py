@@ -34,7 +34,8 @@ class Scratch:
 class RequestMemory:
     """Limits the total bytes of request buffers to `most`; -1 means no limit.
 
-    As in Kafka, a request gets a buffer if any byte is free, so the last buffer may exceed the limit.
+    As in Kafka, a request gets its whole buffer if any byte is free, so the last buffer may make the total
+    larger than `most`.
     """
 
     def __init__(self, most: int) -> None:
@@ -47,7 +48,9 @@ class RequestMemory:
         return self._most - self._left
 
     def take(self, size: int, when_free: Callable[[], object]) -> bool:
-        """Take bytes and return True. If no byte is free, return False, and call `when_free` when one is."""
+        """Take `size` bytes and return True. If no byte is free, return False, and call `when_free` once
+        bytes are free.
+        """
         if self._most >= 0 and self._left <= 0:
             self._waiting.append(when_free)
             return False

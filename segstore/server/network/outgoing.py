@@ -49,8 +49,8 @@ class Outgoing:
         return bool(self._parts)
 
     def give(self, sock: socket.socket, out: bytearray, slices: Slices) -> int:
-        """Send an answer as far as the socket takes it, and keep its unsent part. Called if no part is
-        unsent.
+        """Send an answer as far as the socket takes it, and keep its unsent part. Return the number of sent
+        bytes. Called only if no earlier part is unsent.
         """
         if slices and (size := _size(slices)) <= SHORT:
             out, slices = _whole(out, slices, size), []
@@ -154,8 +154,8 @@ def _cut(part: Any) -> EOFError:
 
 
 class SealedOutgoing(Outgoing):
-    """Sends by TLS. A piece is encrypted only after the socket has taken the piece before, so a slow client
-    costs the memory of one piece. Files are read into memory, because sendfile(2) can't encrypt here.
+    """Sends by TLS. A piece is encrypted only after the socket has taken the preceding piece, so a slow
+    client costs the memory of one piece. Files are read into memory, because sendfile(2) can't encrypt here.
     """
 
     def __init__(self, wire: TlsWire, clear: memoryview | None = None) -> None:

@@ -71,8 +71,8 @@ def serve(
     may have several servers. Closing the store closes its servers.
 
     `lease()` acquires or renews a lease; it returns a fencing token while the caller holds the lease, else
-    None. The store leads only with a token, which becomes its leader epoch. Without a token it refuses all
-    appends with DemotedError, also appends of this process, until the store is closed.
+    None. The store leads only with a token, which becomes its leader epoch. Without a token the store refuses
+    all appends with DemotedError, also appends of this process, until the store is closed.
 
     A promoted store notifies its old primary of the promotion; `old_primary` has client settings for that
     connection, the same as for `follow`: `security.protocol`, `sasl.username` and others.
@@ -246,8 +246,8 @@ def _service(
 
 class Server(Closing):
     """The server of a store, and a context manager. It runs until `close` is called or its store is closed,
-    also if the object is dropped. With several `listeners`, `host`, `port` and `bootstrap_servers` are the
-    first listener's.
+    even if no reference to this object is left. With several `listeners`, `host`, `port` and
+    `bootstrap_servers` are the first listener's.
     """
 
     def __init__(self, services: Sequence[tuple[Node, Endpoint, Service]], config: ServerConfig) -> None:
@@ -329,13 +329,14 @@ class Server(Closing):
         Each family is a metric (name, meaning, kind: "counter", "gauge" or "histogram"), the names of its
         labels, and its samples: label values and a number.
 
-        By `request`, such as "Produce", summed over all listeners: answered requests, their bytes, the bytes
-        of their answers, the time until the answer in seconds, and error codes of answers by `error`. By
-        `listener` (its name in `listeners`, or the security protocol): open, made and refused connections;
-        authentications; malformed requests; the expiry of the certificate, in seconds since the epoch; and
-        the seconds for which the loop has been busy with the current turn, 0.0 while it sleeps. Counts begin
-        at 0 when the server starts; an API has samples from its first request on. Any thread may call this
-        method, also after `close`; it does not block.
+        Metrics with the label `request`, such as "Produce", are summed over all listeners: answered requests,
+        their bytes, the bytes of their answers, the time until the answer in seconds, and, with the label
+        `error`, the error codes of answers. Metrics with the label `listener` (the listener's name in
+        `listeners`, or the security protocol) are: open, made and refused connections; authentications;
+        malformed requests; the expiry of the certificate, in seconds since the epoch; and the seconds for
+        which the loop has been busy with the current turn, 0.0 while it sleeps. Counts begin at 0 when the
+        server starts; an API has samples from its first request on. Any thread may call this method, also
+        after `close`; it does not block.
         """
         from segstore.server.families import families  # imported here, because most processes don't need it
 
@@ -367,10 +368,10 @@ class Server(Closing):
     def close(self, timeout: float | None = None) -> None:
         """Stop accepting connections, answer the received requests, and stop. A second call does nothing.
 
-        `timeout` is the longest time for the answers, in seconds (a number of at least 0, by default 10);
+        `timeout` is the longest wait for these answers, in seconds (a number of at least 0, by default 10);
         after that time connections are closed without an answer. A connection is closed earlier if its client
         receives nothing of an answer for a second. An interrupt closes all connections at once. A call from a
-        handler does not wait. The store stays open.
+        handler does not wait for the answers. The store stays open.
         """
         seconds = arguments.seconds("timeout", timeout, CLOSE_TIMEOUT)
         others = [service for _, _, service in self._others]

@@ -155,8 +155,9 @@ class Service:
     def end(self, seconds: float) -> bool:
         """Stop reading requests, answer the received requests, and stop the thread, within `seconds`.
 
-        Return True if the thread has stopped, False if a handler calls this, which does not wait, or if a
-        handler does not return in time. An interrupt of the wait closes all connections at once.
+        Return True if the thread has stopped. Return False if a handler does not return in time, or if a
+        handler calls this method, because such a call does not wait. An interrupt of the wait closes all
+        connections at once.
         """
         if not self._here[0]:  # in the child of a fork, which has no such thread
             return True
@@ -193,7 +194,7 @@ class Service:
             return
         elif not self._are_parts_closed:
             self._close_parts()
-            loop.soon(self._go_on)  # queued after the calls by which the parts answer parked requests
+            loop.soon(self._go_on)  # runs after the queued calls by which the parts answer parked requests
         else:
             connections.end_unanswered()
             if not len(connections):

@@ -105,8 +105,8 @@ class TlsWire:
     # --- the end --------------------------------------------------------------------------
 
     def has_left(self) -> bool:
-        """Return whether at most a close_notify alert is unread, after the client has closed the connection.
-        Raises OSError.
+        """Return whether a client that has closed the connection has sent no further request: at most a
+        close_notify alert is unread. Raises OSError.
         """
         return len(self._sock.recv(_ALERT + 1, socket.MSG_PEEK)) <= _ALERT and not self._in.pending
 

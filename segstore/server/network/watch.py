@@ -32,7 +32,7 @@ class Watch:
         """Whether a sleep was requested, but `then` was not called yet."""
 
     def ask(self, sleep: Callable[[], object]) -> None:
-        """Call `sleep` in the thread; `sleep` returns after a publication, or early. If the last call of
+        """Call `sleep` in the thread; `sleep` returns after a publication, or earlier. If the last call of
         `sleep` has not returned, do nothing. Raises IllegalStateError if no thread can be started.
         """
         if self.asleep:
@@ -58,7 +58,9 @@ class Watch:
         self._then()
 
     def end(self) -> None:
-        """Stop the thread, and wait up to a second for it. The loop has stopped, so `then` is not called."""
+        """Stop the thread, and wait up to a second for it. The loop has stopped, so `then` is not called any
+        more.
+        """
         thread, tries = self._thread, 0
         self._asked.put(None)
         while thread is not None and thread.is_alive() and tries < _TRIES:

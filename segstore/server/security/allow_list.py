@@ -4,8 +4,8 @@
 
 An entry has a principal and clauses. A clause has operations, a type of resource and a pattern: a name, a
 prefix that ends in "*", or "*" alone. A clause without operations has the operations of the preceding clause,
-except for those that its resource type does not have. "User:*" means every principal. There are no denials:
-an operation that no entry allows is denied. Kafka's form of the same rights are ACLs
+except operations that its own type of resource does not have. "User:*" means every principal. There are no
+denials: an operation that no entry allows is denied. In Kafka the same rights are ACLs
 (org.apache.kafka.common.acl, KIP-290). Threads: no state.
 """
 

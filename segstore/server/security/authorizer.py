@@ -11,7 +11,7 @@ from .settings import SecurityConfig
 
 
 class Authorizer:
-    """Allows superusers everything, and other principals the operations of a rule.
+    """Allows superusers everything, and every other principal the operations of the rules for this principal.
 
     Arguments named `principal` are names without "User:".
     """

@@ -75,7 +75,7 @@ def own_settings(mapping: Any, allowed: tuple[str, ...]) -> tuple[Any, Own]:
 
 def _names(listeners: object) -> dict[str, str]:
     """Return the listeners' names by the prefixes of their settings. Longer prefixes come first, because a
-    prefix may begin with a shorter one.
+    shorter prefix may be the beginning of a longer prefix.
     """
     if not isinstance(listeners, str):
         raise ConfigError("listener.name is for settings of listeners, which are missing")

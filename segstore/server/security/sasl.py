@@ -33,7 +33,7 @@ _LEAST_BETWEEN = 1.0
 
 
 class Mechanism(Protocol):
-    """The server's side of one authentication. `name` is set by the first client message with a user name,
+    """The server's side of one authentication. `name` is set when the client has sent a user name,
     `principal` when the authentication has succeeded.
     """
 
@@ -60,8 +60,8 @@ class Sasl:
         return self._users.knows(name) or (mechanism != PLAIN and self._scram_users.knows(name, mechanism))
 
     def begin(self, mechanism: str) -> Mechanism:
-        """Begin an authentication. Raises AuthenticationError if the mechanism was disabled since the
-        handshake.
+        """Return the server's side of a new authentication. Raises AuthenticationError if the mechanism was
+        disabled since the handshake.
         """
         if mechanism not in self.mechanisms:
             raise AuthenticationError(f"{mechanism} is not served any more")
@@ -88,7 +88,9 @@ def _nobody(_principal: str) -> None:
 
 
 class SaslSession:
-    """The authentication of one connection. `entered(principal)` is called when it has succeeded."""
+    """The authentication of one connection. `entered(principal)` is called when an authentication or a
+    reauthentication has succeeded.
+    """
 
     def __init__(
         self,
@@ -164,9 +166,9 @@ class SaslSession:
         return self._exchange.respond(token)
 
     def finish(self) -> int:
-        """Apply the result of `respond`; return the session's lifetime in ms, or 0 if there is no limit or
-        the authentication is not complete. Raises AuthenticationError if the user was removed, or if a
-        reauthentication has another principal.
+        """Apply the result of `respond`; return the session's lifetime in ms, or 0 if the lifetime has no
+        limit or the client must send another token. Raises AuthenticationError if the user was removed, or if
+        a reauthentication has another principal.
         """
         assert self._exchange is not None
         principal = self._exchange.principal

@@ -45,9 +45,10 @@ def of_password(mechanism: str, password: str, iterations: int = LEAST_ITERATION
 
 
 def of_nobody(mechanism: str, secret: bytes, name: str) -> ScramCredential:
-    """Return a credential for a name without a user, by which nobody can authenticate.
+    """Return a credential for the name of an unknown user; nobody can authenticate by this credential.
 
-    The salt is always the same for a name, so that answers don't reveal which users exist.
+    A name always gets the same salt, as the name of a known user does, so that answers don't reveal which
+    users exist.
     """
     kind = HASHES[mechanism]
     salt = hmac.digest(secret, b"salt" + name.encode("utf-8", "surrogatepass"), kind)[:_SALT_BYTES]

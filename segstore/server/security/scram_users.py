@@ -19,7 +19,9 @@ from .users import Users
 
 
 class ScramUsers:
-    """Finds SCRAM credentials. A credential is made from a password once, in a worker, and cached."""
+    """Finds SCRAM credentials. A credential that is derived from a password is made once, in a worker, and
+    then cached.
+    """
 
     def __init__(self, stored: ScramCredentials, users: Users) -> None:
         self._stored, self._users = stored, users

@@ -213,7 +213,9 @@ class SecurityConfig(Settings):
         return [self.of_listener(spec) for spec in self.specs] or [self]
 
     def of_listener(self, spec: ListenerSpec) -> Self:
-        """Return the settings of one listener. Raises ConfigError if its protocol needs another setting."""
+        """Return the settings of one listener. Raises ConfigError if its security protocol needs a setting
+        that is missing.
+        """
         try:
             return replace(
                 self,
@@ -259,7 +261,7 @@ class SecurityConfig(Settings):
 
     def conflict(self) -> str | None:
         """Return a message if settings contradict each other, else None (Kafka: DefaultSslEngineFactory).
-        Raises ConfigError if the settings of a single listener do.
+        Raises ConfigError if the settings of a single listener contradict each other.
         """
         if self.listeners is None and (self.advertised_listeners or self.listener_security_protocol_map):
             return (
