@@ -17,7 +17,8 @@ from segstore.protocol.codec import decode_at, encode, structs
 
 # --- claims ------------------------------------------------------------------------------------
 
-# The owner of each partition, from the members' claims: the claim of the latest generation wins (Kafka:
+# The owner of each partition. `Claims` maps each member to the generation and the partitions that it reports
+# as owned; if several members report one partition, the latest generation wins (Kafka:
 # AbstractStickyAssignor.prepopulateCurrentAssignments).
 
 Claims = Mapping[str, tuple[int, list[TopicPartition]]]
@@ -26,7 +27,7 @@ Claims = Mapping[str, tuple[int, list[TopicPartition]]]
 def resolve_owners(claims: Claims) -> tuple[dict[str, list[TopicPartition]], dict[TopicPartition, str]]:
     """Return the partitions of each current owner, and the previous owner of each partition that had one.
 
-    If two members claim a partition in one generation, the first member owns it.
+    If two members report a partition for one generation, the first member owns it.
     """
     owners: dict[TopicPartition, dict[int, str]] = {}
     for member, (generation, partitions) in claims.items():
@@ -331,8 +332,8 @@ class CooperativeStickyAssignor:
 
 
 def _owners(members: Members) -> dict[TopicPartition, set[str]]:
-    """Return the current owners of each partition: the members that claim it in the latest generation; a
-    member that missed a generation has lost its partitions.
+    """Return the current owners of each partition: the members that report the partition for the latest
+    generation. A member that missed a generation has lost its partitions.
     """
     latest: dict[TopicPartition, int] = {}
     owners: dict[TopicPartition, set[str]] = {}
