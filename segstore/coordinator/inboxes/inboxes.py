@@ -97,7 +97,7 @@ class Inboxes:
 
 class _Adopter:
     """Adopts the manifests of one directory's inbox (protocol `Adopts`). It does not refer to the store, so
-    that an unused store can be collected.
+    that an unused store can be garbage collected.
     """
 
     def __init__(

@@ -81,7 +81,7 @@ class OffsetsCache:
                 # known yet.
                 return OffsetsState()
             source.check_committed()
-            # asked before the load, so that the load reads all records
+            # asked before the load: if records become visible after the load, the answer must be False
             cached.is_sure = cached.is_sure or source.shows_all
             state = load(source)
             if not cached.is_sure:
@@ -110,7 +110,7 @@ class OffsetsCache:
     ) -> T:
         """Return the result of `write`, called with the state and a writer of the group's partition; a
         missing topic is created. If `write` was interrupted, or its records are not committed yet, the
-        partition is loaded again later, because its log may have more than memory.
+        partition is loaded again later, because its log may have records that memory lacks.
         """
         target = self._topic.writable(group)
         cached = self._partition(target.partition)
@@ -127,7 +127,7 @@ class OffsetsCache:
                 if not may_be_written(error):
                     cached.state, cached.is_sure = known, was_sure
                 raise
-            # The committed records include every record that was appended before them.
+            # The new records are committed, so all records that were appended before them are committed too.
             cached.state, cached.is_sure = known, True
             return found
 

@@ -79,9 +79,9 @@ class OffsetsCleanup(ShareRecords):
     ) -> dict[str, set[TopicPartition]]:
         """Delete the offsets that are older than `offsets.retention.minutes`; return them by group.
 
-        A group without offsets and members is deleted too. `is_empty(group)` returns since when the group has
-        no members (ms since the epoch, -1: not known), or None if it has members; the default is
-        `empty_since`. Raises StorageError.
+        A group without offsets and members is deleted too. `is_empty(group)` returns the time at which the
+        group's last member left (ms since the epoch, -1: not known), or None if the group has members; the
+        default is `empty_since`. Raises StorageError.
         """
         now = self._clock() if now_ms is None else now_ms
         find_since = is_empty or self.empty_since
@@ -111,8 +111,8 @@ class OffsetsCleanup(ShareRecords):
         }
 
     def _may_expire(self, group: str, partition: int) -> bool:
-        """Return whether this is the group's partition; in a copy of a broker's directory a group may also
-        have records in another partition.
+        """Return whether this is the partition that the hash of the group's id chooses. In a copy of a
+        broker's directory a group may also have records in another partition; these records don't expire.
         """
         return self._topic.partition_for(group) == partition
 
@@ -153,8 +153,9 @@ class OffsetsCleanup(ShareRecords):
             self.expire()
 
     def _empty_since(self, group: str) -> int | None:
-        """Return since when a group is empty, if there is no coordinator. Members of a classic group count as
-        gone since the store was opened; members of a consumer group may come back.
+        """Return the time at which the group's last member left, for a store without a coordinator. Members
+        of a classic group count as gone since the store was opened; members of a consumer group may come
+        back.
         """
         group_state = self._look_up(
             self._topic.partition_for(group), lambda state: state.groups.get(group, GroupState())

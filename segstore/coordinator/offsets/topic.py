@@ -233,7 +233,7 @@ def _offset(key: Any, value: Any, most: int) -> OffsetAndMetadata:
 
 class ReadOffsets:
     """A snapshot of the committed offsets, with the methods of `GroupOffsets` that read. All partitions are
-    searched for a group, because its records may be in an unexpected one.
+    searched for a group, because its records may be in an unexpected partition.
     """
 
     def __init__(self, store: Store) -> None:

@@ -36,9 +36,9 @@ COMMITTED = "read_committed"
 class AcquireTerms(NamedTuple):
     """The limits of a fetch. `max_records`: the number of offsets in all its partitions; in mode
     BATCH_OPTIMIZED the last batch may exceed it (`mode` is an AcquireMode). `batch_size`: the least number of
-    offsets that come in flight together. `max_bytes`: the bytes of the logs, in whole batches, but at least
-    one batch. `max_reads`: the number of reads of each log; a log is read again if the read before acquired
-    nothing.
+    offsets that come in flight together. `max_bytes`: the limit of bytes read from the logs, in whole
+    batches; at least one batch is read. `max_reads`: the limit of reads of each log; a log is read again if
+    the last read acquired nothing.
     """
 
     max_records: int = 500
@@ -188,7 +188,8 @@ class ShareFetch:
             if leader.is_fetched:
                 leader.is_missed = True
                 return None
-            # All offsets from `next_new` on are new, and a grant takes at most `want` of them.
+            # A grant takes at most `want` offsets, and all offsets from `next_new` on are new, so no offset
+            # after these needs to be read.
             fetch = _GrantFetch(leader, offset, max(offset, core.next_new) + want - 1)
             leader.fetcher = weakref.ref(fetch)
             return fetch

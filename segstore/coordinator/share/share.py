@@ -143,7 +143,7 @@ class ShareCoordinator:
         self, group: str, member: str, batches: Mapping[At, Sequence[AckBatch]]
     ) -> dict[At, SegstoreError | None]:
         """Apply a member's acknowledgements, of each partition all or none. Return, for each partition, None
-        once they are in the log, or the error. All partitions are written together.
+        once its acknowledgements are in the log, or the error. All partitions are written together.
 
         Errors: InvalidRecordStateError and InvalidRequestError, after which nothing was done;
         UnknownTopicOrPartitionError if nothing of the partition was acquired since this process began;

@@ -213,8 +213,8 @@ class _Loading:
         return self.table, [*self._nobody, *of_keys]
 
     def _meet(self, data: bytes, at: int) -> _WaitingUpdates | None:
-        """Return the share partition of a key that is seen for the first time; None if the key is not of a
-        share partition.
+        """Parse a key that is seen for the first time, and return the waiting updates of its share partition;
+        None if it is no key of a share partition.
         """
         try:
             kind = kind_of(data, "a share partition")

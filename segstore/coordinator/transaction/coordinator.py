@@ -55,8 +55,8 @@ FIRST_RETRY, LONGEST_RETRY = 0.1, 30.0  # seconds
 
 
 class Upkeep:
-    """Calls the coordinator from the scheduler. After a failure it calls `end_abandoned` again, and doubles
-    the pause each time.
+    """Calls the coordinator from the scheduler. If a step that must be completed fails, it calls
+    `end_abandoned` after a pause, which doubles with each failure in a row.
     """
 
     def __init__(self, coordinator: TransactionCoordinator, store: Store) -> None:
@@ -91,7 +91,7 @@ class Upkeep:
             if self._planned:
                 return
             self._scheduler.after(self._pause, self._task(lambda c: self._again(c)))
-            self._planned = True  # last, so that after an interrupt above the next failure plans a retry
+            self._planned = True  # last: if an interrupt stops the call above, the next failure repeats it
             self._pause = min(self._pause * 2, LONGEST_RETRY)
 
     def _again(self, coordinator: TransactionCoordinator) -> None:
@@ -203,7 +203,8 @@ class Transitions:
         if known is None:
             return True
         try:
-            # First, because a marker completes any open transaction of its producer.
+            # Lost transactions end first, because a marker ends any open transaction of its producer, and
+            # their outcome may be the opposite.
             self._lost.end(known.producer_id)
             if known.state.prepared:
                 if not synced:  # an earlier sync may have failed
@@ -380,7 +381,7 @@ class TransactionCoordinator:
         next request gets ConcurrentTransactionsError. A producer may repeat the request under its old epoch,
         after its commit or abort, or a timeout, has raised the epoch. Raises ProducerFencedError;
         InvalidTxnStateError for a commit without an open transaction, or if the other outcome was decided;
-        StorageError, after which the same call may help.
+        StorageError, after which the call may be repeated.
         """
         return self._shelter.call(partial(self._end, transactional_id, identity, commit))
 

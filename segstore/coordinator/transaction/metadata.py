@@ -133,7 +133,8 @@ class TransactionMetadata(NamedTuple):
     def covers(self, producer_epoch: int) -> bool:
         """Return whether records of this epoch belong to the ongoing or decided transaction."""
         if self.client_version < EPOCH_EACH and self.state is TransactionState.PREPARE_ABORT:
-            # if a producer takes over, a broker raises the epoch before it aborts the transaction
+            # the records may have an earlier epoch: for a new producer a broker raises the epoch before the
+            # abort
             return producer_epoch <= self.producer_epoch
         return producer_epoch == self.transaction_epoch
 
