@@ -57,7 +57,9 @@ class OffsetsCleanup(ShareRecords):
         super().__init__(store)
         self._opened_ms, self._closed = self._clock(), False
         self.empty_since: EmptySince = self._empty_since
-        """Returns since when a group is empty; the group coordinator replaces this function."""
+        """Returns the time at which a group's last member left, as `is_empty` of `expire`; the group
+        coordinator replaces this function.
+        """
         self.swept: Callable[[], None] = lambda: None
         """Called after each expiry; the group coordinator replaces this function."""
         interval = self._config.offsets_retention_check_interval_ms / 1000

@@ -79,10 +79,10 @@ class TransactionMetadata(NamedTuple):
     """The state of one transactional id. Times are ms since the epoch, -1 for none.
 
     If the commit or abort of a transaction uses up the epochs, the producer gets `next_producer_id` once all
-    markers are written; `previous_producer_id` is the producer id before. `client_version` is the
-    transaction.version. `remote` is 1 if the producer is a client of a server, so it outlives this process.
-    `begins`: the first record of the transaction in each partition that has one, for a decision that keeps
-    the epoch; None in all other states, or if a partition could not be read.
+    markers are written; `previous_producer_id` is the producer id before the present one. `client_version` is
+    the transaction.version. `remote` is 1 if the producer is a client of a server, which may outlive this
+    process. `begins`: the first record of the transaction in each partition that has one, for a decision that
+    keeps the epoch; None in all other states, or if a partition could not be read.
     """
 
     producer_id: int

@@ -252,7 +252,7 @@ _VERSION_SIZE = 2
 """Size of the version field, which kafka-python 3 writes before the schema, and Kafka does not."""
 
 Claim = tuple[int, list[TopicPartition]]
-"""A member's generation (-1: not known), and the partitions that it claims to have got in that generation."""
+"""A member's generation (-1: not known), and the partitions that it reports as owned in that generation."""
 
 
 class StickyAssignor:
