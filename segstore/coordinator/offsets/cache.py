@@ -2,10 +2,10 @@
 groups.
 
 On disk: records, and tombstones, of the topic. Threads: any. Each partition of the topic has a lock for its
-reads and writes. Memory is changed after the log. While no replica leads, or the leader does not yet show all
-committed records, a request does not wait under the lock, but gets OffsetNotAvailableError, and may be
-repeated (Kafka: COORDINATOR_LOAD_IN_PROGRESS). A write waits under the lock for the replicas, at most
-offsets.commit.timeout.ms.
+reads and writes. A change is appended to the log before memory is changed. While no replica leads, or the
+leader does not yet show all committed records, a request does not wait under the lock, but gets
+OffsetNotAvailableError, and may be repeated (Kafka: COORDINATOR_LOAD_IN_PROGRESS). A write waits under the
+lock for the replicas, at most offsets.commit.timeout.ms.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class OffsetsCache:
     def _look_up(self, partition: int, look: Callable[[OffsetsState], T]) -> T:
         """Return the result of `look` on a partition's state, called under the partition's lock."""
         cached = self._partition(partition)
-        # Not a generator-based context manager, because the exception of an interrupt would keep its frame,
-        # and so the lock.
+        # Not a generator-based context manager, because the exception of an interrupt would keep the
+        # generator's frame alive, and the lock taken.
         with cached.lock:
             return look(self._state(cached))
 

@@ -3,8 +3,8 @@ shared part of a store.
 
 On disk: owns the topic `__consumer_offsets` (its modules are `topic` and `schema`). A commit is one record
 batch, appended at once, so a crash keeps all of it or nothing.
-Threads: any. Each partition of the topic has a lock for its reads and writes. Memory is changed after the
-log.
+Threads: any. Each partition of the topic has a lock for its reads and writes. A change is appended to the log
+before memory is changed.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ log = Logger("segstore")
 
 class CutLogs:
     """Cuts states above the ends of recovered logs. The object must be made before the first append, because
-    the constructor reads these ends. `raise_group` raises the epoch of a share group; the owner sets this
-    function.
+    the constructor reads these ends. `raise_group` raises the epoch of a share group; the owner of the object
+    sets this function.
     """
 
     def __init__(self, store: Store) -> None:

@@ -86,8 +86,8 @@ class DeadLetterQueue:
         self._plan(0.0)
 
     def close(self) -> None:
-        """Copy the dead letters that can be copied at once; the others are found when their share partitions
-        are loaded after the next open.
+        """Copy the dead letters that can be copied at once; the other dead letters are found when their share
+        partitions are loaded after the next open.
         """
         self.copy()
         self._closed = True
@@ -152,7 +152,7 @@ class DeadLetterQueue:
         self._archive(leader, first, last)
 
     def _archive(self, leader: ShareLeader, first: int, last: int) -> None:
-        """Archive offsets, and drop their dead letters, which are the next ones in the queue."""
+        """Archive offsets, and drop their dead letters, which are the first in the queue."""
         turn = ShareTurn()
         leader.change(turn, lambda core: core.dead_lettered(first, last))
         letters = leader.letters

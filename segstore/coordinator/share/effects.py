@@ -3,7 +3,7 @@ fetches, dead letters (rules Q33, Q34, Q103 of docs/queue-rules.md).
 
 On disk: writes through `state_log`. Threads: any; no lock of a share partition is held during a write of its
 state or a wake. An interrupt fences the share partitions with pending writes, because only the log knows
-whether these were made.
+whether the writes were made.
 """
 
 from __future__ import annotations

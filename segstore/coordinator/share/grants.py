@@ -52,7 +52,7 @@ class AcquiredPartition:
     """The acquired records of one partition, or the partition's `error`.
 
     `acquired` has disjoint runs of offsets in order; `stretch` has the whole batches from the first to the
-    last acquired offset, and so also records that were not acquired. `token` is for
+    last acquired offset, and so also records that were not acquired. `token` identifies the grant for
     `ShareCoordinator.cancel`.
     """
 
@@ -95,7 +95,7 @@ class AcquiredPartition:
 
 
 class _GrantFetch:
-    """One fetch of a share partition's log from `offset` on. It owns the fetch lock while the object lives;
+    """One fetch of a share partition's log from `offset` on. The fetch lock is taken while this object lives;
     the log is read up to offset `enough`.
     """
 
@@ -151,7 +151,9 @@ class ShareFetch:
     # --- choose --------------------------------------------------------------------------------
 
     def _choose_all(self, wanted: Sequence[tuple[str, int]], fetches: list[_GrantFetch]) -> None:
-        """Start fetches of the partitions that have records to grant, no more than `max_records` can need."""
+        """Start fetches of partitions that have records to grant, at most one for each record that may be
+        acquired.
+        """
         for topic_id, partition in wanted:
             if len(fetches) >= self._left:
                 break

@@ -1,9 +1,9 @@
 """`StatePartition`: one partition of `__share_group_state`, read and written under its lock.
 
-On disk: appends records. Threads: any. Memory is changed after the log. Requests that wait for the lock at
-the same time become one append, made by the thread that gets the lock. While no replica leads, or the leader
-does not yet show all committed records, a request does not wait under the lock, but gets
-OffsetNotAvailableError, and may be repeated. A write waits under the lock for the replicas, at most
+On disk: appends records. Threads: any. A change is appended to the log before memory is changed. Requests
+that wait for the lock at the same time become one append, made by the thread that gets the lock. While no
+replica leads, or the leader does not yet show all committed records, a request does not wait under the lock,
+but gets OffsetNotAvailableError, and may be repeated. A write waits under the lock for the replicas, at most
 share.coordinator.write.timeout.ms.
 """
 

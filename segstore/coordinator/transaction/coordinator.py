@@ -378,10 +378,10 @@ class TransactionCoordinator:
         """Commit or abort the open transaction; return the next producer id and epoch of the producer.
 
         On return the outcome is decided. Markers that can't be written now are written later; until then the
-        next request gets ConcurrentTransactionsError. A producer may repeat the request under its old epoch,
-        after its commit or abort, or a timeout, has raised the epoch. Raises ProducerFencedError;
-        InvalidTxnStateError for a commit without an open transaction, or if the other outcome was decided;
-        StorageError, after which the call may be repeated.
+        next request gets ConcurrentTransactionsError. If the commit or abort, or an abort after a timeout,
+        has raised the epoch, the producer may still repeat the request under its old epoch. Raises
+        ProducerFencedError; InvalidTxnStateError for a commit without an open transaction, or if the other
+        outcome was decided; StorageError, after which the call may be repeated.
         """
         return self._shelter.call(partial(self._end, transactional_id, identity, commit))
 
@@ -403,8 +403,9 @@ class TransactionCoordinator:
             return after.producer_id, after.producer_epoch
 
     def has_ended(self, transactional_id: str, identity: Identity) -> bool:
-        """Return whether the producer's last transaction was committed or aborted. A producer that missed the
-        answer may repeat the same request, and go on. Raises TransactionalIdNotFoundError.
+        """Return whether `identity` had the transaction that was committed or aborted last. A producer that
+        missed the answer to its commit or abort may repeat that request, and go on. Raises
+        TransactionalIdNotFoundError.
         """
         with self._entries.locked(transactional_id) as entry:
             return entry.has_ended(identity)
