@@ -1,8 +1,9 @@
 """`Groups`: lists and describes groups, and resets or deletes their committed offsets.
 
 On disk: through `GroupOffsets`. If the store is open "r", each call reads `__consumer_offsets` anew, and the
-members come from its records instead of from a coordinator. A call is repeated while the coordinator loads,
-for at most a minute (Kafka: default.api.timeout.ms); after that it raises KafkaTimeoutError.
+members come from the records of that topic instead of from a coordinator. A call is repeated while the
+coordinator loads, for at most a minute (Kafka: default.api.timeout.ms); after that it raises
+KafkaTimeoutError.
 Threads: any.
 """
 
@@ -83,8 +84,8 @@ class Reset:
 
     @classmethod
     def to_datetime(cls, timestamp_ms: int) -> Reset:
-        """Reset to the first record with this timestamp or a later one, or to the log end offset if the log
-        has no such record.
+        """Reset to the first record with this timestamp or a later timestamp, or to the log end offset if the
+        log has no such record.
         """
         return cls("datetime", arguments.whole("timestamp_ms", timestamp_ms, 0))
 

@@ -50,7 +50,7 @@ log = Logger("segstore")
 
 class GroupCoordinator(ShareRequests):
     """The coordinator of a store's classic, consumer and share groups (Kafka: GroupMetadataManager). A store
-    has one, which `shared` makes.
+    has one coordinator, which `shared` makes.
     """
 
     def __init__(self, store: Store, clock: MonotonicMs = monotonic_ms) -> None:
@@ -127,8 +127,8 @@ class GroupCoordinator(ShareRequests):
             raise copy_of(error)
 
     def leave_all(self, group_id: str, leaving: Collection[Leaver]) -> list[SegstoreError | None]:
-        """Remove several members by one rebalance, and return one error or None for each. An empty member id
-        stands for the static member that has this group_instance_id.
+        """Remove several members in one rebalance, and return one error or None for each member. An empty
+        member id stands for the static member that has this group_instance_id.
         """
 
         def leave(entry: GroupEntry) -> list[SegstoreError | None]:

@@ -126,8 +126,8 @@ class Adoptions:
     # --- attempts -------------------------------------------------------------------------------
 
     def adopt(self, folder: Folder, manifest: Manifest) -> Adoption:
-        """Adopt a manifest whose files are in this inbox; return its adoption, which may be an earlier one,
-        once it is visible, and durable on all in-sync replicas.
+        """Adopt a manifest whose files are in this inbox; return its adoption, which may have been made by an
+        earlier call, once the adoption is visible, and durable on all in-sync replicas.
 
         Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
         OffsetsExhaustedError, IdempotencyConflictError if the manifest can never be adopted; any other error
@@ -177,8 +177,8 @@ class Adoptions:
 
     def _again(self, id_: str) -> Adoption | None:
         """Return the adoption of an id, None if the id is not adopted. Must be called after earlier attempts
-        were fenced, when none of them can be committed any more; if one may have been committed, the ids are
-        read anew.
+        were fenced, when none of them can be committed any more; if an attempt may have been committed, the
+        ids are read anew.
         """
         with self._lock:
             if self.ids.in_doubt:
@@ -349,7 +349,7 @@ def _with_producer(
     batches["base_sequence"] = (template.base_sequence + starts) % SEQUENCES
     batches["attributes"] |= template.attributes
     encoded = Encoded(buffer, size, batches)
-    encoded.pooled = False  # the chunk is written before the next one is read into the same buffer
+    encoded.pooled = False  # the chunk is written before the next chunk is read into its buffer
     at = 0
     for number in range(len(batches)):
         checked(lib.seg_seal(encoded.ptr + at, size - at, encoded.headers + number))

@@ -194,8 +194,8 @@ def positions(
 
 
 def check_partition(key: Any) -> TopicPartition:
-    """Return a TopicPartition from one of kafka-python's, or from a plain tuple. Raises InvalidTypeError,
-    InvalidArgumentError.
+    """Return a TopicPartition made from kafka-python's TopicPartition, or from a plain tuple. Raises
+    InvalidTypeError, InvalidArgumentError.
     """
     if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str)):
         raise InvalidTypeError(f"{key!r:.80} is no TopicPartition(topic, partition)")

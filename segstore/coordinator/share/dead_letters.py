@@ -5,9 +5,9 @@ On disk: appends to the dead letter topic, and creates it if that is allowed. A 
 durable before its dead letter is appended, and ARCHIVED is written after the append. So after a crash in
 between the record is copied again, with the same headers.
 Threads: any thread calls `add`; the store's scheduler copies, one share partition after the other, and within
-one in the order in which records became dead letters. If a disk is full, or replicas do not answer, a share
-partition's dead letters wait for the next try. After any other failure, which is logged and counted, the
-records are archived without a dead letter (rules Q70, Q71 of docs/queue-rules.md).
+a share partition in the order in which records became dead letters. If a disk is full, or replicas do not
+answer, a share partition's dead letters wait for the next try. After any other failure, which is logged and
+counted, the records are archived without a dead letter (rules Q70, Q71 of docs/queue-rules.md).
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class ShareTurn:
 
 class ShareLeader:
     """A share partition in memory, and its lock. `is_fenced` is set if this object must not be used any more,
-    and the next request loads another one.
+    and the next request loads another object.
 
     `fetcher` refers weakly to the fetch that has the fetch lock, so the fetch lock is free once that fetch
     object is gone; `is_missed` is set if another fetch has found the fetch lock taken. `planned` is the time
@@ -317,7 +317,7 @@ class ShareLeaders:
 
 
 class _Load:
-    """A load of one share partition. Other threads wait for its lock for a bounded time."""
+    """A load of one share partition. Other threads wait for the lock of the load for a bounded time."""
 
     def __init__(self, key: ShareKey) -> None:
         def late() -> OffsetNotAvailableError:

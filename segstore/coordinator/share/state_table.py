@@ -42,8 +42,8 @@ class StateChange(NamedTuple):
 class SharePartitionState:
     """The state of a share partition in `fold`. `updates` is the number of ShareUpdate records since the last
     snapshot that was due because of updates. `state_epoch` and `leader_epoch` are the largest of all records;
-    the state may have lower ones. `newer` is the reason if the share partition can't be used, because it has
-    a record of a newer version.
+    the state may have lower epochs. `newer` is the reason if the share partition can't be used, because it
+    has a record of a newer version.
     """
 
     __slots__ = ("fold", "leader_epoch", "newer", "state_epoch", "updates")

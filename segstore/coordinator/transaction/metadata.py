@@ -105,8 +105,8 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def committed(self) -> tuple[int, int] | None:
-        """Return the producer id and epoch of the transaction that this state commits; None if it commits
-        none, or the epoch is not known.
+        """Return the producer id and epoch of the transaction that this state commits; None if it commits no
+        transaction, or the epoch is not known.
         """
         return self.last_ended if self.state.commits else None
 

@@ -1,7 +1,7 @@
 """The sticky assignor, whose assignment is as even as possible and moves few partitions; and the cooperative
 sticky assignor, which moves a partition in two rounds.
 
-Threads: any; a `Balancer` belongs to one call. The algorithm is the general one of Kafka's
+Threads: any; a `Balancer` belongs to one call. The algorithm is the general algorithm of Kafka's
 AbstractStickyAssignor (KIP-54), as in kafka-python. Ties are broken by name, so that every leader computes
 the same assignment.
 """
@@ -25,7 +25,8 @@ Claims = Mapping[str, tuple[int, list[TopicPartition]]]
 
 
 def resolve_owners(claims: Claims) -> tuple[dict[str, list[TopicPartition]], dict[TopicPartition, str]]:
-    """Return the partitions of each current owner, and the previous owner of each partition that had one.
+    """Return the partitions of each current owner, and the previous owner of each partition that had another
+    owner before.
 
     If two members report a partition for one generation, the first member owns it.
     """
@@ -142,8 +143,8 @@ class Balancer:
         """Return all partitions in the order of assignment: first the partitions with the fewest subscribers.
 
         If all members subscribe to the same topics and own some partition, the order is by owner, from the
-        member with most partitions to the one with fewest, and for each owner first the partitions that had
-        another owner before.
+        member with most partitions to the member with fewest, and for each owner first the partitions that
+        had another owner before.
         """
         scarce = sorted(self.takers, key=lambda p: (len(self.takers[p]), p))
         if self._fresh or not self._all_alike():
@@ -284,8 +285,8 @@ def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_user_data(data: bytes) -> Claim:
-    """Decode a member's earlier generation and partitions; user data that can't be decoded counts as none, as
-    in Kafka.
+    """Decode a member's earlier generation and partitions; user data that can't be decoded counts as missing,
+    as in Kafka.
     """
     for begin in (0, _VERSION_SIZE):
         for version in (1, 0):

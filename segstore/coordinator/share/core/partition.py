@@ -214,9 +214,9 @@ class SharePartition:
     # --- releases of locks -----------------------------------------------------------------------
 
     def acknowledge(self, member: str, batches: Sequence[AckBatch], now: float, limits: Limits) -> Outcome:
-        """Apply acknowledgements of a member: all of them, or if one is invalid, only the renewals before it
-        (rule Q31). Acknowledgements take effect once the write has succeeded; renewals and offsets below the
-        start need no write (rules Q29, Q32).
+        """Apply acknowledgements of a member: all of them, or if an acknowledgement is invalid, only the
+        renewals before it (rule Q31). Acknowledgements take effect once the write has succeeded; renewals and
+        offsets below the start need no write (rules Q29, Q32).
 
         Raises InvalidRequestError for batches out of order or with invalid types, and for offsets after the
         last one in flight; InvalidRecordStateError for offsets that the member has not acquired.

@@ -50,7 +50,7 @@ class ShareSession(Generic[P]):
 
     def change(self, named: Iterable[P], forgotten: Iterable[P]) -> None:
         """Add the partitions that a request names, also if only for acknowledgements, then remove the
-        forgotten ones (rule Q90).
+        partitions that it forgets (rule Q90).
         """
         for partition in named:
             self._partitions.setdefault(partition, True)

@@ -22,8 +22,8 @@ MAX_ITERATION_COUNT). Each round about halves the imbalance.
 
 class UniformAssignor:
     """The uniform assignor. If all members subscribe to the same topics, their numbers of partitions differ
-    by at most one. Otherwise this holds for two members if each could take a partition of the other, except
-    in rare cases of overlapping subscriptions.
+    by at most one. Otherwise the numbers of two members differ by at most one if each of the two could take a
+    partition of the other member, except in rare cases of overlapping subscriptions.
     """
 
     name = "uniform"
