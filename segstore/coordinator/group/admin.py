@@ -2,7 +2,7 @@
 
 On disk: through `GroupOffsets`. If the store is open "r", each call reads `__consumer_offsets` anew, and the
 members come from the records of that topic instead of from a coordinator. A call is repeated while the
-coordinator loads, for at most a minute (Kafka: default.api.timeout.ms); after that it raises
+coordinator loads, for at most a minute (Kafka: default.api.timeout.ms); then the call raises
 KafkaTimeoutError.
 Threads: any.
 """

@@ -7,7 +7,7 @@ that died or hangs (KIP-98). If that attempt may have been committed, the ids ar
 4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas are synced.
 5. The transaction is committed. Until the commit is in `__transaction_state`, the next attempt or the next
 open aborts the transaction; after that it completes the transaction.
-6. The markers are written, and become visible in all partitions at once. They are synced.
+6. The markers are written, and become visible in all partitions at once. Then the markers are synced.
 
 So records and id are committed together, on any leader. Aborted records stay in the logs, as in Kafka;
 read_committed readers skip them.

@@ -96,8 +96,8 @@ class Inboxes:
 
 
 class _Adopter:
-    """Adopts the manifests of one directory's inbox (protocol `Adopts`). It does not refer to the store, so
-    that an unused store can be garbage collected.
+    """Adopts the manifests of one directory's inbox (protocol `Adopts`). The object does not refer to the
+    store, so that an unused store can be garbage collected.
     """
 
     def __init__(

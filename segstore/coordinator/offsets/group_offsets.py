@@ -239,8 +239,8 @@ class GroupOffsets(OffsetsCleanup):
         producer_epoch: int,
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
-        """Commit offsets within the producer's transaction; they count once `complete` reports that the
-        transaction was committed.
+        """Commit offsets within the producer's transaction; the offsets count once `complete` reports that
+        the transaction was committed.
 
         Raises the errors of `commit`, and InvalidProducerEpochError.
         """

@@ -231,8 +231,8 @@ def _neighbours(leader: ShareLeader) -> list[DeadLetter]:
 def _letters(
     leader: ShareLeader, letters: Sequence[DeadLetter], copies: bool, most: int
 ) -> Iterator[_Letter]:
-    """Yield a dead letter for each offset. It has only headers if the record is no longer in its log, or is
-    too large (rule Q69).
+    """Yield a dead letter for each offset. A dead letter has only headers if its record is no longer in the
+    log, or is too large (rule Q69).
     """
     first, last = letters[0].first, letters[-1].last
     copied = _copied(leader.log, first, last) if copies else iter(())

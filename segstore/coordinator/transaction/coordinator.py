@@ -47,8 +47,8 @@ from segstore.threads import Shelter
 
 # --- upkeep ------------------------------------------------------------------------------------
 
-# The coordinator's background work: timeouts, expiry, and retries. Threads: it runs in the store's scheduler,
-# and keeps neither the coordinator nor the store alive.
+# The coordinator's background work: timeouts, expiry, and retries. Threads: the work runs in the store's
+# scheduler, and keeps neither the coordinator nor the store alive.
 
 log = Logger("segstore")
 FIRST_RETRY, LONGEST_RETRY = 0.1, 30.0  # seconds

@@ -268,7 +268,7 @@ class ClassicGroupMember:
     def wants(self, protocol: str | None) -> object:
         """Return a value by which two subscriptions are compared. It is the set of topics, because a
         restarted consumer no longer has its owned partitions and user data; or the subscription's bytes, if
-        they are not a consumer's.
+        the subscription is not a consumer's.
         """
         subscription = self.subscription(protocol)
         try:
