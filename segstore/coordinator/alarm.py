@@ -15,8 +15,9 @@ from segstore.storage.scheduler import Scheduler
 
 
 class Alarm:
-    """Calls `ring` at the earliest time that was `set` since the last `clear`. `due` is that time in ms of
-    `clock`, inf if none is set. `ring` must clear the alarm and set it anew.
+    """Calls `ring` at the earliest of the times that were passed to `set` since the last `clear`. `due` is
+    that earliest time, in ms of `clock`; inf if `set` was not called since. `ring` must call `clear` first,
+    because `set` ignores times that are not earlier than `due`.
     """
 
     def __init__(self, scheduler: Scheduler, clock: MonotonicMs, ring: Callable[[], None]) -> None:
@@ -38,7 +39,7 @@ class Alarm:
             if due >= self.due or self._stopped:
                 return
             self._scheduler.after(max(due - self._clock(), 0) / 1000, ring)
-            self.due = due  # last, so that after an interrupt in the line above the next `set` plans anew
+            self.due = due  # last: if an interrupt stops the call above, the next `set` repeats it
 
     def _is_for(self, due: float) -> bool:
         """Return whether `due` is still the set time, which an earlier time may have replaced."""

@@ -73,7 +73,7 @@ def _check_partition(store: Store, topic: str, partition: int) -> Iterator[Findi
         offsets = [*(each.offset for each in found), *(each.offset for each in doubtful)]
         paths = {offset: _path(log, offset) for offset in offsets}
     except (SegstoreError, OSError):
-        return  # the check of the bytes reports damage; the log may also have been deleted
+        return  # damage is reported by the check of the bytes; a deleted log has no findings
     for each in found:
         fate = "it can't be used by this version of segstore" if each.newer else "it is passed over"
         message = f"not readable as {whose} record, {fate}: {each.reason}"

@@ -121,8 +121,8 @@ def of_topic(config: TopicConfig, store: KafkaSettings | None) -> Iterator[Confi
 
 
 def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[ConfigEntry]:
-    """Yield all settings of a group; a setting that was not set for the group comes from its store. If no
-    store has the setting, `broker_entry` has the name that the group uses.
+    """Yield all settings of a group; a setting that was not set for the group has the value of the store's
+    setting. If `store` is None or has no such setting, `broker_entry` has the group's name for the setting.
     """
     of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
     for entry in _entries(made, made.explicit, ConfigSource.DYNAMIC_GROUP_CONFIG):
@@ -131,8 +131,9 @@ def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[ConfigE
 
 
 def _before(entry: ConfigEntry, name: str | None, of_broker: ConfigEntry | None) -> ConfigEntry:
-    """Return a topic's or group's setting with the broker's setting as `broker_entry`; `name` is the broker's
-    name of the setting, None if no broker has it.
+    """Return a topic's or group's setting with the broker's setting as `broker_entry`. A setting that was not
+    set for the topic or group gets the broker's value. `name` is the broker's name for the setting, None if
+    no broker has the setting.
     """
     default = _source(entry.name, ConfigSource.DEFAULT_CONFIG)
     broker_entry = of_broker or entry._replace(value=entry.default, source=default)

@@ -42,8 +42,9 @@ the producer id if the record belongs to an open transaction, else None.
 def load_last(
     source: PartitionLog, replay: Replay, judge: Replay, *, transactional: bool = False
 ) -> list[UnreadableRecord]:
-    """Replay the last record of each key up to the present end of the log; return the unreadable records.
-    Raises CorruptRecordError, StorageError.
+    """Replay the last record of each key up to the present end of the log; if that record is not of the
+    topic's format, the last readable record of the key. Return the unreadable last records. Raises
+    CorruptRecordError, StorageError.
 
     `judge` returns the same as `replay`, but changes nothing. `transactional`: the topic's records may be
     part of transactions.
@@ -52,7 +53,8 @@ def load_last(
     ended = outcomes(source) if transactional else None
     found = _replay_all(last_records(source, end, ended=ended), replay)
     junk = {key for key, each in found.items() if not each.newer}
-    # `judge` refuses a tombstone only if the key can't be decoded, and then no record of the key is readable
+    # If `judge` refuses even a tombstone, the key can't be decoded, so the log has no readable record of the
+    # key.
     passed = {key for key in junk if judge(key, _TOMBSTONE, None) is None}
     if passed:
 

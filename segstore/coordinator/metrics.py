@@ -1,7 +1,7 @@
 """`Sensor`: sums, averages and maxima over the last time windows, as in Kafka's clients.
 
-Threads: a sensor is recorded by one thread at a time; other threads may read it, and may miss the value that
-is being recorded.
+Threads: one thread at a time records values in a sensor; other threads may read the sensor, and may miss the
+value that is being recorded.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Sensor:
         if now is None:
             now = self._clock()
         if not self._windows or now - self._windows[-1].began >= self._window_ms:
-            # A new list, because another thread may be reading the old one.
+            # A new list, because another thread may be reading the old list.
             self._windows = [*self._windows, _Window(now)][-self._samples :]
         window = self._windows[-1]
         window.count += 1

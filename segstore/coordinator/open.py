@@ -156,8 +156,8 @@ def end_transactions(store: Store) -> None:
         if SHARE_GROUP_STATE in topics:
             cut_shares(store, writer)
         info = topics.get(TRANSACTION_STATE)
-        # After a power cut partitions may have transactions that are not in `__transaction_state`. Only the
-        # coordinator that is made here searches for such transactions.
+        # After a power cut partitions may have transactions that `__transaction_state` has lost. Only the
+        # constructor of the coordinator searches for them, so it is called after each unclean close.
         if info is None or not info.ours or not (writer.unstable() or writer.opened()):
             return
         from segstore.coordinator.transaction.coordinator import TransactionCoordinator
@@ -169,8 +169,8 @@ def end_transactions(store: Store) -> None:
 
 
 def cut_shares(store: Store, writer: WritingSide) -> None:
-    """Cut the states of share partitions whose logs lost their ends in a crash. If that fails, a share
-    partition's state is cut when it is loaded.
+    """Cut the states of share partitions whose logs lost their ends in a crash. If a cut fails, the state is
+    cut when the share partition is loaded.
     """
     if not writer.opened():
         return

@@ -35,16 +35,16 @@ def open_replicated(
     timeout: float | None = None,
 ) -> ReplicatedStore:
     """Open one store over several directories, in which each partition has one or more replicas. The first
-    path is directory 0, and so on. Missing directories are made the first time. This process becomes the only
+    path is directory 0, and so on. The first open makes missing directories. This process becomes the only
     writer of all directories.
 
     A majority of the directories and the `witness`, which holds only the metadata, must be available; the
     missing ones then stay offline. With `adopt`, one of the directories may be a store without replicas at
     the first open: its partitions keep their bytes, offsets and settings, and have one replica, in that
-    directory; `reassign` adds replicas. `unreplicate` is the way back. `config` has settings by Kafka's
-    names, of the store and of its replicas; `clock`, `file_mode` and `timeout` are as in `open`. Open
-    transactions are completed or aborted as in `open`. docs/replication.md describes the guarantees of an
-    acknowledgement.
+    directory; `reassign` adds replicas. `unreplicate` makes the store a store without replicas again.
+    `config` has settings by Kafka's names, of the store and of its replicas; `clock`, `file_mode` and
+    `timeout` are as in `open`. Open transactions are completed or aborted as in `open`. docs/replication.md
+    describes the guarantees of an acknowledgement.
 
     By default followers fetch in threads of their directories, so a disk that hangs delays appends only until
     its replicas are removed from the in-sync replicas. With `inline` an append writes all replicas itself

@@ -69,8 +69,8 @@ def may_be_written(error: BaseException) -> bool:
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether a retry may help, because the cause, such as a full disk, may go away. Nothing was
-    written, unless `may_be_written`.
+    """Return whether a retry may help, because the cause, such as a full disk, may go away. The failed call
+    has written nothing, unless `may_be_written(error)`.
     """
     if isinstance(error, _RETRIABLE):
         return True

@@ -120,9 +120,9 @@ def bounds(store: StoreConfig) -> Mapping[str, Bound]:
 
 
 def share_settings(group: str, made: GroupConfig, store: StoreConfig, level: int) -> ShareSettings:
-    """Return the effective settings of a group that has set `made`, at `level` of the feature share.version.
-    If a value lies outside of the store's bounds, because these were changed after it was set, the nearest
-    bound counts, with a warning.
+    """Return the effective settings of a group whose own settings are `made`, at `level` of the feature
+    share.version. If a value lies outside of the store's bounds, because the bounds were changed after the
+    value was set, the nearest bound counts, and a warning is logged.
     """
     within = {name: _within(group, name, bound, made) for name, bound in bounds(store).items()}
     topic = made.errors_deadletterqueue_topic_name if level >= DEAD_LETTERS_SINCE else ""
@@ -174,7 +174,8 @@ def _value(name: str, made: GroupConfig) -> int:
 
 def fault(made: GroupConfig, store: StoreConfig) -> str | None:
     """Return the reason why a group can't have these settings, because a value lies outside of the store's
-    bounds, or two values contradict each other; None if it can (Kafka: GroupConfig.validateValues).
+    bounds, or two values contradict each other; None if the settings are valid (Kafka:
+    GroupConfig.validateValues).
     """
     known = bounds(store)
     explicit = {name: _value(name, made) for name in known if name in made.explicit}

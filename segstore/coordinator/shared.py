@@ -34,8 +34,8 @@ class _StoreParts:
         self.closed = False
 
     def close(self) -> None:
-        """Close the parts, the last made first, because a part may use parts that it asked for. From now on
-        no part is made, because a new part could rely on a closed one.
+        """Close the parts, the last made first, because a part may use parts that were made before it. From
+        now on no part is made, because a new part could rely on a closed part.
         """
         with self.lock:
             self.closed = True
@@ -54,9 +54,9 @@ def existing(store: Store, make: Callable[[Store], P]) -> P | None:
 
 
 def shared(store: Store, make: Callable[[Store], P], build: Callable[[Store], P] | None = None) -> P:
-    """Return the one `make(store)` of an open store. A missing part is made, by `build` if that is given.
-    Raises ReadOnlyError, StoreClosedError, ForkedError; IllegalStateError in a guest of a shared store,
-    because only the host has these parts.
+    """Return the store's part of the kind `make`, of which it has one. A missing part is made by
+    `build(store)`, by default `make(store)`. Raises ReadOnlyError, StoreClosedError, ForkedError;
+    IllegalStateError in a guest of a shared store, because only the host has these parts.
     """
     store.context.check_writable()
     parts = store.attach(_StoreParts)
@@ -73,14 +73,14 @@ def shared(store: Store, make: Callable[[Store], P], build: Callable[[Store], P]
 
 
 def _made(parts: _StoreParts, store: Store, make: Callable[[Store], P], build: Callable[[Store], P]) -> P:
-    """Make the part under the lock; a signal handler that asks for the same part while it is made gets
-    ReentrantCallError.
+    """Make the part, and return it; the caller holds the lock. A signal handler that asks for the same part
+    while it is made gets ReentrantCallError.
     """
     if make in parts.making:
         raise refused(under_way())
     store.check_keeps(make.__name__)
     try:
-        parts.making.add(make)  # inside `try`, because an interrupt may come right after this line
+        parts.making.add(make)  # inside `try`, so that `finally` undoes it after an interrupt right here
         return build(store)
     finally:
         parts.making.discard(make)

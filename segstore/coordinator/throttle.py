@@ -99,8 +99,8 @@ class QuotaThrottle:
         self._waits = Sensor(windows, window_s * 1000, clock)
 
     def set_bound(self, bound: int | None, pool: SharedBucket | None = None) -> None:
-        """Change the limit, from the next call on. Throttles with the same `pool` share the rate, which must
-        be the same for all of them; without a pool the rate is this throttle's alone.
+        """Change the limit, from the next call on. Throttles with the same `pool` share one rate, so all of
+        them must get the same `bound`; without a pool the rate is this throttle's alone.
         """
         span = self._windows * self._window_s
         pool = SharedBucket() if bound is None else pool or self._pool
@@ -137,7 +137,7 @@ class QuotaThrottle:
     @property
     def most_at_once(self) -> int:
         """Return the limit of one request in bytes: a larger request is throttled even after an idle time
-        (Kafka: getMaxValueInQuotaWindow, all windows but the current one).
+        (Kafka: getMaxValueInQuotaWindow, all windows except the current window).
         """
         bound = self.bound
         return (1 << 62) if bound is None else bound * max(self._windows - 1, 1) * self._window_s

@@ -1,8 +1,9 @@
 """`Groups`: lists and describes groups, and resets or deletes their committed offsets.
 
 On disk: through `GroupOffsets`. If the store is open "r", each call reads `__consumer_offsets` anew, and the
-members come from its records instead of from a coordinator. A call is repeated while the coordinator loads,
-for at most a minute (Kafka: default.api.timeout.ms); after that it raises KafkaTimeoutError.
+members come from the records of that topic instead of from a coordinator. A call is repeated while the
+coordinator loads, for at most a minute (Kafka: default.api.timeout.ms); then the call raises
+KafkaTimeoutError.
 Threads: any.
 """
 
@@ -83,14 +84,16 @@ class Reset:
 
     @classmethod
     def to_datetime(cls, timestamp_ms: int) -> Reset:
-        """Reset to the first record with this timestamp or a later one, or to the log end offset if the log
-        has no such record.
+        """Reset to the first record with this timestamp or a later timestamp, or to the log end offset if the
+        log has no such record.
         """
         return cls("datetime", arguments.whole("timestamp_ms", timestamp_ms, 0))
 
     @classmethod
     def by_duration(cls, duration_ms: int) -> Reset:
-        """Reset to the first record of the last `duration_ms`, or to the log end offset if there is none."""
+        """Reset to the first record of the last `duration_ms`, or to the log end offset if there is no such
+        record.
+        """
         return cls("duration", arguments.whole("duration_ms", duration_ms, 0))
 
     def target(self, log: OffsetsLog, committed: OffsetAndMetadata | None, now_ms: int) -> int:
@@ -237,7 +240,7 @@ class Groups(Looking):
 
     @patient
     def delete(self, group: str) -> None:
-        """Delete the group with its committed offsets, or the durable states of a share group. Raises
+        """Delete the group with its committed offsets, or a share group with its durable states. Raises
         NonEmptyGroupError, GroupNotFoundError.
         """
         self.delete_now(group)
@@ -285,8 +288,8 @@ class Groups(Looking):
         return shared(self._store, GroupOffsets)
 
     def _while_empty(self, group: str, run: Callable[[], T]) -> T:
-        """Call `run` while the group has no members and none can join; return its result. Raises
-        NonEmptyGroupError.
+        """Call `run` while the group has no members and no member can join; return the result of `run`.
+        Raises NonEmptyGroupError.
         """
         coordinator = self._coordinator()
         return run() if coordinator is None else coordinator.while_empty(group, run)

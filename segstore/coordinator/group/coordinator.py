@@ -50,7 +50,7 @@ log = Logger("segstore")
 
 class GroupCoordinator(ShareRequests):
     """The coordinator of a store's classic, consumer and share groups (Kafka: GroupMetadataManager). A store
-    has one, which `shared` makes.
+    has one coordinator, which `shared` makes.
     """
 
     def __init__(self, store: Store, clock: MonotonicMs = monotonic_ms) -> None:
@@ -127,8 +127,8 @@ class GroupCoordinator(ShareRequests):
             raise copy_of(error)
 
     def leave_all(self, group_id: str, leaving: Collection[Leaver]) -> list[SegstoreError | None]:
-        """Remove several members by one rebalance, and return one error or None for each. An empty member id
-        stands for the static member that has this group_instance_id.
+        """Remove several members in one rebalance, and return one error or None for each member. An empty
+        member id stands for the static member that has this group_instance_id.
         """
 
         def leave(entry: GroupEntry) -> list[SegstoreError | None]:
@@ -282,8 +282,8 @@ class GroupCoordinator(ShareRequests):
             return entry.group.generation if modern is None else modern.group.epoch
 
     def changes(self, group_id: str) -> int:
-        """Return the group's change counter; members ask for their assignment again if the counter has
-        changed since the last call. Takes no lock.
+        """Return the group's change counter, -1 if the group is not in memory. A member asks for its
+        assignment again if the counter has changed since the member's last call. Takes no lock.
         """
         entry = self._groups.get(group_id)
         return -1 if entry is None else entry.changes
@@ -295,8 +295,8 @@ class GroupCoordinator(ShareRequests):
         return self._offsets.groups().union(self._groups.ids())
 
     def while_empty(self, group_id: str, run: Callable[[], T]) -> T:
-        """Call `run` while the group has no members and none can join; return its result. Raises
-        NonEmptyGroupError.
+        """Call `run` while the group has no members and no member can join; return the result of `run`.
+        Raises NonEmptyGroupError.
         """
 
         def ask(entry: GroupEntry) -> T:
@@ -307,9 +307,9 @@ class GroupCoordinator(ShareRequests):
         return self._groups.ask_held(group_id, ask)
 
     def while_subscribed(self, group_id: str, run: Callable[[Collection[str]], T]) -> T:
-        """Call `run` with the topics that members subscribe to, and return its result. The subscriptions stay
-        the same during `run`. Raises NonEmptyGroupError if the members' topics are not known,
-        GroupNotFoundError for a share group.
+        """Call `run` with the topics that members subscribe to, and return the result of `run`. The
+        subscriptions stay the same during `run`. Raises NonEmptyGroupError if the members' topics are not
+        known, GroupNotFoundError for a share group.
         """
 
         def ask(entry: GroupEntry) -> T:
@@ -334,7 +334,7 @@ class GroupCoordinator(ShareRequests):
 
     def run_due(self) -> None:
         """Remove members whose sessions have expired, in all groups, and stop waits that are over. The group
-        table's alarm calls the same; `run_due` is for callers that set the clock.
+        table's alarm does the same work; `run_due` is for callers that set the clock.
         """
         self._groups.run_due()
 

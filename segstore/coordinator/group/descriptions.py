@@ -41,8 +41,8 @@ class PartitionState:
     """A group's progress in one partition. `member_id` is the member that reads the partition.
 
     `start` and `end` are the log's offsets. `lag` is `end` minus the committed offset, as in Kafka; `unread`
-    is the lag without records that retention removed. Each of these is None if it is not known; `error` has
-    the reason. `pending` is True if an open transaction has an offset to commit.
+    is the lag without records that retention removed. Each of these numbers is None if it is not known;
+    `error` then has the reason. `pending` is True if an open transaction has an offset to commit.
     """
 
     partition: TopicPartition

@@ -137,8 +137,9 @@ class GroupTable:
             self._most_changes = max(self._most_changes, entry.changes)
 
     def empty_since(self, group_id: str) -> int | None:
-        """Return since when a group has no members (ms since the epoch, -1: not known), or None if it has
-        members. If the group's record in the log has members, the group is loaded, and their sessions begin.
+        """Return the time at which the last member left a group (ms since the epoch, -1: not known), or None
+        if the group has members. If the group is not in memory, and its record in the log has members, the
+        group is loaded, and the members' sessions begin.
         """
         entry = self._groups.get(group_id)
         if entry is None:
@@ -150,13 +151,13 @@ class GroupTable:
 
     def run_due(self) -> None:
         """Remove members whose sessions have expired, in all groups, and stop waits that are over."""
-        self._alarm.clear()  # first, because a group that is loaded later sets the alarm
+        self._alarm.clear()  # before the loop, in which each group sets the alarm anew
         for group_id in self.ids():
             try:
                 self.ask_held(group_id, lambda entry: None, make=False)
             except StoreClosedError:
                 raise
-            except SegstoreError as error:  # the next run retries this group; the loop goes on to the next
+            except SegstoreError as error:  # the loop goes on; the next run tries this group again
                 if not passes(error):
                     log.exception("group %s: it could not be read what has become of it", group_id)
 
@@ -293,8 +294,8 @@ class GroupTable:
         self, entry: GroupEntry, leaving: Collection[str], replaced: ClassicGroupMember | None = None
     ) -> None:
         """Convert a consumer group to a classic group of the members that stay, and of `replaced`, which
-        stands in for the last KIP-848 member. The members join anew, unless `replaced` is given and all
-        others have their target assignment (GroupMetadataManager: convertToClassicGroup). Raises
+        stands in for the last KIP-848 member. The members join anew, unless `replaced` is given and all other
+        members have their target assignment (GroupMetadataManager: convertToClassicGroup). Raises
         StorageError.
         """
         consumer, now = entry.consumer, self._clock()
@@ -364,7 +365,7 @@ class GroupTable:
 
     def _put(self, restored: GroupEntry, drops: int, make: bool) -> GroupEntry | None:
         """Return the table's group of this id: `restored`, unless another thread was first. Return None if a
-        group was dropped since `drops` was read, because `restored` may be that group.
+        group was dropped since `drops` was read, because `restored` may have the records of that group.
         """
         group_id = restored.group.group_id
         with self._lock:
@@ -373,7 +374,8 @@ class GroupTable:
             if drops != self._drops:
                 return None
             if make or restored.is_kept:
-                # A member of a dropped group must see a counter that differs from the one it knows.
+                # The counter begins above the counters of dropped groups, so that a member of a dropped group
+                # with this id sees a change.
                 restored.count(self._most_changes + 1)
                 self._groups[group_id] = restored
             return restored
@@ -409,8 +411,8 @@ class GroupTable:
             raise
 
     def _read_anew(self, entry: GroupEntry) -> None:
-        """Reload the group from the log after a failed write, once that write is committed or lost. Raises
-        OffsetNotAvailableError until then.
+        """Reload the group from the log if `is_sure` is False. Raises OffsetNotAvailableError while it is not
+        known whether the failed write is committed or lost.
         """
         if entry.is_sure:
             return
@@ -452,6 +454,6 @@ class GroupTable:
         try:
             self._offsets.write_group(record)
         except SegstoreError:
-            # No request waits for this record. If it is lost, only the number of a generation without members
-            # is lost.
+            # The failure is only logged, because no request waits for this record, and its loss loses only
+            # the number of a generation without members.
             log.exception("group %s is empty now, which could not be written", group.group_id)

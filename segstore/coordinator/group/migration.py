@@ -77,8 +77,8 @@ def _upgraded_member(
     assigned: Assignment,
     owned: set[tuple[bytes, int]],
 ) -> list[Change]:
-    """Return a member's records. `owned` has the partitions of the members so far; the partitions of this
-    member are added.
+    """Return a member's records. `owned` has the assigned partitions of all members, and the partitions that
+    earlier members must revoke; the partitions that this member must revoke are added.
     """
     protocol = group.protocol or group.vote()
     # A member that has just joined may not support the protocol that the group chose before.
@@ -113,7 +113,7 @@ def downgrade(
     group: ConsumerGroup, to: ClassicGroup, members: Iterable[ClassicGroupMember], topics: AssignableTopics
 ) -> dict[str, bytes]:
     """Make the empty classic group `to` a stable group of these members; its generation is the epoch of the
-    consumer group. Return the targets of the members as their assignments, by member id.
+    consumer group. Return the members' assignments, which are their encoded targets, by member id.
     """
     for member in members:
         to.take_up(member)

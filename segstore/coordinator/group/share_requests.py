@@ -138,8 +138,8 @@ class ShareRequests:
 
     def set_share_fence(self, fence: Fence) -> None:
         """Set the function that is called with share partitions whose states were deleted or begun anew,
-        because their copies in memory are out of date. It runs under the group's lock, and must not call a
-        group.
+        because their copies in memory are out of date. The function runs under the group's lock, and must not
+        call a group.
         """
         self._groups.shares.fence = fence
 

@@ -4,10 +4,10 @@
 2. The transactional id, made of the sealed id, gets a producer, which fences and aborts an earlier attempt
 that died or hangs (KIP-98). If that attempt may have been committed, the ids are read again.
 3. The batches are appended to the leaders with acks="all", with the producer's id and sequences.
-4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas are synced. 5.
-The transaction is committed. Until the commit is in `__transaction_state`, the next attempt or the next open
-aborts it; after that it is completed.
-6. The markers are written, and become visible in all partitions at once. They are synced.
+4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas are synced.
+5. The transaction is committed. Until the commit is in `__transaction_state`, the next attempt or the next
+open aborts the transaction; after that it completes the transaction.
+6. The markers are written, and become visible in all partitions at once. Then the markers are synced.
 
 So records and id are committed together, on any leader. Aborted records stay in the logs, as in Kafka;
 read_committed readers skip them.
@@ -126,8 +126,8 @@ class Adoptions:
     # --- attempts -------------------------------------------------------------------------------
 
     def adopt(self, folder: Folder, manifest: Manifest) -> Adoption:
-        """Adopt a manifest whose files are in this inbox; return its adoption, which may be an earlier one,
-        once it is visible, and durable on all in-sync replicas.
+        """Adopt a manifest whose files are in this inbox; return its adoption, which may have been made by an
+        earlier call, once the adoption is visible, and durable on all in-sync replicas.
 
         Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
         OffsetsExhaustedError, IdempotencyConflictError if the manifest can never be adopted; any other error
@@ -176,8 +176,9 @@ class Adoptions:
         return known
 
     def _again(self, id_: str) -> Adoption | None:
-        """Return the adoption of an id after earlier attempts were fenced, so that none of them can be
-        committed any more.
+        """Return the adoption of an id, None if the id is not adopted. Must be called after earlier attempts
+        were fenced, when none of them can be committed any more; if an attempt may have been committed, the
+        ids are read anew.
         """
         with self._lock:
             if self.ids.in_doubt:
@@ -224,7 +225,7 @@ class Adoptions:
         try:
             transaction.commit()
         except BaseException:
-            ids.in_doubt = True  # if the commit is decided, the next attempt or open completes it
+            ids.in_doubt = True  # the commit may be decided; then the next attempt or open completes it
             raise
         with self._lock:
             self._unsettled[adoption.id] = adoption
@@ -327,7 +328,7 @@ def _append(
 
 
 def _chunks(folder: Folder, file: StagedFile) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.void], int]]:
-    """Yield the batches of a file in chunks, after a check of their CRCs, which will be overwritten. Raises
+    """Yield the batches of a file in chunks, after a check of their CRCs, which the caller overwrites. Raises
     StagedFilesError, OSError.
     """
     path, done = folder.staged(file), 0
@@ -348,7 +349,7 @@ def _with_producer(
     batches["base_sequence"] = (template.base_sequence + starts) % SEQUENCES
     batches["attributes"] |= template.attributes
     encoded = Encoded(buffer, size, batches)
-    encoded.pooled = False  # the chunk is written before the next one is read into the same buffer
+    encoded.pooled = False  # the chunk is written before the next chunk is read into its buffer
     at = 0
     for number in range(len(batches)):
         checked(lib.seg_seal(encoded.ptr + at, size - at, encoded.headers + number))

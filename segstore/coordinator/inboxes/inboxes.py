@@ -1,8 +1,8 @@
 """`Inboxes`: the inboxes of a replicated store, one in each of its directories.
 
 A client stages in any inbox, and a thread of that inbox adopts the sealed manifests, so an inbox whose disk
-hangs delays no other. All inboxes share their ids: `__segstore_adopted` has them, and each directory has a
-copy in `.segstore/adopted`, in which clients that seal a manifest there look up its id.
+hangs delays no other inbox. All inboxes share their ids: `__segstore_adopted` has them, and each directory
+has a copy in `.segstore/adopted`, in which clients that seal a manifest there look up its id.
 
 On disk: the inboxes of the directories. Threads: any.
 """
@@ -52,8 +52,8 @@ class Inboxes:
         self._ids = self._adoptions.ids
 
     def serve(self, store: Store) -> None:
-        """Start to adopt the sealed manifests of all directories, present and future ones. Raises the errors
-        of an append if ids that only one directory has can't be written to the topic.
+        """Start to adopt the sealed manifests of all present and future directories. Raises the errors of an
+        append if ids that only one directory has can't be written to the topic.
         """
         side = self._side
         adoptions = [adoption for directory in side.manager.online for adoption in directory.writer.inbox.ids]
@@ -96,8 +96,8 @@ class Inboxes:
 
 
 class _Adopter:
-    """Adopts the manifests of one directory's inbox (protocol `Adopts`). It does not refer to the store, so
-    that an unused store can be collected.
+    """Adopts the manifests of one directory's inbox (protocol `Adopts`). The object does not refer to the
+    store, so that an unused store can be garbage collected.
     """
 
     def __init__(

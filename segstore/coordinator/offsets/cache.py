@@ -2,10 +2,10 @@
 groups.
 
 On disk: records, and tombstones, of the topic. Threads: any. Each partition of the topic has a lock for its
-reads and writes. Memory is changed after the log. While no replica leads, or the leader does not yet show all
-committed records, a request does not wait under the lock, but gets OffsetNotAvailableError, and may be
-repeated (Kafka: COORDINATOR_LOAD_IN_PROGRESS). A write waits under the lock for the replicas, at most
-offsets.commit.timeout.ms.
+reads and writes. A change is appended to the log before memory is changed. While no replica leads, or the
+leader does not yet show all committed records, a request does not wait under the lock, but gets
+OffsetNotAvailableError, and may be repeated (Kafka: COORDINATOR_LOAD_IN_PROGRESS). A write waits under the
+lock for the replicas, at most offsets.commit.timeout.ms.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class OffsetsCache:
     def _look_up(self, partition: int, look: Callable[[OffsetsState], T]) -> T:
         """Return the result of `look` on a partition's state, called under the partition's lock."""
         cached = self._partition(partition)
-        # Not a generator-based context manager, because the exception of an interrupt would keep its frame,
-        # and so the lock.
+        # Not a generator-based context manager, because the exception of an interrupt would keep the
+        # generator's frame alive, and the lock taken.
         with cached.lock:
             return look(self._state(cached))
 
@@ -81,7 +81,7 @@ class OffsetsCache:
                 # known yet.
                 return OffsetsState()
             source.check_committed()
-            # asked before the load, so that the load reads all records
+            # asked before the load: if records become visible after the load, the answer must be False
             cached.is_sure = cached.is_sure or source.shows_all
             state = load(source)
             if not cached.is_sure:
@@ -110,7 +110,7 @@ class OffsetsCache:
     ) -> T:
         """Return the result of `write`, called with the state and a writer of the group's partition; a
         missing topic is created. If `write` was interrupted, or its records are not committed yet, the
-        partition is loaded again later, because its log may have more than memory.
+        partition is loaded again later, because its log may have records that memory lacks.
         """
         target = self._topic.writable(group)
         cached = self._partition(target.partition)
@@ -127,7 +127,7 @@ class OffsetsCache:
                 if not may_be_written(error):
                     cached.state, cached.is_sure = known, was_sure
                 raise
-            # The committed records include every record that was appended before them.
+            # The new records are committed, so all records that were appended before them are committed too.
             cached.state, cached.is_sure = known, True
             return found
 

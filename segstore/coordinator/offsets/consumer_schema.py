@@ -289,7 +289,7 @@ def _parse_subscription(body: Any) -> ConsumerMemberValue:
         body.subscribed_topic_regex,
         body.rebalance_timeout_ms,
         body.server_assignor,
-        # Older records of the consumer protocol lack the null, and decode to the default.
+        # Older records of KIP-848 members lack the null, so they decode to the field's default.
         None if held in (None, type(body).ClassicMemberMetadata()) else _parse_classic(held),
     )
 

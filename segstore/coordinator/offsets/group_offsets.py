@@ -3,8 +3,8 @@ shared part of a store.
 
 On disk: owns the topic `__consumer_offsets` (its modules are `topic` and `schema`). A commit is one record
 batch, appended at once, so a crash keeps all of it or nothing.
-Threads: any. Each partition of the topic has a lock for its reads and writes. Memory is changed after the
-log.
+Threads: any. Each partition of the topic has a lock for its reads and writes. A change is appended to the log
+before memory is changed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class OffsetsCleanup(ShareRecords):
         super().__init__(store)
         self._opened_ms, self._closed = self._clock(), False
         self.empty_since: EmptySince = self._empty_since
-        """Returns since when a group is empty; the group coordinator replaces this function."""
+        """Returns the time at which a group's last member left, as `is_empty` of `expire`; the group
+        coordinator replaces this function.
+        """
         self.swept: Callable[[], None] = lambda: None
         """Called after each expiry; the group coordinator replaces this function."""
         interval = self._config.offsets_retention_check_interval_ms / 1000
@@ -79,9 +81,9 @@ class OffsetsCleanup(ShareRecords):
     ) -> dict[str, set[TopicPartition]]:
         """Delete the offsets that are older than `offsets.retention.minutes`; return them by group.
 
-        A group without offsets and members is deleted too. `is_empty(group)` returns since when the group has
-        no members (ms since the epoch, -1: not known), or None if it has members; the default is
-        `empty_since`. Raises StorageError.
+        A group without offsets and members is deleted too. `is_empty(group)` returns the time at which the
+        group's last member left (ms since the epoch, -1: not known), or None if the group has members; the
+        default is `empty_since`. Raises StorageError.
         """
         now = self._clock() if now_ms is None else now_ms
         find_since = is_empty or self.empty_since
@@ -111,8 +113,8 @@ class OffsetsCleanup(ShareRecords):
         }
 
     def _may_expire(self, group: str, partition: int) -> bool:
-        """Return whether this is the group's partition; in a copy of a broker's directory a group may also
-        have records in another partition.
+        """Return whether this is the partition that the hash of the group's id chooses. In a copy of a
+        broker's directory a group may also have records in another partition; these records don't expire.
         """
         return self._topic.partition_for(group) == partition
 
@@ -153,8 +155,9 @@ class OffsetsCleanup(ShareRecords):
             self.expire()
 
     def _empty_since(self, group: str) -> int | None:
-        """Return since when a group is empty, if there is no coordinator. Members of a classic group count as
-        gone since the store was opened; members of a consumer group may come back.
+        """Return the time at which the group's last member left, for a store without a coordinator. Members
+        of a classic group count as gone since the store was opened; members of a consumer group may come
+        back.
         """
         group_state = self._look_up(
             self._topic.partition_for(group), lambda state: state.groups.get(group, GroupState())
@@ -236,8 +239,8 @@ class GroupOffsets(OffsetsCleanup):
         producer_epoch: int,
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
-        """Commit offsets within the producer's transaction; they count once `complete` reports that the
-        transaction was committed.
+        """Commit offsets within the producer's transaction; the offsets count once `complete` reports that
+        the transaction was committed.
 
         Raises the errors of `commit`, and InvalidProducerEpochError.
         """

@@ -200,8 +200,8 @@ class OffsetsState:
 # ClassicGroup.offsetExpirationCondition).
 
 EmptySince = Callable[[str], "int | None"]
-"""Returns since when a group has no members (ms since the epoch, -1: not known), or None if it
-has members.
+"""Returns the time at which a group's last member left (ms since the epoch, -1: not known), or None if the
+group has members.
 """
 
 

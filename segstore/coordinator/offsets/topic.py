@@ -194,8 +194,8 @@ def positions(
 
 
 def check_partition(key: Any) -> TopicPartition:
-    """Return a TopicPartition from one of kafka-python's, or from a plain tuple. Raises InvalidTypeError,
-    InvalidArgumentError.
+    """Return a TopicPartition made from kafka-python's TopicPartition, or from a plain tuple. Raises
+    InvalidTypeError, InvalidArgumentError.
     """
     if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str)):
         raise InvalidTypeError(f"{key!r:.80} is no TopicPartition(topic, partition)")
@@ -233,7 +233,7 @@ def _offset(key: Any, value: Any, most: int) -> OffsetAndMetadata:
 
 class ReadOffsets:
     """A snapshot of the committed offsets, with the methods of `GroupOffsets` that read. All partitions are
-    searched for a group, because its records may be in an unexpected one.
+    searched for a group, because its records may be in an unexpected partition.
     """
 
     def __init__(self, store: Store) -> None:

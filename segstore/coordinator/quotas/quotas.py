@@ -42,10 +42,11 @@ class Quotas:
 
     A client has the first of these rates that is set (KIP-55; Kafka: DefaultQuotaCallback): of its user and
     client id; of its user with the default client id; of its user; the same three for the user DEFAULT,
-    "<default>"; of its client id; of the default client id. Each rate is looked up by itself. All producers,
-    or all consumers, with the same user and client id share a rate. A rate of a user is shared by all clients
-    of the user, and a rate of a client id by all clients with that id. Clients in the process that has the
-    store open have no user. `quotas(store)` returns the `Quotas` of a store.
+    "<default>"; of its client id; of the default client id. The producer rate and the consumer rate are
+    looked up separately. All producers, or all consumers, with the same user and client id share a rate. A
+    rate of a user is shared by all clients of the user, and a rate of a client id by all clients with that
+    id. Clients in the process that has the store open have no user. `quotas(store)` returns the `Quotas` of a
+    store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -159,7 +160,7 @@ class Quotas:
             return found
 
     def refresh(self) -> None:
-        """Read the limits again, which the writer's process may have changed. Raises
+        """Read the limits again, because the writer's process may have changed them. Raises
         CorruptCheckpointError.
         """
         with self._lock:

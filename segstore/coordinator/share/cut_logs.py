@@ -1,10 +1,10 @@
 """`CutLogs`: cuts the durable states of share partitions whose log has lost its end in a crash (rule Q48 of
 docs/queue-rules.md). A shared part of a store that was not closed cleanly.
 
-If a state had offsets above the end of the log, records that are appended there later would be skipped. So
-the state is cut at the end that the log had when the store was opened, before the first append. The cut is a
-snapshot with the next state epoch, because an update can't lower a start. The group's epoch is raised to that
-state epoch first, because a broker initialises share partitions with the epoch of their group.
+If a state had offsets above the end of the log, records that are appended at these offsets later would be
+skipped. So the state is cut at the end that the log had when the store was opened, before the first append.
+The cut is a snapshot with the next state epoch, because an update can't lower a start. The group's epoch is
+raised to that state epoch first, because a broker initialises share partitions with the epoch of their group.
 On disk: appends to `__share_group_state` and `__consumer_offsets`. Threads: any; share partitions are cut one
 at a time.
 """
@@ -28,8 +28,8 @@ log = Logger("segstore")
 
 class CutLogs:
     """Cuts states above the ends of recovered logs. The object must be made before the first append, because
-    the constructor reads these ends. `raise_group` raises the epoch of a share group; the owner sets this
-    function.
+    the constructor reads these ends. `raise_group` raises the epoch of a share group; the owner of the object
+    sets this function.
     """
 
     def __init__(self, store: Store) -> None:

@@ -5,9 +5,9 @@ On disk: appends to the dead letter topic, and creates it if that is allowed. A 
 durable before its dead letter is appended, and ARCHIVED is written after the append. So after a crash in
 between the record is copied again, with the same headers.
 Threads: any thread calls `add`; the store's scheduler copies, one share partition after the other, and within
-one in the order in which records became dead letters. If a disk is full, or replicas do not answer, a share
-partition's dead letters wait for the next try. After any other failure, which is logged and counted, the
-records are archived without a dead letter (rules Q70, Q71 of docs/queue-rules.md).
+a share partition in the order in which records became dead letters. If a disk is full, or replicas do not
+answer, a share partition's dead letters wait for the next try. After any other failure, which is logged and
+counted, the records are archived without a dead letter (rules Q70, Q71 of docs/queue-rules.md).
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class DeadLetterQueue:
         self._plan(0.0)
 
     def close(self) -> None:
-        """Copy the dead letters that can be copied at once; the others are found when their share partitions
-        are loaded after the next open.
+        """Copy the dead letters that can be copied at once; the other dead letters are found when their share
+        partitions are loaded after the next open.
         """
         self.copy()
         self._closed = True
@@ -152,7 +152,7 @@ class DeadLetterQueue:
         self._archive(leader, first, last)
 
     def _archive(self, leader: ShareLeader, first: int, last: int) -> None:
-        """Archive offsets, and drop their dead letters, which are the next ones in the queue."""
+        """Archive offsets, and drop their dead letters, which are the first in the queue."""
         turn = ShareTurn()
         leader.change(turn, lambda core: core.dead_lettered(first, last))
         letters = leader.letters
@@ -231,8 +231,8 @@ def _neighbours(leader: ShareLeader) -> list[DeadLetter]:
 def _letters(
     leader: ShareLeader, letters: Sequence[DeadLetter], copies: bool, most: int
 ) -> Iterator[_Letter]:
-    """Yield a dead letter for each offset. It has only headers if the record is no longer in its log, or is
-    too large (rule Q69).
+    """Yield a dead letter for each offset. A dead letter has only headers if its record is no longer in the
+    log, or is too large (rule Q69).
     """
     first, last = letters[0].first, letters[-1].last
     copied = _copied(leader.log, first, last) if copies else iter(())

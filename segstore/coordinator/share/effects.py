@@ -3,7 +3,7 @@ fetches, dead letters (rules Q33, Q34, Q103 of docs/queue-rules.md).
 
 On disk: writes through `state_log`. Threads: any; no lock of a share partition is held during a write of its
 state or a wake. An interrupt fences the share partitions with pending writes, because only the log knows
-whether these were made.
+whether the writes were made.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ class ShareEffects:
 
     def settle(self, turn: ShareTurn) -> Failures:
         """Carry out all outcomes of a turn, and the outcomes that follow from them; return the first write
-        error of each share partition. The writes are one call of the state log, except a second write of the
-        same share partition. If this call is interrupted, the caller abandons the turn.
+        error of each share partition. The writes are one call of the state log; a second write of the same
+        share partition follows in the next call. If this call is interrupted, the caller must call
+        `turn.abandon`.
         """
         found: Failures = {}
         while turn.due:

@@ -36,9 +36,9 @@ COMMITTED = "read_committed"
 class AcquireTerms(NamedTuple):
     """The limits of a fetch. `max_records`: the number of offsets in all its partitions; in mode
     BATCH_OPTIMIZED the last batch may exceed it (`mode` is an AcquireMode). `batch_size`: the least number of
-    offsets that come in flight together. `max_bytes`: the bytes of the logs, in whole batches, but at least
-    one batch. `max_reads`: the number of reads of each log; a log is read again if the read before acquired
-    nothing.
+    offsets that come in flight together. `max_bytes`: the limit of bytes read from the logs, in whole
+    batches; at least one batch is read. `max_reads`: the limit of reads of each log; a log is read again if
+    the last read acquired nothing.
     """
 
     max_records: int = 500
@@ -52,7 +52,7 @@ class AcquiredPartition:
     """The acquired records of one partition, or the partition's `error`.
 
     `acquired` has disjoint runs of offsets in order; `stretch` has the whole batches from the first to the
-    last acquired offset, and so also records that were not acquired. `token` is for
+    last acquired offset, and so also records that were not acquired. `token` identifies the grant for
     `ShareCoordinator.cancel`.
     """
 
@@ -95,7 +95,7 @@ class AcquiredPartition:
 
 
 class _GrantFetch:
-    """One fetch of a share partition's log from `offset` on. It owns the fetch lock while the object lives;
+    """One fetch of a share partition's log from `offset` on. The fetch lock is taken while this object lives;
     the log is read up to offset `enough`.
     """
 
@@ -151,7 +151,9 @@ class ShareFetch:
     # --- choose --------------------------------------------------------------------------------
 
     def _choose_all(self, wanted: Sequence[tuple[str, int]], fetches: list[_GrantFetch]) -> None:
-        """Start fetches of the partitions that have records to grant, no more than `max_records` can need."""
+        """Start fetches of partitions that have records to grant, at most one for each record that may be
+        acquired.
+        """
         for topic_id, partition in wanted:
             if len(fetches) >= self._left:
                 break
@@ -188,7 +190,8 @@ class ShareFetch:
             if leader.is_fetched:
                 leader.is_missed = True
                 return None
-            # All offsets from `next_new` on are new, and a grant takes at most `want` of them.
+            # A grant takes at most `want` offsets, and all offsets from `next_new` on are new, so no offset
+            # after these needs to be read.
             fetch = _GrantFetch(leader, offset, max(offset, core.next_new) + want - 1)
             leader.fetcher = weakref.ref(fetch)
             return fetch

@@ -40,7 +40,7 @@ class LockTimer:
             return
         with self._lock:
             heappush(self._heap, (due, next(self._count), leader))
-            leader.planned = due  # last, so that after an interrupt above the next call plans again
+            leader.planned = due  # last: if an interrupt stops the push, the next call repeats it
         self._alarm.set(due)
 
     def ring(self) -> None:

@@ -50,7 +50,7 @@ log = Logger("segstore")
 class ShareTurn:
     """The outcomes that one call has collected from share partitions: `due` are to be carried out,
     `under_way` are being written. If an interrupt leaves a turn to be garbage collected before its writes
-    have completed, its share partitions are fenced.
+    have completed, the share partitions of these writes are fenced.
     """
 
     __slots__ = ("__weakref__", "due", "under_way")
@@ -70,12 +70,12 @@ class ShareTurn:
 
 class ShareLeader:
     """A share partition in memory, and its lock. `is_fenced` is set if this object must not be used any more,
-    and the next request loads another one.
+    and the next request loads another object.
 
-    `fetcher` refers weakly to the fetch that has the fetch lock, so the lock is free once that fetch object
-    is gone; `is_missed` is set if another fetch has found the fetch lock taken. `planned` is the time at
-    which the timer next looks at the acquisition locks; `used` is the time of the last request. `writes` maps
-    the tokens of pending writes to their turns; `letters` has the dead letters that are not copied yet.
+    `fetcher` refers weakly to the fetch that has the fetch lock, so the fetch lock is free once that fetch
+    object is gone; `is_missed` is set if another fetch has found the fetch lock taken. `planned` is the time
+    at which the timer next looks at the acquisition locks; `used` is the time of the last request. `writes`
+    maps the tokens of pending writes to their turns; `letters` has the dead letters that are not copied yet.
     `timeouts` counts the offsets whose locks expired.
     """
 
@@ -129,8 +129,8 @@ class ShareLeader:
             self._changing = False
 
     def _begin(self) -> None:
-        """Mark the beginning of an event; raise NotLeaderOrFollowerError if an earlier event or its turn was
-        interrupted.
+        """Mark the beginning of an event. If an earlier event or its turn was interrupted, fence the share
+        partition. Raises NotLeaderOrFollowerError if the share partition is fenced.
         """
         for turn in self.writes.values():
             if turn() is None:
@@ -317,7 +317,7 @@ class ShareLeaders:
 
 
 class _Load:
-    """A load of one share partition. Other threads wait for its lock for a bounded time."""
+    """A load of one share partition. Other threads wait for the lock of the load for a bounded time."""
 
     def __init__(self, key: ShareKey) -> None:
         def late() -> OffsetNotAvailableError:

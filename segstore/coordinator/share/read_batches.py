@@ -67,9 +67,9 @@ def read_batches(
     min_one: bool,
     large: bool,
 ) -> BatchesRead | None:
-    """Return the batches from the one with `offset` on, up to `max_bytes` and to the batch with offset
-    `enough`; None if there are none. With `min_one` the first batch may be larger than `max_bytes`. `large`
-    says whether the batches of the last read were large.
+    """Return batches of at most `max_bytes`, from the batch that has `offset` to at most the batch that has
+    the offset `enough`; None if there is no such batch. With `min_one` the first batch may be larger than
+    `max_bytes`. `large` says whether the batches of the last read were large.
 
     Raises OffsetOutOfRangeError, CorruptRecordError, StorageError, StoreClosedError.
     """

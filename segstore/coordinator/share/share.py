@@ -115,15 +115,16 @@ class ShareCoordinator:
         return int(self._settings.share_limits(group).lock_ms)
 
     def on_available(self, group: str, wake: Wake) -> ShareWaiter:
-        """Register `wake`, which any thread calls when records of a group become available, or its window
-        moves. New appends are signalled by the store's publications instead. `wake` must not wait or raise.
+        """Register `wake`, which any thread calls when records of a group become available, or the window of
+        a share partition moves. New appends are signalled by the store's publications instead. `wake` must
+        not wait or raise.
         """
         return self._waiters.add(group, wake)
 
     def may_wait(self, group: str, partitions: Iterable[At]) -> bool:
         """Return whether `acquire` or `acknowledge` of these partitions may wait for disks or replicas,
         because a partition or its state must be loaded, or the log must be searched for aborted transactions.
-        Return True also if that is not known.
+        Return True also if an error hides the answer; the request then gets the same error.
         """
         try:
             return any(self._may_wait(self._leaders.get(group, *at)) for at in partitions)
@@ -143,7 +144,7 @@ class ShareCoordinator:
         self, group: str, member: str, batches: Mapping[At, Sequence[AckBatch]]
     ) -> dict[At, SegstoreError | None]:
         """Apply a member's acknowledgements, of each partition all or none. Return, for each partition, None
-        once they are in the log, or the error. All partitions are written together.
+        once its acknowledgements are in the log, or the error. All partitions are written together.
 
         Errors: InvalidRecordStateError and InvalidRequestError, after which nothing was done;
         UnknownTopicOrPartitionError if nothing of the partition was acquired since this process began;
@@ -187,8 +188,8 @@ class ShareCoordinator:
     # --- removal of share partitions ---------------------------------------------------------------
 
     def fence(self, keys: Iterable[ShareKey]) -> None:
-        """Drop share partitions whose state was changed or deleted by another request. Their locks are gone,
-        and running acknowledgements get NotLeaderOrFollowerError.
+        """Drop share partitions whose state was changed or deleted by another request. Their acquisition
+        locks are lost, and running acknowledgements get NotLeaderOrFollowerError.
         """
         for group in self._leaders.fence(keys):
             self._waiters.wake(group)
@@ -208,8 +209,9 @@ class ShareCoordinator:
     # --- queries ---------------------------------------------------------------------------------
 
     def offsets(self, group: str, keys: Iterable[ShareKey] | None = None) -> dict[ShareKey, ShareOffsets]:
-        """Return the durable start offsets of share partitions, by default of all initialised ones; -1 for a
-        partition that is not initialised (Kafka: ReadShareGroupStateSummary).
+        """Return the durable start offset, the leader epoch and the lag of share partitions, by default of
+        the group's initialised share partitions. The start offset is -1 if a share partition is not
+        initialised (Kafka: ReadShareGroupStateSummary).
         """
         wanted = self._states.keys_of(group) if keys is None else keys
         return {key: self._offsets(key) for key in wanted}

@@ -111,7 +111,7 @@ class StateLog:
         FencedStateEpochError, FencedLeaderEpochError for an epoch below the known one;
         UnknownTopicOrPartitionError; NotEnoughReplicasError. Nothing was written after any of these, or after
         OffsetNotAvailableError unless its text names an interrupt. After any other error the change may be in
-        the log, which the next call reads.
+        the log; the next call reads the log to find out.
         """
         requests = list(starmap(UpdateRequest, writes.items()))
         self._write(requests)
@@ -164,10 +164,10 @@ class StateLog:
             partition.log_start.delete_records(point)
 
     def snapshot_cold(self) -> None:
-        """Write a snapshot of each share partition whose last one is older than
+        """Write a snapshot of each share partition whose last snapshot is older than
         share.coordinator.cold.partition.snapshot.interval.ms, so that old snapshots don't block `prune`.
-        Nothing is written if all share partitions in the same partition of the topic have such a snapshot
-        already. Raises the errors of `delete`.
+        Nothing is written to a partition of the topic if the last snapshots of all its share partitions were
+        written by this method. Raises the errors of `delete`.
         """
         before = self._clock() - self._config.share_coordinator_cold_partition_snapshot_interval_ms
         for state_partition in self._read():
@@ -224,8 +224,8 @@ def _raise_first(requests: Sequence[StateRequest]) -> None:
 
 def _cold(table: StateTable, before: int) -> list[ShareKey]:
     """Return the share partitions whose last snapshot was written at `before` or earlier. Return none if
-    `snapshot_cold` has written the last snapshot of every share partition, which shows in a write time that
-    differs from the creation time.
+    `snapshot_cold` has written the last snapshot of every share partition, which is known because the write
+    time of such a snapshot differs from its creation time.
     """
     heads = list(table.heads())
     if all(state.created_ms != state.written_ms for _, state in heads):

@@ -1,9 +1,9 @@
 """`StatePartition`: one partition of `__share_group_state`, read and written under its lock.
 
-On disk: appends records. Threads: any. Memory is changed after the log. Requests that wait for the lock at
-the same time become one append, made by the thread that gets the lock. While no replica leads, or the leader
-does not yet show all committed records, a request does not wait under the lock, but gets
-OffsetNotAvailableError, and may be repeated. A write waits under the lock for the replicas, at most
+On disk: appends records. Threads: any. A change is appended to the log before memory is changed. Requests
+that wait for the lock at the same time become one append, made by the thread that gets the lock. While no
+replica leads, or the leader does not yet show all committed records, a request does not wait under the lock,
+but gets OffsetNotAvailableError, and may be repeated. A write waits under the lock for the replicas, at most
 share.coordinator.write.timeout.ms.
 """
 
@@ -94,7 +94,7 @@ class StatePartition:
         if source is None:
             return StateTable(self._updates_per_snapshot)  # the table of a missing topic is not cached
         source.check_committed()
-        # asked before the log is read, so that the read sees all records
+        # asked before the load: if records become visible after the load, the answer must be False
         is_sure = self._is_sure or source.shows_all
         table = load(source, self._updates_per_snapshot)
         if is_sure and not self._is_writing:
@@ -126,7 +126,7 @@ class StatePartition:
                     if not request.is_done:
                         self._write_all()
         finally:
-            if self._queue:  # the write was interrupted, or the lock was not free in time
+            if self._queue:  # interrupted, or the lock was not free in time: no later write may take them
                 with suppress(ValueError):
                     self._queue.remove(requests)
 
@@ -218,7 +218,7 @@ class StatePartition:
         for at, (request, change, _, _) in enumerate(drafted, first):
             table.apply(change, at)
             request.end()
-        # The committed records include every record that was appended before them.
+        # The new records are committed, so all records that were appended before them are committed too.
         self._table, self._is_sure = table, True
 
 
@@ -254,7 +254,8 @@ def _fitting(drafted: list[_Drafted], most: int) -> list[_Drafted]:
 
 def _is_unwritten(error: SegstoreError, target: PartitionLog, end: int) -> bool:
     """Return whether a failed append left nothing in the log, whose end was at `end` before."""
-    # A disk may refuse only the sync of a record, and one replica may have a record that another has refused.
+    # With replicas a StorageError leaves the outcome open: the disk may have refused only the sync, or
+    # another replica may have the records.
     if may_be_written(error) or (target.has_replicas and isinstance(error, StorageError)):
         return False
     try:

@@ -45,7 +45,8 @@ class StateTerms(NamedTuple):
 
 class Ahead(NamedTuple):
     """The updates of a share partition that are earlier in the same append: their number, and the state after
-    them without its batches. `head` is None after a record of another kind, which no update may follow.
+    them without its batches. `head` is None if the append has a record of another kind of the share
+    partition, because no update may follow that record.
     """
 
     head: Durable | None

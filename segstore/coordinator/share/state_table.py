@@ -42,8 +42,8 @@ class StateChange(NamedTuple):
 class SharePartitionState:
     """The state of a share partition in `fold`. `updates` is the number of ShareUpdate records since the last
     snapshot that was due because of updates. `state_epoch` and `leader_epoch` are the largest of all records;
-    the state may have lower ones. `newer` is the reason if the share partition can't be used, because it has
-    a record of a newer version.
+    the state may have lower epochs. `newer` is the reason if the share partition can't be used, because it
+    has a record of a newer version.
     """
 
     __slots__ = ("fold", "leader_epoch", "newer", "state_epoch", "updates")
@@ -213,8 +213,8 @@ class _Loading:
         return self.table, [*self._nobody, *of_keys]
 
     def _meet(self, data: bytes, at: int) -> _WaitingUpdates | None:
-        """Return the share partition of a key that is seen for the first time; None if the key is not of a
-        share partition.
+        """Parse a key that is seen for the first time, and return the waiting updates of its share partition;
+        None if it is no key of a share partition.
         """
         try:
             kind = kind_of(data, "a share partition")

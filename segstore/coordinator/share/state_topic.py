@@ -32,9 +32,10 @@ _AROUND = HEADER_SIZE + 36  # an upper bound of the bytes around a record's key 
 
 
 class TopicsSeen:
-    """A snapshot of the store's topics, until one is created, altered or deleted. `ids` are the existing
-    partitions of `__share_group_state`. `is_ours` is False if the topic is missing, or is still a broker's.
-    `partition_for` returns the partition for a share partition's records, also before the topic exists.
+    """A snapshot of the store's topics, which is valid until a topic is created, altered or deleted. `ids`
+    are the existing partitions of `__share_group_state`. `is_ours` is False if the topic is missing, or is
+    still a broker's. `partition_for` returns the partition for a share partition's records, also before the
+    topic exists.
     """
 
     __slots__ = ("_sources", "_store", "_writers", "ids", "is_ours", "partition_for", "topics")

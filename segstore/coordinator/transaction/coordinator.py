@@ -47,16 +47,16 @@ from segstore.threads import Shelter
 
 # --- upkeep ------------------------------------------------------------------------------------
 
-# The coordinator's background work: timeouts, expiry, and retries. Threads: it runs in the store's scheduler,
-# and keeps neither the coordinator nor the store alive.
+# The coordinator's background work: timeouts, expiry, and retries. Threads: the work runs in the store's
+# scheduler, and keeps neither the coordinator nor the store alive.
 
 log = Logger("segstore")
 FIRST_RETRY, LONGEST_RETRY = 0.1, 30.0  # seconds
 
 
 class Upkeep:
-    """Calls the coordinator from the scheduler. After a failure it calls `end_abandoned` again, and doubles
-    the pause each time.
+    """Calls the coordinator from the scheduler. If a step that must be completed fails, it calls
+    `end_abandoned` after a pause, which doubles with each failure in a row.
     """
 
     def __init__(self, coordinator: TransactionCoordinator, store: Store) -> None:
@@ -91,7 +91,7 @@ class Upkeep:
             if self._planned:
                 return
             self._scheduler.after(self._pause, self._task(lambda c: self._again(c)))
-            self._planned = True  # last, so that after an interrupt above the next failure plans a retry
+            self._planned = True  # last: if an interrupt stops the call above, the next failure repeats it
             self._pause = min(self._pause * 2, LONGEST_RETRY)
 
     def _again(self, coordinator: TransactionCoordinator) -> None:
@@ -203,7 +203,8 @@ class Transitions:
         if known is None:
             return True
         try:
-            # First, because a marker completes any open transaction of its producer.
+            # Lost transactions end first, because a marker ends any open transaction of its producer, and
+            # their outcome may be the opposite.
             self._lost.end(known.producer_id)
             if known.state.prepared:
                 if not synced:  # an earlier sync may have failed
@@ -377,10 +378,10 @@ class TransactionCoordinator:
         """Commit or abort the open transaction; return the next producer id and epoch of the producer.
 
         On return the outcome is decided. Markers that can't be written now are written later; until then the
-        next request gets ConcurrentTransactionsError. A producer may repeat the request under its old epoch,
-        after its commit or abort, or a timeout, has raised the epoch. Raises ProducerFencedError;
-        InvalidTxnStateError for a commit without an open transaction, or if the other outcome was decided;
-        StorageError, after which the same call may help.
+        next request gets ConcurrentTransactionsError. If the commit or abort, or an abort after a timeout,
+        has raised the epoch, the producer may still repeat the request under its old epoch. Raises
+        ProducerFencedError; InvalidTxnStateError for a commit without an open transaction, or if the other
+        outcome was decided; StorageError, after which the call may be repeated.
         """
         return self._shelter.call(partial(self._end, transactional_id, identity, commit))
 
@@ -402,8 +403,9 @@ class TransactionCoordinator:
             return after.producer_id, after.producer_epoch
 
     def has_ended(self, transactional_id: str, identity: Identity) -> bool:
-        """Return whether the producer's last transaction was committed or aborted. A producer that missed the
-        answer may repeat the same request, and go on. Raises TransactionalIdNotFoundError.
+        """Return whether `identity` had the transaction that was committed or aborted last. A producer that
+        missed the answer to its commit or abort may repeat that request, and go on. Raises
+        TransactionalIdNotFoundError.
         """
         with self._entries.locked(transactional_id) as entry:
             return entry.has_ended(identity)

@@ -46,7 +46,7 @@ class Dangling(NamedTuple):
 
 class Decisions:
     """The decisions in `__transaction_state` for producers that keep their epoch, as far as compaction has
-    left them. `outcomes` maps each transaction to whether it was committed.
+    left them. `outcomes` maps each transaction to True if it was committed, False if it was aborted.
     """
 
     def __init__(self, decided: Iterable[TransactionMetadata] = ()) -> None:
@@ -59,7 +59,7 @@ class Decisions:
 
     def is_of(self, m: TransactionMetadata, dangling: Dangling) -> bool:
         """Return True if `dangling`, in an epoch of `m`, is the ongoing or decided transaction of `m`; False
-        if it is an earlier, decided transaction of the epoch, or the next one.
+        if it is an earlier, decided transaction of the epoch, or a later transaction.
         """
         last = self._last.get(m.producer_id)
         if m.state.prepared and m.client_version < EPOCH_EACH and last is not None:
@@ -68,8 +68,8 @@ class Decisions:
 
 
 class Lost:
-    """The lost transactions of a store. `newer` maps a producer id to the epoch that partitions know, if it
-    is above the epoch in `__transaction_state`.
+    """The lost transactions of a store. `newer` maps a producer id to the largest epoch that a partition
+    knows, if that epoch is above the epoch in `__transaction_state`.
     """
 
     def __init__(

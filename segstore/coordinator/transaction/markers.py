@@ -60,7 +60,8 @@ class MarkerWriter:
         if kept:
             from segstore.coordinator.offsets.group_offsets import GroupOffsets
 
-            # If no offsets are loaded, a later load of `__consumer_offsets` reads the markers.
+            # Without this object no offsets are in memory, and a later load of `__consumer_offsets` reads the
+            # markers.
             offsets = existing(self._store, GroupOffsets)
             if offsets is not None:
                 offsets.complete(marker.producer_id, marker.kind == COMMIT, kept)
@@ -73,7 +74,7 @@ class MarkerWriter:
             return transaction_markers.show_end(logs, marker, transaction_epoch)
         except InvalidProducerEpochError as error:
             # Some partitions know a later epoch, because a power cut has cut the end of
-            # `__transaction_state`.
+            # `__transaction_state`. They refuse the marker, and are left out.
             log.warning("%s", error)
             known = marker.producer_id, marker.producer_epoch
             logs = [each for each in logs if transaction_markers.producer_epoch(each, known[0]) <= known[1]]

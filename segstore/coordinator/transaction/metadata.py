@@ -79,10 +79,10 @@ class TransactionMetadata(NamedTuple):
     """The state of one transactional id. Times are ms since the epoch, -1 for none.
 
     If the commit or abort of a transaction uses up the epochs, the producer gets `next_producer_id` once all
-    markers are written; `previous_producer_id` is the producer id before. `client_version` is the
-    transaction.version. `remote` is 1 if the producer is a client of a server, so it outlives this process.
-    `begins`: the first record of the transaction in each partition that has one, for a decision that keeps
-    the epoch; None in all other states, or if a partition could not be read.
+    markers are written; `previous_producer_id` is the producer id before the present one. `client_version` is
+    the transaction.version. `remote` is 1 if the producer is a client of a server, which may outlive this
+    process. `begins`: the first record of the transaction in each partition that has one, for a decision that
+    keeps the epoch; None in all other states, or if a partition could not be read.
     """
 
     producer_id: int
@@ -105,8 +105,8 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def committed(self) -> tuple[int, int] | None:
-        """Return the producer id and epoch of the transaction that this state commits; None if it commits
-        none, or the epoch is not known.
+        """Return the producer id and epoch of the transaction that this state commits; None if it commits no
+        transaction, or the epoch is not known.
         """
         return self.last_ended if self.state.commits else None
 
@@ -133,7 +133,8 @@ class TransactionMetadata(NamedTuple):
     def covers(self, producer_epoch: int) -> bool:
         """Return whether records of this epoch belong to the ongoing or decided transaction."""
         if self.client_version < EPOCH_EACH and self.state is TransactionState.PREPARE_ABORT:
-            # if a producer takes over, a broker raises the epoch before it aborts the transaction
+            # the records may have an earlier epoch: for a new producer a broker raises the epoch before the
+            # abort
             return producer_epoch <= self.producer_epoch
         return producer_epoch == self.transaction_epoch
 

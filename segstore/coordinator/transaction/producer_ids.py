@@ -49,7 +49,7 @@ class ProducerIds:
         with os_errors():
             first = kept.producer_id()
             if first is None:
-                # Ids that were allocated in this process may be in no log yet.
+                # `_end` counts too, because ids that this process has allocated may be in no log yet.
                 above, first = max(above, self._known(), self._end - 1), 0
             if above >= first:
                 first = (above // BLOCK + 1) * BLOCK

@@ -67,7 +67,7 @@ def encode_value(m: TransactionMetadata) -> bytes:
 @lru_cache(maxsize=64)
 def _rows(partitions: frozenset[TopicPartition]) -> Packed:
     """Return the encoded partitions of a state, cached, because the states of one transaction, and often of
-    the next one, have the same partitions.
+    the next transaction, have the same partitions.
     """
     kind = structs("TransactionLogValue").PartitionsSchema
     topics = by_topic(sorted(partitions)).items()

@@ -110,7 +110,7 @@ class TransactionStateLog:
 
     def committed(self, producer_ids: Collection[int]) -> set[tuple[int, int]]:
         """Return (producer id, epoch) of each transaction of these producers with a commit decision in the
-        log; compaction may have removed some. Raises CorruptRecordError, StorageError.
+        log; compaction may have removed some decisions. Raises CorruptRecordError, StorageError.
         """
         commits = {metadata.committed for log in self._logs() for metadata in _all_states(log)}
         return {each for each in commits if each is not None and each[0] in producer_ids}
@@ -200,8 +200,8 @@ def _all_states(log: PartitionLog) -> Iterator[TransactionMetadata]:
 # --- entries -----------------------------------------------------------------------------------
 
 # The state of each transactional id in memory, with a lock for each id (Kafka: TransactionStateManager).
-# Memory equals the log. A write that timed out counts as failed, although replicas may commit it later: its
-# state is never used, and the id's next record replaces it.
+# Memory equals the log. A write that timed out counts as failed, although replicas may commit it later: the
+# state of that write is never used, and the id's next record replaces it.
 # Threads: any. A thread that reads or changes an entry holds its lock, which `locked` takes. The lock of the
 # table is held only while an entry is looked up, added or removed.
 
@@ -214,8 +214,8 @@ class TransactionEntry:
 
     `orphan` is set if an ongoing transaction must be aborted, because its producer's process has ended, or
     because it has been open for too long. `last` is the identity that the current producer had before its
-    present epoch. The producer may still use it, if it missed the answer to its request, or does not know
-    that its transaction timed out (Kafka: lastProducerEpoch).
+    present epoch. The producer may still use that identity, if it missed the answer to its last request, or
+    does not know that its transaction timed out (Kafka: lastProducerEpoch).
     """
 
     __slots__ = ("last", "lock", "metadata", "orphan", "transactional_id")
@@ -238,8 +238,8 @@ class TransactionEntry:
 
     def check(self, identity: Identity) -> TransactionMetadata:
         """Return the state. Raises ProducerFencedError if the epoch of `identity` is not the current one,
-        InvalidPidMappingError if the producer id is not, TransactionalIdNotFoundError if the id has no record
-        yet.
+        InvalidPidMappingError if its producer id is not the current one, TransactionalIdNotFoundError if the
+        id has no record yet.
         """
         if self.metadata is None:
             raise TransactionalIdNotFoundError(f"transactional_id {self.transactional_id!r} has no producer")
@@ -295,7 +295,7 @@ class Entries:
         self, entry: TransactionEntry, metadata: TransactionMetadata, requester: Identity | None = None
     ) -> None:
         """Write a state to the log, then to memory, so that a failed write changes nothing. `requester` is
-        the identity that this state replaces; a producer may repeat its request under it.
+        the identity that this state replaces; its producer may repeat the request under that identity.
         """
         self._log.append(entry.transactional_id, metadata)
         entry.metadata, entry.orphan = metadata, False

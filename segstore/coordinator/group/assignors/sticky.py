@@ -1,7 +1,7 @@
 """The sticky assignor, whose assignment is as even as possible and moves few partitions; and the cooperative
 sticky assignor, which moves a partition in two rounds.
 
-Threads: any; a `Balancer` belongs to one call. The algorithm is the general one of Kafka's
+Threads: any; a `Balancer` belongs to one call. The algorithm is the general algorithm of Kafka's
 AbstractStickyAssignor (KIP-54), as in kafka-python. Ties are broken by name, so that every leader computes
 the same assignment.
 """
@@ -17,16 +17,18 @@ from segstore.protocol.codec import decode_at, encode, structs
 
 # --- claims ------------------------------------------------------------------------------------
 
-# The owner of each partition, from the members' claims: the claim of the latest generation wins (Kafka:
+# The owner of each partition. `Claims` maps each member to the generation and the partitions that it reports
+# as owned; if several members report one partition, the latest generation wins (Kafka:
 # AbstractStickyAssignor.prepopulateCurrentAssignments).
 
 Claims = Mapping[str, tuple[int, list[TopicPartition]]]
 
 
 def resolve_owners(claims: Claims) -> tuple[dict[str, list[TopicPartition]], dict[TopicPartition, str]]:
-    """Return the partitions of each current owner, and the previous owner of each partition that had one.
+    """Return the partitions of each current owner, and the previous owner of each partition that had another
+    owner before.
 
-    If two members claim a partition in one generation, the first member owns it.
+    If two members report a partition for one generation, the first member owns it.
     """
     owners: dict[TopicPartition, dict[int, str]] = {}
     for member, (generation, partitions) in claims.items():
@@ -141,8 +143,8 @@ class Balancer:
         """Return all partitions in the order of assignment: first the partitions with the fewest subscribers.
 
         If all members subscribe to the same topics and own some partition, the order is by owner, from the
-        member with most partitions to the one with fewest, and for each owner first the partitions that had
-        another owner before.
+        member with most partitions to the member with fewest, and for each owner first the partitions that
+        had another owner before.
         """
         scarce = sorted(self.takers, key=lambda p: (len(self.takers[p]), p))
         if self._fresh or not self._all_alike():
@@ -251,7 +253,7 @@ _VERSION_SIZE = 2
 """Size of the version field, which kafka-python 3 writes before the schema, and Kafka does not."""
 
 Claim = tuple[int, list[TopicPartition]]
-"""A member's generation (-1: not known), and the partitions that it claims to have got in that generation."""
+"""A member's generation (-1: not known), and the partitions that it reports as owned in that generation."""
 
 
 class StickyAssignor:
@@ -283,8 +285,8 @@ def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_user_data(data: bytes) -> Claim:
-    """Decode a member's earlier generation and partitions; user data that can't be decoded counts as none, as
-    in Kafka.
+    """Decode a member's earlier generation and partitions; user data that can't be decoded counts as missing,
+    as in Kafka.
     """
     for begin in (0, _VERSION_SIZE):
         for version in (1, 0):
@@ -331,8 +333,8 @@ class CooperativeStickyAssignor:
 
 
 def _owners(members: Members) -> dict[TopicPartition, set[str]]:
-    """Return the current owners of each partition: the members that claim it in the latest generation; a
-    member that missed a generation has lost its partitions.
+    """Return the current owners of each partition: the members that report the partition for the latest
+    generation. A member that missed a generation has lost its partitions.
     """
     latest: dict[TopicPartition, int] = {}
     owners: dict[TopicPartition, set[str]] = {}

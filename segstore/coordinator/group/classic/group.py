@@ -72,8 +72,8 @@ class ClassicGroup(Roster):
         return self._enter(joining, now)
 
     def _reserve(self, joining: Joining, now: float) -> MemberIdRequiredError:
-        """Reserve an id for a new member, and return the error that has this id; the member may join under
-        the id within its session timeout (KIP-394).
+        """Reserve an id for a new member, and return the error to raise, which has this id. Within its
+        session timeout the member may join under the id (KIP-394).
         """
         member_id = self._new_id(joining)
         self.pending[member_id] = now + joining.session_timeout_ms
@@ -132,7 +132,7 @@ class ClassicGroup(Roster):
         ticket: Ticket[JoinGroupResult] = Ticket(member.member_id)
         place = self.place(member, with_members=True, skip_assignment=True)
         if place.skip_assignment and not joining.skips_assignment:
-            # Without KIP-814 a client would act as the leader and assign anew.
+            # A client without KIP-814 must not learn that it is the leader, because it would assign anew.
             place = replace(place, leader=old.member_id, members=(), skip_assignment=False)
         ticket.complete(place)
         return ticket
@@ -217,8 +217,8 @@ class ClassicGroup(Roster):
         return [self.check_member(member_id, instance)]
 
     def expire(self, now: float) -> None:
-        """Remove members whose sessions have expired, and stop the wait of the rebalance if the deadline of
-        that wait has passed.
+        """Remove reserved ids and members whose deadlines have passed, and members whose consumers poll too
+        late or are gone. Then stop the rebalance's wait for late members, if its deadline has passed.
         """
         for member_id in [each for each, deadline in self.pending.items() if deadline <= now]:
             del self.pending[member_id]

@@ -67,7 +67,7 @@ class Pulse:
 class Joining:
     """A request to join (Kafka: JoinGroupRequest). `member_id` is empty for a new member; `new_id` is its
     wished id, or "" if the group chooses. A second request with the same `new_id` comes from the same member,
-    which did not get the answer to its first one.
+    which did not get the answer to its first request.
 
     A member with a `pulse` sends no heartbeats: the coordinator reads the pulse instead. Times are ms.
     `rebalance_timeout_ms` is the longest wait of a rebalance for this member. `initial_delay_ms` is the wait
@@ -188,9 +188,9 @@ class Ticket(Generic[R]):
 
 
 class ClassicGroupMember:
-    """A member of a classic group. The member waits on the tickets `joining` and `syncing`. Its session
-    expires at `deadline` (ms, monotonic). `synced` is set once the member has asked for its assignment in
-    this generation.
+    """A member of a classic group. The member waits on the tickets `joining` and `syncing`. The member's
+    session expires at `deadline` (ms, monotonic). `synced` is set once the member has asked for its
+    assignment in this generation.
     """
 
     def __init__(self, member_id: str, joining: Joining, now: float) -> None:
@@ -225,10 +225,11 @@ class ClassicGroupMember:
 
     def look(self, now: float) -> bool:
         """Check the member's pulse, if it has one, and extend the session if the member polls in time. Return
-        False if a dynamic member polls too late, or if its consumer was garbage collected.
+        False if the member must be removed: if it is dynamic, and polls too late or its consumer was garbage
+        collected.
 
-        A static member may come back in both cases until its session expires. (In Kafka a static member that
-        polls too late never leaves.)
+        A static member stays in both cases until its session expires, because it may come back. (In Kafka a
+        static member that polls too late never leaves.)
         """
         self._looked = now
         if self._pulse is None:
@@ -239,7 +240,8 @@ class ClassicGroupMember:
             return True
         pulse = self._pulse()
         if pulse is None:
-            # At interpreter exit weak references are cleared before finalizers, which may close a consumer.
+            # At interpreter exit the pulse of a live consumer is lost too: weak references are cleared before
+            # finalizers run, which may still close the consumer.
             return self.group_instance_id is not None or sys.is_finalizing()
         late = now - pulse.polled >= pulse.max_poll_interval_ms
         if not late:
@@ -264,8 +266,9 @@ class ClassicGroupMember:
         return dict(self.protocols).get(protocol or "", b"")
 
     def wants(self, protocol: str | None) -> object:
-        """Return the topics of the subscription, without owned partitions and user data, which a restarted
-        consumer no longer has; return the bytes of a subscription that is not a consumer's.
+        """Return a value by which two subscriptions are compared. It is the set of topics, because a
+        restarted consumer no longer has its owned partitions and user data; or the subscription's bytes, if
+        the subscription is not a consumer's.
         """
         subscription = self.subscription(protocol)
         try:

@@ -192,7 +192,7 @@ Write = Callable[[Mapping[str, bytes]], None]
 class Rebalance:
     """The rebalance of a classic group. The first rebalance of an empty group waits `delay_ms` for more
     members; `delay_ms` may be changed. `deadline` is the time until which the group waits for members to join
-    or to sync, inf if it waits for none. `newcomer` is set when a member joins.
+    or to sync, inf if it waits for no member. `newcomer` is set when a member joins.
     """
 
     def __init__(self, group: Roster, write: Write, delay_ms: float) -> None:
@@ -250,7 +250,8 @@ class Rebalance:
 
     def _complete_join(self, now: float) -> None:
         """Remove the dynamic members that have not joined again, then begin the next generation. Static
-        members stay until their sessions expire.
+        members stay until their sessions expire; if no member has joined, and static members are left, the
+        wait goes on for another rebalance timeout.
         """
         group = self._group
         for member in list(group.members.values()):
@@ -298,7 +299,8 @@ class Rebalance:
             if ticket is not None:
                 member.beat(now)
                 ticket.complete(member.assignment)
-        # If some members have not synced, the deadline stays, because nobody reads their partitions.
+        # While some members have not synced, nobody reads their partitions, so the deadline stays, at which
+        # these members are removed.
         if all(member.synced for member in members):
             self.deadline = math.inf
 

@@ -134,10 +134,10 @@ class GroupDraft:
         has_new_topics: bool,
         may_describe: MayDescribe | None,
     ) -> bool:
-        """Resolve the topics of new regular expressions, or of all if topics have changed, and return whether
-        the group must be assigned anew. As in Kafka, only topics count that the requesting member may
-        describe (filterTopicDescribeAuthorizedTopics). A classic member has no regular expression, and
-        resolves none.
+        """Find the topics of the member's regular expression if it is new, and of all the group's regular
+        expressions if topics have changed. Return whether the group must be assigned anew. As in Kafka, only
+        topics count that the requesting member may describe (filterTopicDescribeAuthorizedTopics). A
+        heartbeat of a classic member resolves no regular expression.
         """
         old, new = before.subscription.topic_regex or "", after.subscription.topic_regex or ""
         if old != new:
@@ -152,7 +152,7 @@ class GroupDraft:
             except InvalidRegularExpressionError:
                 if known is None:
                     raise
-                continue  # google-re2, which accepted the expression, is not installed any more
+                continue  # google-re2, which accepted it, is gone; the earlier topics stay
             if known is None or known.topics != found:
                 changed = True
                 self._put_regex(regex, found)

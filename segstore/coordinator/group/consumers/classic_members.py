@@ -40,10 +40,10 @@ class ClassicMembers(Keeper):
     # --- joining -----------------------------------------------------------------------------------
 
     def join(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
-        """Return a ticket with the member's place, whose generation is the member epoch. Partitions that the
-        request does not list as owned count as revoked. Raises InconsistentGroupProtocolError,
-        UnknownMemberIdError, FencedInstanceIdError, GroupMaxSizeReachedError, MemberIdRequiredError, and the
-        errors of `write`.
+        """Let a member join; return a completed ticket with the member's place, whose generation is the
+        member epoch. Partitions that the request does not list as owned count as revoked. Raises
+        InconsistentGroupProtocolError, UnknownMemberIdError, FencedInstanceIdError, GroupMaxSizeReachedError,
+        MemberIdRequiredError, and the errors of `write`.
         """
         joining = self._repeated(joining)
         decoded = self._subscription(joining)
@@ -53,7 +53,7 @@ class ClassicMembers(Keeper):
         owned = topics.assignment(decoded.owned)
         after = draft.update(before, subscription(joining, decoded), owned, has_new_topics)
         self._commit(draft)
-        if not self.group.regexes:  # with regexes, the next KIP-848 heartbeat must see `topics` as new
+        if not self.group.regexes:  # else the next KIP-848 heartbeat must resolve them for new topics
             self._seen = topics
         self._await_sync(after, joining, now)
         ticket: Ticket[JoinGroupResult] = Ticket(after.member_id)
@@ -158,8 +158,9 @@ class ClassicMembers(Keeper):
 
     def classic_heartbeat(self, member_id: str, instance: str | None, generation: int, now: float) -> None:
         """Extend the member's session. Raises UnknownMemberIdError, FencedInstanceIdError,
-        IllegalGenerationError; RebalanceInProgressError if the member has to join again: for a later epoch,
-        because it has revoked partitions, or because partitions of its target have become free.
+        IllegalGenerationError; RebalanceInProgressError if the member has to join again: because the group
+        has a later epoch, because the member must revoke partitions, or because partitions of its target have
+        become free.
         """
         member, _ = self._classic(member_id, instance, generation)
         self._extend(member, now)

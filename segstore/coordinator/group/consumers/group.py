@@ -208,9 +208,9 @@ class ConsumerGroup:
         partitions: Callable[[], Assignment],
     ) -> None:
         """Raise unless a member may commit offsets of these partitions now (ConsumerGroup:
-        validateOffsetCommit). A commit without an epoch is accepted if the group has no members, or
-        `is_named` is False, as for a transaction that names only the group. A commit with an earlier epoch is
-        accepted if the member has owned all these partitions since that epoch (KIP-1251). Raises
+        validateOffsetCommit). A commit without an epoch is accepted if the group has no members, or if
+        `is_named` is False, because a transaction named the group without a member. A commit with an earlier
+        epoch is accepted if the member has owned all these partitions since that epoch (KIP-1251). Raises
         UnknownMemberIdError, StaleMemberEpochError; UnsupportedVersionError if the request version has no
         member epochs; IllegalGenerationError in place of StaleMemberEpochError for a classic member.
         """

@@ -89,8 +89,8 @@ class Keeper:
             self._begin(member, now)
 
     def go_on(self, before: Keeper, now: float) -> None:
-        """Take over the sessions and pulses of `before`, after the group was read anew from the log. All
-        sessions are extended, because no heartbeat could be answered before.
+        """Take over the sessions and pulses of `before`, the group's object until the group was read anew
+        from the log. All sessions are extended, because no heartbeat could be answered until then.
         """
         self._sessions, self.pulses, self.consumer_pulses = (
             before._sessions,
@@ -207,8 +207,9 @@ class Keeper:
         return late
 
     def _check_consumer_pulses(self, now: float) -> list[str]:
-        """Check the pulses of KIP-848 members, and return the dynamic members whose consumer was garbage
-        collected or polls too late; such a static member leaves for a while, as in Kafka.
+        """Check the pulses of KIP-848 members. Return the dynamic members whose consumer was garbage
+        collected or polls too late; static members with such a consumer are recorded as gone for a while, as
+        in Kafka.
         """
         late = []
         for member_id, is_alive in self.consumer_pulses.look(now):
@@ -221,8 +222,9 @@ class Keeper:
         return late
 
     def _ended(self, member: ConsumerMember) -> list[str]:
-        """Return a dynamic member, in a list, for removal. Record that a static member has left for a while;
-        if that can't be written, the member stays until its session expires.
+        """Return the ids to remove for a member whose consumer has ended: its id if the member is dynamic,
+        else none. Record that a static member has left for a while; if the record can't be written, the
+        member stays until its session expires.
         """
         if member.subscription.instance_id is None:
             return [member.member_id]
@@ -248,9 +250,9 @@ class Keeper:
         return min(itertools.chain([self._sessions.due(), consumers], classic))
 
     def _begin(self, member: ConsumerMember, now: float) -> None:
-        """Start the session of a member that was read from the log. A KIP-848 member in the process that
-        wrote the log is registered without a pulse, so the next check removes it, because that process has
-        ended.
+        """Start the session of a member that was read from the log. A KIP-848 member whose consumer was in
+        the process that wrote the log is registered without a pulse, so that the next check removes it: the
+        consumer has ended with its process.
         """
         self._extend(member, now)
         if member.subscription.client_host == CLIENT_HOST and not member.is_classic:

@@ -77,9 +77,9 @@ class ConsumerMember:
     def reconciled(
         self, target_epoch: int, target: Assignment, owned: Assignment | None, is_owned: IsOwned
     ) -> ConsumerMember:
-        """Return the member one step nearer to its target. `owned` is the member's own list of partitions,
-        None if the heartbeat has no list. Raises FencedMemberEpochError for a state that only a newer Kafka
-        knows.
+        """Return the member one step nearer to its target. `owned` is the list of partitions that the member
+        reports, None if the heartbeat has no list. Raises FencedMemberEpochError for a state that only a
+        newer Kafka knows, unless `owned` is empty.
         """
         state, current = self.current.state, self.current
         if self.is_reconciled_to(target_epoch):
@@ -100,8 +100,9 @@ class ConsumerMember:
     def _next(
         self, epoch: int, target_epoch: int, target: Assignment, owned: Assignment | None, is_owned: IsOwned
     ) -> ConsumerMember:
-        """Return the member's next state: it first revokes partitions in its current epoch, and then gets the
-        partitions of its target that nobody owns.
+        """Return the member's next state. While the member owns partitions outside of its target, it must
+        revoke them, and stays in `epoch`; then it enters `target_epoch`, and gets the partitions of its
+        target that nobody owns.
         """
         had = self.current.assigned
         kept = _common(had, target)

@@ -38,11 +38,11 @@ from segstore.errors import (
 class ConsumerHeartbeat:
     """A heartbeat of a member (Kafka: ConsumerGroupHeartbeatRequest). None, or -1 for the timeout, means that
     the value has not changed. `epoch` is 0 to join, -1 to leave, -2 for a static member that leaves and will
-    come back. `owned` has the member's partitions; `rebalance_timeout_ms` is the time within which it must
-    revoke partitions. If `member_id` is empty, the group chooses the id of the new member. `may_describe`
-    limits the topics that regular expressions match, and is None if the member may describe all. A member
-    with a `pulse` is a consumer in this process, with CLIENT_HOST as `client_host`; the coordinator checks
-    its pulse.
+    come back. `owned` has the member's partitions; `rebalance_timeout_ms` is the time within which the member
+    must revoke partitions. If `member_id` is empty, the group chooses the id of the new member.
+    `may_describe` limits the topics that regular expressions match, and is None if the member may describe
+    all. A member with a `pulse` is a consumer in this process, with CLIENT_HOST as `client_host`; the
+    coordinator checks its pulse.
     """
 
     member_id: str
@@ -189,8 +189,8 @@ class ConsumerMembership(ClassicMembers):
         return Beaten(request.member_id, request.epoch, 0)
 
     def leave_all(self, leaving: Iterable[Leaver]) -> list[SegstoreError | None]:
-        """Remove several members at an administrator's request; return one error or None for each. A static
-        member may be named by its instance id alone (KIP-345).
+        """Remove several members at an administrator's request; return one error or None for each member. A
+        static member may be named by its instance id alone (KIP-345).
         """
         gone: dict[str, None] = {}
         errors: list[SegstoreError | None] = []

@@ -25,8 +25,8 @@ class ConsumerPulses:
         self._looked: dict[str, float] = {}
 
     def attend(self, member_id: str, pulse: Pulse | None, now: float) -> None:
-        """Start checks of a member. A member without a pulse was a consumer of a process that has ended, so
-        the next `look` finds it dead.
+        """Start to check a member's pulse. A member without a pulse was a consumer of a process that has
+        ended, so the next `look` yields False for it.
         """
         self._pulses[member_id] = None if pulse is None else weakref.ref(pulse)
         self._looked[member_id] = now
@@ -44,8 +44,8 @@ class ConsumerPulses:
             pulse = None if ref is None else ref()
             self._looked[member_id] = now
             if pulse is None:
-                # At interpreter exit weak references are cleared before finalizers run, which may close a
-                # consumer.
+                # At interpreter exit the pulse of a live consumer is lost too: weak references are cleared
+                # before finalizers run, which may still close the consumer.
                 yield member_id, ref is not None and sys.is_finalizing()
                 continue
             is_alive = now - pulse.polled < pulse.max_poll_interval_ms

@@ -13,7 +13,7 @@ from enum import Enum
 
 
 class Wait(Enum):
-    """The action of a member that the group waits for. KIP-848 members revoke partitions within their
+    """The action that the group waits for until a deadline. KIP-848 members revoke partitions within their
     rebalance timeout; classic members join, and then sync.
     """
 

@@ -22,8 +22,8 @@ MayDescribe = Callable[[str], bool]
 
 class AssignableTopics:
     """A store's topics: `ids` maps names to topic ids, `counts` maps topic ids to numbers of partitions. A
-    topic of a broker's directory that has no id is left out, because it can't be assigned. `infos` is the
-    source.
+    topic of a broker's directory that has no id is left out, because it can't be assigned. `infos` has the
+    descriptions of all topics of the store, from which `ids` and `counts` are made.
     """
 
     def __init__(self, infos: Mapping[str, TopicInfo]) -> None:

@@ -62,8 +62,8 @@ class ShareGroup:
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Assignment] = {}
         self.partitions = ShareStateTopics()
-        # Sorted by type, so that subscriptions come first, because the assignment of a member without one is
-        # ignored.
+        # Sorted by type, so that subscriptions come first, because the assignment of a member without a
+        # subscription is ignored.
         self.replay(sorted(records.items(), key=lambda each: each[0].kind))
 
     # --- records -----------------------------------------------------------------------------

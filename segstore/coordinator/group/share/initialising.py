@@ -56,8 +56,9 @@ def missing(record: ShareStateTopics, wanted: Assignment, topics: Mapping[bytes,
 
 
 def starts(group: str, record: ShareStateTopics, new: TopicsInfo) -> dict[ShareKey, int]:
-    """Return the start offset of each new share partition. A partition that is added to a topic of the group
-    starts at 0, so that no record is skipped that was produced before the group saw the partition.
+    """Return the start offset of each new share partition: -1, not known yet, for a topic that is new to the
+    group. A partition that was added to a topic of the group starts at 0, so that no record is skipped that
+    was produced before the group saw the partition.
     """
     return {
         key: FIRST_OFFSET if topic_id in record.initialized else UNKNOWN_START

@@ -63,8 +63,8 @@ class ShareKeeper:
             self._extend(member_id, now)
 
     def go_on(self, before: ShareKeeper, now: float) -> None:
-        """Take over the pulses of `before`, after the group was read anew from the log. All sessions begin
-        anew, because no heartbeat could be answered before.
+        """Take over the pulses of `before`, the group's object until the group was read anew from the log.
+        All sessions begin anew, because no heartbeat could be answered until then.
         """
         self.pulses, self._may_assign_at = before.pulses, before._may_assign_at
         for member_id in before.group.members.keys() - self.group.members.keys():

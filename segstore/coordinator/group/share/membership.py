@@ -77,7 +77,7 @@ class ShareMembership(ShareStates):
 
     def _initialised(self, updated: ShareMember, topics: AssignableTopics) -> tuple[ShareStateTopics, int]:
         """Create the states of subscribed partitions that have none; return the group's record of partitions
-        after that, and the least epoch that the group must have.
+        after that, and the least epoch that the group must then have.
         """
         record = self.group.partitions
         is_known = self.group.members.get(updated.member_id) == updated

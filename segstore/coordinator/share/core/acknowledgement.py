@@ -32,8 +32,9 @@ _step: Callable[[tuple[int, int, int]], AckStep] = partial(tuple.__new__, AckSte
 
 
 def check_form(batches: Sequence[AckBatch]) -> None:
-    """Raise InvalidRequestError unless batches are in the order of offsets, and each has one known type, or
-    one for each offset. The last offset of a batch may be the first one of the next, as in Kafka.
+    """Raise InvalidRequestError unless batches are in the order of offsets, and each batch has one known
+    type, or one known type for each offset. The last offset of a batch may be the first offset of the next
+    batch, as in Kafka.
     """
     before = -1
     for first, last, types in batches:
@@ -62,8 +63,8 @@ def collect(
 ) -> None:
     """Add a step for each run of acknowledged offsets to `ended` or, for RENEW, to `renewed`. Offsets below
     the start need no step (rule Q29). Raises InvalidRequestError for offsets that were never in flight, and
-    InvalidRecordStateError if the member has not acquired an offset (rule Q30); the steps below that offset
-    were added.
+    InvalidRecordStateError if the member has not acquired an offset (rule Q30). After an error `ended` and
+    `renewed` have the steps before the refused offset.
     """
     end = -1
     for batch in batches:

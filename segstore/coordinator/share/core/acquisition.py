@@ -24,7 +24,7 @@ class Acquisition:
 
     `want` is the number of offsets to grant; in mode BATCH_OPTIMIZED the grant goes on to the end of the
     record batch, in mode RECORD_LIMIT it never exceeds `want`. `piece` is the least number of new offsets
-    that come in flight together, unless the batches have fewer.
+    that come in flight together, unless the batches have fewer offsets.
     """
 
     __slots__ = (
@@ -69,8 +69,8 @@ class Acquisition:
         return tuple(Acquired(run.first, run.last, run.count) for run in runs if run.lock is self._lock)
 
     def _reach(self, last: int) -> int:
-        """Return the last offset of a batch that may be granted; no new offset may be granted if the window
-        is full (rule Q26).
+        """Return `last`, the end of a batch; if the window is full, at most the last offset in flight,
+        because no new offset may be granted (rule Q26).
         """
         flight = self._flight
         has_room = flight.next_new - flight.start < self._limits.window
@@ -180,8 +180,8 @@ class Acquisition:
         return is_alone(run.count, self._limits.deliveries)
 
     def _throttled(self, first: int, piece: OffsetRange) -> int | None:
-        """Return the number of records of a piece that may be granted together, None if none of them is near
-        the delivery limit (rule Q24).
+        """Return the number of records of a piece that may be granted together; None, for no limit, if no
+        record of the piece is near the delivery limit (rule Q24).
         """
         limit = self._limits.deliveries
         low = threshold(limit)

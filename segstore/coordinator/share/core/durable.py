@@ -101,7 +101,7 @@ def _add(runs: list[StateBatch], run: StateBatch) -> None:
 
 
 def apply_update(stored: Durable | None, delta: StateDelta) -> Durable:
-    """Return the state after a ShareUpdate, whose batches are combined with the stored ones. Without a
+    """Return the state after a ShareUpdate, whose batches are combined with the stored batches. Without a
     snapshot the update itself is the state.
     """
     after = changed(stored, delta)
@@ -111,7 +111,7 @@ def apply_update(stored: Durable | None, delta: StateDelta) -> Durable:
 
 def changed(stored: Durable | None, delta: StateDelta) -> Durable:
     """Return the state after a delta, without its batches. Start and count are replaced together; for equal
-    starts the larger count is the newer one, because writes may overtake each other.
+    starts the larger count is newer, because a later write may have been applied earlier.
     """
     if stored is None:
         return Durable(delta.snapshot_epoch, 0, delta.leader_epoch, delta.start, delta.complete)

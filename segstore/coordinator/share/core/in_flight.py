@@ -77,7 +77,7 @@ class InFlight:
             self._searched = min(self._searched, run.first)
 
     def acquire(self, run: StateRun, lock: Lock) -> None:
-        """Lock an Available run. Only this raises the delivery count (rule Q12)."""
+        """Lock an Available run, and raise its delivery count, which no other method raises (rule Q12)."""
         run.state, run.lock = ACQUIRED, lock
         run.count += 1
         self.locks.add(lock.until, run.last - run.first + 1)

@@ -182,8 +182,9 @@ class SharePartition:
         now: float,
         limits: Limits,
     ) -> Grant:
-        """Let a member acquire records of `batches`, which were read from `read_from`, the fetch offset, to
-        `read_end`. Offsets in between that are in no batch are no longer in the log.
+        """Let a member acquire records of `batches`, and return the grant. The batches were read from
+        `read_from`, the fetch offset, to before `read_end`. Offsets of this range that are in no batch are no
+        longer in the log, and are archived.
 
         `mode`: an AcquireMode. `want`: the number of offsets, counted by `mode` (rule Q19). `piece`: the
         least number of new offsets that come in flight together. `aborted`: offsets of aborted transactions,
@@ -213,8 +214,8 @@ class SharePartition:
     # --- releases of locks -----------------------------------------------------------------------
 
     def acknowledge(self, member: str, batches: Sequence[AckBatch], now: float, limits: Limits) -> Outcome:
-        """Apply acknowledgements of a member: all of them, or none except the renewals before the first
-        invalid one (rule Q31). Acknowledgements take effect once the write has succeeded; renewals and
+        """Apply acknowledgements of a member: all of them, or if an acknowledgement is invalid, only the
+        renewals before it (rule Q31). Acknowledgements take effect once the write has succeeded; renewals and
         offsets below the start need no write (rules Q29, Q32).
 
         Raises InvalidRequestError for batches out of order or with invalid types, and for offsets after the
@@ -252,8 +253,9 @@ class SharePartition:
         return self._run_out(over, limits) if over else NOTHING
 
     def move_log_start(self, offset: int) -> Outcome:
-        """Move the start to the log's new start (rule Q41). Records below it are not granted any more; their
-        acknowledgements succeed without effect, and pending writes of them change nothing in memory.
+        """Move the start to the log's new start (rule Q41). Records below the new start are not granted any
+        more; their acknowledgements succeed without effect, and pending writes of them change nothing in
+        memory.
         """
         if not 0 <= self.start < offset:
             return NOTHING
@@ -265,7 +267,7 @@ class SharePartition:
 
     def dead_lettered(self, first: int, last: int) -> Outcome:
         """Archive offsets whose dead letters were written, or can never be written (rule Q70). If the offsets
-        are below the log's start, the write has only the start.
+        are below the start, the write has only the start.
         """
         write = self._new_write(stands=True)
         parts = [
@@ -277,8 +279,8 @@ class SharePartition:
         return self._under_way(write) if parts or first < self.start else NOTHING
 
     def redo_dead_letters(self, limits: Limits = Limits()) -> tuple[DeadLetter, ...]:  # noqa: B008 - immutable
-        """Return the offsets that a load has found ARCHIVING, because their dead letters may not have been
-        appended (rule Q62). The cause is guessed from the delivery count.
+        """Return the dead letters of the offsets that a load has found ARCHIVING, because these dead letters
+        may not have been appended (rule Q62). The cause of each is guessed from the delivery count.
         """
         runs = (run for run in self._flight.runs if run.state is ARCHIVING and not run.write)
         causes = (Cause.REJECTED, Cause.LIMIT_EXCEEDED)
@@ -289,9 +291,9 @@ class SharePartition:
     # --- writes ----------------------------------------------------------------------------------
 
     def written(self, token: int, ok: bool, now: float, limits: Limits) -> Outcome:
-        """Complete the write of a token. After a failed write, acquired records go back to their owner; locks
-        that have expired since are released by a further write (rule Q34). Raises KeyError for an unknown
-        token.
+        """Complete the write of a token, and return the next actions. After a failed write, records stay
+        locked by the member that had acquired them; locks that expired during the write are released by a
+        further write (rule Q34). Raises KeyError for an unknown token.
         """
         write = self._writes.pop(token)
         if write.begins:

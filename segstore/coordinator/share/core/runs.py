@@ -120,8 +120,8 @@ class StateRuns:
         return self._runs[begin : bisect_right(self._firsts, last)]
 
     def cut(self, first: int, last: int) -> list[StateRun]:
-        """Return the runs from `first` to `last`, after the runs that reach beyond these offsets were cut.
-        `join` undoes a cut.
+        """Cut the runs that reach beyond `first` or `last`, and return the runs between these offsets. `join`
+        undoes a cut.
         """
         begin = self._cut(first)
         return self._runs[begin : self._cut(last + 1)]

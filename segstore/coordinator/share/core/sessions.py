@@ -50,7 +50,7 @@ class ShareSession(Generic[P]):
 
     def change(self, named: Iterable[P], forgotten: Iterable[P]) -> None:
         """Add the partitions that a request names, also if only for acknowledgements, then remove the
-        forgotten ones (rule Q90).
+        partitions that it forgets (rule Q90).
         """
         for partition in named:
             self._partitions.setdefault(partition, True)
@@ -112,9 +112,9 @@ class ShareSessions(Generic[P]):
     def fetch(
         self, group: str, member: str, epoch: int, connection: Hashable, acknowledges: bool
     ) -> ShareSession[P]:
-        """Handle the session epoch of a ShareFetch request: 0 opens a session, the next epoch continues it,
-        -1 closes it. After -1 `is_current` is False, and the caller fetches nothing, and releases the
-        member's locks.
+        """Handle the session epoch of a ShareFetch request, and return its session: 0 opens a session, the
+        next epoch continues it, -1 closes it. After -1 `is_current` is False, and the caller fetches nothing,
+        and releases the member's locks.
 
         A session that is replaced keeps its locks. Raises InvalidRequestError for acknowledgements with epoch
         0, ShareSessionLimitReachedError, ShareSessionNotFoundError and InvalidShareSessionEpochError, after
@@ -129,8 +129,8 @@ class ShareSessions(Generic[P]):
         return self._open(ShareSession(group, member, connection))
 
     def acknowledge(self, group: str, member: str, epoch: int) -> ShareSession[P]:
-        """Handle the session epoch of a ShareAcknowledge request, which can't open a session. Raises the
-        errors of `fetch`.
+        """Handle the session epoch of a ShareAcknowledge request, which can't open a session, and return the
+        session. Raises the errors of `fetch`.
         """
         if epoch == INITIAL:
             raise InvalidShareSessionEpochError("a share session begins with a fetch, not with epoch 0 here")

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 
 def threshold(limit: int) -> int:
-    """Return the delivery count from which on records are throttled (rule Q24 of docs/queue-rules.md), for
-    this delivery limit.
+    """Return the lowest delivery count at which records are throttled, if `limit` is the delivery limit (rule
+    Q24 of docs/queue-rules.md).
     """
     return max(2, (limit + 1) // 2)
 
 
 def allowance(offsets: int, count: int, limit: int) -> int:
-    """Return the number of records of a batch of `offsets` that are delivered together, if `count` is the
-    first delivery count at or above the threshold (rule Q24).
+    """Return the number of records that are delivered together from a batch with this number of `offsets`.
+    `count` is the delivery count of the first record that has reached the threshold (rule Q24).
     """
     return max(1, offsets >> (count - threshold(limit) + 1))
 

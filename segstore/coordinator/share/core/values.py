@@ -105,8 +105,8 @@ class StateBatch(NamedTuple):
 
 class Durable(NamedTuple):
     """The durable state of a share partition (Kafka: ShareGroupOffset). `start`: the share-partition start
-    offset, -1 if it is not known yet; `complete`: the number of offsets from there on that are acknowledged
-    or archived, -1 if that is not known. Times are ms since the epoch.
+    offset, -1 if it is not known yet; `complete`: the number of offsets from `start` on that are acknowledged
+    or archived, -1 if the number is not known. Times are ms since the epoch.
     """
 
     snapshot_epoch: int = 0
@@ -153,7 +153,8 @@ class Outcome(NamedTuple):
 
 class Grant(NamedTuple):
     """The result of a fetch's grant: `acquired` has disjoint runs in the order of offsets, and is empty if
-    there was nothing to acquire. `token` is for `SharePartition.ungrant`.
+    there was nothing to acquire. `token` identifies the grant for `SharePartition.ungrant`. `wakes` is as in
+    `Outcome`.
     """
 
     token: int

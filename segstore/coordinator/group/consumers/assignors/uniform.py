@@ -22,8 +22,8 @@ MAX_ITERATION_COUNT). Each round about halves the imbalance.
 
 class UniformAssignor:
     """The uniform assignor. If all members subscribe to the same topics, their numbers of partitions differ
-    by at most one. Otherwise this holds for two members if each could take a partition of the other, except
-    in rare cases of overlapping subscriptions.
+    by at most one. Otherwise the numbers of two members differ by at most one if each of the two could take a
+    partition of the other member, except in rare cases of overlapping subscriptions.
     """
 
     name = "uniform"
@@ -155,8 +155,9 @@ class _Balance:
                 heapq.heapreplace(least, (size + 1, at, member))
 
     def _level(self, topic: bytes) -> bool:
-        """Move partitions of the topic until its members' totals differ by at most one, or the members with
-        most have none of this topic; return whether any was moved.
+        """Move partitions of the topic from members with most partitions to members with fewest, until the
+        totals of its subscribers differ by at most one, or the members with most own no partition of this
+        topic. Return whether a partition was moved.
         """
         theirs: dict[str, list[_Partition]] = {}
         for each in _every([topic], self._partitions):
