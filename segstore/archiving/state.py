@@ -87,7 +87,7 @@ class ArchivedPartition:
 
 class Way(NamedTuple):
     """An earlier history of the archive. The archive's content up to a time (ms), exclusive, is in the
-    commits of another claim, because the store has since lost a part of it.
+    commits of another claim, because the store has since lost a part of that content.
     """
 
     until: int
