@@ -76,8 +76,8 @@ class Figure:
 
 @cache
 def outside(runs: int) -> int:
-    """Return the number of values that the interval excludes on each side, of `runs` values: the most that
-    CONFIDENCE allows.
+    """Return the number of values, of `runs` values, that are outside of the interval on each side. It is the
+    largest number with which the interval still has the median with CONFIDENCE.
     """
     outer, missed = 0, 2.0 / 2**runs
     while 1 - (missed := missed + 2 * math.comb(runs, outer + 1) / 2**runs) >= CONFIDENCE:
@@ -86,9 +86,9 @@ def outside(runs: int) -> int:
 
 
 def winner(figures: Mapping[K, Figure], more_is_better: bool) -> K | None:
-    """Return the name of the best figure if its interval overlaps no other's, else None.
+    """Return the name of the best figure if its interval overlaps the interval of no other figure, else None.
 
-    None, too, if a figure has fewer than FEWEST_TO_WIN runs, or if there is only one figure.
+    Also return None if a figure has fewer than FEWEST_TO_WIN runs, or if there is only one figure.
     """
     if len(figures) < 2 or any(len(figure.runs) < FEWEST_TO_WIN for figure in figures.values()):
         return None

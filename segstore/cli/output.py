@@ -124,7 +124,7 @@ def counted(number: int, noun: str) -> str:
 
 def rate_text(records: int, size: int, seconds: float) -> str:
     """Return a text of records, bytes and seconds. From LEAST_RECORDS and LEAST_SECONDS on, the text has the
-    rates per second, too; for less, these would only measure the start-up, or the user's typing.
+    rates per second, too. Below these limits the rates would only measure the start-up, or the user's typing.
     """
     text = f"{counted(records, 'record')}, {size_text(size)} in {seconds:.2f} s"
     if records < LEAST_RECORDS or seconds < LEAST_SECONDS:

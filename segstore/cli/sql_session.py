@@ -98,8 +98,8 @@ class SqlSession:
         return Result(relation.columns, [str(each) for each in relation.types], reader.schema, batches)
 
     def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call DuckDB in the session's thread, and wait. An interrupt of the main thread stops the call, even
-        if it comes within `submit`, so that there is no future.
+        """Call DuckDB in the session's thread, and wait. An interrupt of the main thread stops the call, also
+        if the interrupt comes within `submit`, before this method has a future to wait for.
         """
         done = self._running = Future[Any]()
         try:

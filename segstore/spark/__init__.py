@@ -57,7 +57,7 @@ def prepare() -> str:
 
 def register(spark: SparkSession) -> None:
     """Register `format("segstore")` with a session. Only a session whose Python workers have another Python
-    path needs it.
+    path needs this call.
     """
     from pyspark_segstore import DefaultSource
 

@@ -68,12 +68,14 @@ class ArchiveAlone:
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return the result of `end_of` for a partition's log. Its leader epoch is not looked up."""
+        """Return the offset that `end_of` returns for a partition's log. The leader epoch of that offset is
+        not looked up.
+        """
         return OffsetAndEpoch(self.ask(partition, end_of))
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the log's bounds, and the offsets up to which it agrees with a micro-batch's start and end.
-        Raises the errors of `ask`.
+        """Return the log's bounds, and for the start and the end of a micro-batch the offsets up to which the
+        log agrees with the query's plan. Raises the errors of `ask`.
         """
         log = self.log(partition)
         known = [agreed_with(log, log, at) for at in (start or OffsetAndEpoch(0), end)]
@@ -205,7 +207,8 @@ class ArchiveBelow:
         return self._live.end(partition, end_of, start)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the log's bounds, and the offsets up to which it agrees with a micro-batch's start and end.
+        """Return the log's bounds, and for the start and the end of a micro-batch the offsets up to which the
+        log agrees with the query's plan.
 
         Offsets below the seam are compared by the archive's leader epochs, higher offsets by the store's.
         Raises the errors of `ask`.

@@ -97,8 +97,8 @@ def factor(value: float, other: float) -> str:
 
 
 def leaders(figures: Mapping[str, Figure], more_is_better: bool) -> list[str]:
-    """Return the name of the figure with the best median, followed by the names of figures whose intervals
-    overlap it.
+    """Return the name of the figure with the best median, followed by the names of the figures whose
+    intervals overlap the interval of that figure.
     """
     sign = 1 if more_is_better else -1
     ordered = sorted(figures, key=lambda name: -sign * figures[name].median)

@@ -66,8 +66,8 @@ MEASURES_SAID = {THROUGHPUT: "throughput", CPU: "the sender's CPU"}
 
 
 def contenders(results: Results, measure: str, **keys: Any) -> dict[str, Figure]:
-    """Return each method's figure in the cells with these keys. "auto" and the bare loop are left out: both
-    are another contender's method under a second name.
+    """Return each method's figure in the cells with these keys. "auto" and the bare loop of os.sendfile are
+    left out, because each of them runs the method of another contender.
     """
     return {
         cell.keys["method"]: cell.figures[measure]
@@ -254,8 +254,9 @@ Won = dict[tuple[str, ContenderGroup, str], str]
 
 @dataclass
 class ClaimComparison:
-    """The wins of two runs in the cells of both: with the `same` winner, with `different` winners, or wins of
-    only one run (`once`).
+    """The wins of two runs in the cells that both runs have: `same` are the cells with the same winner in
+    both runs, `different` the cells with different winners, `once` the cells that have a winner in only one
+    run.
     """
 
     same: Won = field(default_factory=dict)

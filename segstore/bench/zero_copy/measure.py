@@ -156,7 +156,7 @@ def names(plan: MeasurementPlan, sink: str, cache: str) -> Iterator[Contender]:
 
 class Contenders:
     """Makes contenders over an open store; `files` is the Files with which the store was opened. `stack`
-    closes all that they open.
+    closes the log files that the contenders open.
     """
 
     def __init__(self, store: Store, files: ExhibitFiles, stack: ExitStack) -> None:

@@ -89,7 +89,7 @@ class RequestBody:
 
     def drained(self) -> bool:
         """Read the body to its end, and return True. Return False if it is too long, or if the client still
-        waits for "100 Continue".
+        waits for "100 Continue" before it sends the body.
         """
         left = 0
         if not self._awaits_continue:
