@@ -194,8 +194,9 @@ class Archiver:
         return plan._replace(later=tuple(later))
 
     def _look_at_epochs(self, each: PartitionArchive, ends: Ends, had: ArchivedPartition | None) -> None:
-        """Read the leader epochs of a log if there is a new one. Raises WentAnotherWayError if the log ends
-        earlier than the archived log, or has other epochs below the archive's end.
+        """Read the leader epochs of a log if the log has a new epoch, or ends earlier than the archived log.
+        Raises WentAnotherWayError if the log ends earlier than the archived log, or has other epochs below
+        the archive's end.
         """
         shorter = had is not None and ends.end < had.end
         if each.epoch == ends.epoch and ends.epoch >= 0 and not shorter:
@@ -213,8 +214,8 @@ class Archiver:
     # --- segments ---------------------------------------------------------------------------------
 
     def _first_of_a_commit(self, first: list[SealedSegment]) -> list[SealedSegment]:
-        """Return the first segments that are uploaded before one commit: at most `most_at_once` bytes, but at
-        least one segment.
+        """Return the first of these segments, which are uploaded before the next commit: together at most
+        `most_at_once` bytes, but at least one segment.
         """
         size = 0
         found: list[SealedSegment] = []

@@ -96,7 +96,7 @@ class LogContents:
 
     def agreed(self, position: OffsetAndEpoch) -> int:
         """Return the offset up to which this log certainly agrees with the log that a position was taken
-        from. This is the position's offset if they agree on all records below it.
+        from. The result is the position's offset if both logs agree on all records below that offset.
         """
         return agreed_in(self._epochs, self.end, position)
 

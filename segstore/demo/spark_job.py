@@ -95,9 +95,9 @@ def start(spark: SparkSession, ck: Checkpoints, path: str, rows: int, late_hours
 
 
 def heartbeat(store: segstore.Store, late_hours: int) -> None:
-    """Append a record without a flight, whose timestamp is so late that it completes all hours. Without it
-    the last hours would stay open, since Spark can't know that no more flights come. A second call does
-    nothing.
+    """Append a record without a flight, whose timestamp is so late that it completes all hours. Without this
+    record the last hours would stay open, since Spark can't know that no more flights come. A second call
+    does nothing.
     """
     log = store.partition(HEARTBEATS)
     if log.end_offset == 0:

@@ -109,8 +109,9 @@ def batch_edge(log: PlannedLog, offset: int) -> int:
 def await_shown(log: PlannedLog, end: int) -> None:
     """Wait until a log's high watermark reaches `end`, or until the log ends below `end`.
 
-    After a kill of its writer, a replica's high watermark is lower than what it showed before (Kafka:
-    KIP-207). Raises OffsetNotAvailableError after PATIENCE seconds; no record is lost.
+    After its writer was killed, a replica's high watermark is for a while lower than the high watermark that
+    readers saw before (Kafka: KIP-207); no record is lost. Raises OffsetNotAvailableError after PATIENCE
+    seconds.
     """
     until = time.monotonic() + PATIENCE
     while (shown := log.end_offset) < end <= log.log_end_offset:

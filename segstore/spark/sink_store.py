@@ -58,7 +58,7 @@ class StagingSink:
 
     `topic` and `fail_on_data_loss` are as in SinkOptions, `checkpoint` is the option of a stream.
     `directories` and `witness` open a replicated store for adoption; without them the process that has the
-    store open adopts. Tests set `files`.
+    store open adopts the staged rows. Tests set `files`.
     """
 
     path: str

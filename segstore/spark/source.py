@@ -56,8 +56,8 @@ def reader(given: Mapping[str, str], columns: StructType) -> DataSourceReader:
     """Return a reader of a batch query. Raises ConfigError."""
     options = parse_options(given)
     wanted = SCANS_APART if options.filter_pushdown is None else options.filter_pushdown
-    # PySpark refuses a reader with `pushFilters` if its setting for filters is off. Only its pushdown worker,
-    # a module of its own, shows that the setting is on.
+    # PySpark refuses a reader with `pushFilters` if its setting for filters is off. If the setting is on,
+    # this code runs in PySpark's worker for pushdown, whose module is then loaded.
     kind = FilteringReader if wanted and _PUSHDOWN_WORKER in sys.modules else BatchReader
     return kind(options, arrow_schema(columns))
 

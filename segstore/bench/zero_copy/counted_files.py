@@ -22,8 +22,8 @@ class CountedFiles(ExhibitFiles):
     newfstatat in some C libraries). `notices` counts the notices of zerocopy and io_uring, and `copied` those
     notices which report a copy by the kernel.
 
-    The counts are right for transfers of undamaged logs. They have the calls that send, and that look up
-    sinks and logs, but no calls for memory or locks or for opening files.
+    The counts are right for transfers of undamaged logs. The counts include the calls that send, and the
+    calls that look up sinks and logs. They include no calls for memory or locks, and none that open files.
     """
 
     def __init__(self) -> None:

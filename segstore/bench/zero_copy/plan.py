@@ -4,7 +4,7 @@ On disk: `layout` writes a store. Threads: any; one writes.
 
 A cell is one way to send `size` bytes at a time to one sink. "log" is `PartitionLog.transfer` as users call
 it, or the same with one of the `contenders`; "bare" is only the method's system calls, repeated, with known
-positions of the bytes. Only "log" is measured cold too.
+positions of the bytes. Only "log" is measured with a cold page cache, too.
 """
 
 from __future__ import annotations

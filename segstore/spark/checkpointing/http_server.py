@@ -51,8 +51,8 @@ class CheckpointRequest:
 
 @dataclass
 class Response:
-    """A response; `parts` have `length` bytes together. It never has a Content-Type, because the shaded
-    client fails on one.
+    """A response; `parts` have `length` bytes together. A response never has a Content-Type, because the
+    client that PySpark ships fails on that header.
     """
 
     status: int
