@@ -47,8 +47,8 @@ def compare(
     compacted: bool,
 ) -> Compared:
     """Compare an archived partition with the store's log, which ends at the end of `view`. If the log is
-    `compacted`, a segment that differs counts as compacted since then, not as another history. Raises
-    OSError.
+    `compacted`, a segment that differs counts as compacted since it was archived, not as another history.
+    Raises OSError.
     """
     common = min(same_epochs_end(partition, epochs, view), partition.end)
     local = {each.base_offset: each for each in view.segments}

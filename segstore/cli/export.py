@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 
 class ExportedRecords(NamedTuple):
-    """The number of written records of a partition in one step, which ends before the offset `end`; `size` is
-    the bytes of their keys and values.
+    """A step of an export: the number of records of a partition that were written, and the number of bytes of
+    their keys and values (`size`). The step ends before the offset `end`.
     """
 
     partition: int

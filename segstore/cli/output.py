@@ -134,7 +134,8 @@ def rate_text(records: int, size: int, seconds: float) -> str:
 
 def status_line(what: str) -> Progress:
     """Return a status line on standard error, cut to the terminal's width, for work of unknown length. The
-    caller updates the description of its one task. It is a context manager, and shown on a terminal only.
+    caller updates the description of the status line's one task. The status line is a context manager, and is
+    shown on a terminal only.
     """
     from rich.progress import Progress, SpinnerColumn, TextColumn
     from rich.table import Column

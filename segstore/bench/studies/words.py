@@ -37,8 +37,8 @@ class Contest(NamedTuple):
         return all(len(figure.runs) >= FEWEST_TO_WIN for figure in self.figures)
 
     def text(self) -> str:
-        """Return a sentence with both medians, and with the factor between them, or with the number of turns
-        that `first` won if the runs overlap.
+        """Return a sentence with both medians. It also has the factor between them, or, if the intervals
+        overlap, the number of turns that `first` won.
         """
         ours, theirs = (figure.median for figure in self.figures)
         between = f"a factor of {factor(ours, theirs)}"

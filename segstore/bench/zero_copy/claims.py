@@ -185,8 +185,8 @@ def cpu_against_read(results: Results) -> ClaimFinding:
 # This part finds the method that the figures recommend for a sink and a size.
 #
 # The method is sendfile, unless a method beats sendfile in throughput or CPU, and sendfile beats this method
-# in neither. Among several such methods it is the one with the most throughput. A size that was not measured
-# gets the recommendation of the next larger size.
+# in neither. If there are several such methods, the one with the most throughput is recommended. A size that
+# was not measured gets the recommendation of the next larger size.
 
 USUAL = "sendfile"
 

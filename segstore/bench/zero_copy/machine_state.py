@@ -87,8 +87,8 @@ def evict(path: str) -> int:
 
 
 def _free_deferred() -> None:
-    """Send each core a packet. After a TCP peer on another core has read bytes, the sender's core frees them
-    only when it receives a packet (Linux's skb_attempt_defer_free).
+    """Send each core a packet. After a TCP peer on another core has read bytes, the sender's core frees the
+    pages of these bytes only when it receives a packet (Linux's skb_attempt_defer_free).
     """
     cores = os.sched_getaffinity(0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:

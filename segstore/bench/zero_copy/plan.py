@@ -100,8 +100,8 @@ class MeasuredLog(NamedTuple):
 
 
 def batch_bytes(size: int) -> int:
-    """Return the size of a batch in bytes for transfers of `size` bytes. Transfers up to MOST_BATCH are one
-    batch, larger transfers are several.
+    """Return the size of a batch in bytes for transfers of `size` bytes. A transfer of up to MOST_BATCH bytes
+    is one batch, a larger transfer is several batches.
     """
     return min(size, MOST_BATCH)
 
