@@ -57,7 +57,7 @@ class ArchiveAlone:
         return self._logs.log(*partition)
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Call `question` with a partition's log, and return its result. Raises
+        """Return the result of `question`, called with a partition's log. Raises
         UnknownTopicOrPartitionError, ArchiveError.
         """
         return question(self.log(partition))
@@ -159,7 +159,7 @@ class LayeredLog:
 
 
 class ArchiveBelow:
-    """The logs of the store at `path`. Below each log start offset its archive is read."""
+    """The logs of the store at `path`. Offsets below a log start offset are read from the store's archive."""
 
     def __init__(self, path: str, place: ArchivePlace, isolation_level: str) -> None:
         """Raises ConfigError, ArchiveError."""
@@ -247,7 +247,8 @@ class ArchiveBelow:
         """Return the sources of a range of offsets: the archive up to the store's log start offset, then the
         store.
 
-        Offsets that neither has are skipped. Raises DataLossError if archive and store are not the same log.
+        Offsets that neither archive nor store has are skipped. Raises DataLossError if archive and store are
+        not the same log.
         """
         seam = self._live.ask(partition, lambda log: log.start_offset)
         archived = self._archived(partition)

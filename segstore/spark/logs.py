@@ -151,7 +151,7 @@ class PlainLogs:
         return self._store.topics()[topic].topic_id
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Call `question` with a partition's log, and return its result. Raises
+        """Return the result of `question`, called with a partition's log. Raises
         UnknownTopicOrPartitionError, StoreClosedError.
         """
         return question(self._store.partition(*partition))
@@ -290,7 +290,7 @@ class ReplicatedLogs:
         question: Callable[[ObservedLog], T],
         holding: OffsetAndEpoch | None = None,
     ) -> T:
-        """Call `question` with the log of a replica that has the position `holding`, and return its result,
+        """Return the result of `question`, called with the log of a replica that has the position `holding`,
         as `ReplicatedReader.ask`.
         """
         return self._reader.ask(*partition, question, holding)

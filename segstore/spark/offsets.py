@@ -167,9 +167,9 @@ _WORDS = {"latest": LATEST, "earliest": EARLIEST}
 
 @dataclass(frozen=True)
 class OffsetSpec:
-    """The value of `option`: one number for all partitions, or one for each. With `times` the numbers are ms
-    since the epoch, without it they are offsets, LATEST or EARLIEST. `epochs` are the leader epochs of the
-    records before these offsets; only a query's progress has them.
+    """The value of `option`: one number for all partitions, or a number for each partition. With `times` the
+    numbers are ms since the epoch, without it they are offsets, LATEST or EARLIEST. `epochs` are the leader
+    epochs of the records before these offsets; only a query's progress has them.
     """
 
     option: str

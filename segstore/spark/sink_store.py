@@ -223,8 +223,8 @@ def _takes_files(path: str) -> bool:
 
 
 class SinkTopics:
-    """The topics of a store, read from its files without opening it. All topics are read once; a topic that
-    was not there is looked up again.
+    """The topics of a store, read from its files without opening it. All topics are read once, at the
+    beginning; a topic that was missing then is looked up again.
     """
 
     def __init__(self, files: Files, path: str) -> None:

@@ -319,7 +319,7 @@ def _from_json(parsed: dict[str, Any]) -> Positions:
 
 def rate_limited(begin: Offsets, latest: Offsets, most: int) -> Offsets:
     """Return ends so that about `most` offsets are read, shared among partitions in proportion to their
-    offsets. Each partition with new records gets at least one (KafkaMicroBatchStream.rateLimit).
+    offsets. Of each partition with new records at least one offset is read (KafkaMicroBatchStream.rateLimit).
     """
     sizes = {each: end - begin[each] for each, end in latest.items() if end > begin[each]}
     total = sum(sizes.values())

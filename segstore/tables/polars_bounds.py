@@ -228,7 +228,7 @@ def _only(node: Any) -> tuple[str, Any]:
 
 class _Column(NamedTuple):
     """A column, perhaps within calls and casts that keep its order. Its unit is "number", "float", "text", or
-    UTC's "day" or "year". For timestamps in ms the unit is their time zone, "" without one.
+    UTC's "day" or "year". For timestamps in ms the unit is the time zone, or "" without a time zone.
     """
 
     name: str

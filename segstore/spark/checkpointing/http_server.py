@@ -68,7 +68,9 @@ class Response:
 
 
 class RequestBody:
-    """A request's body, part by part. Raises ConnectionError if the client disconnects within it."""
+    """A request's body, part by part. Raises ConnectionError if the client disconnects before the body is
+    complete.
+    """
 
     def __init__(self, source: BinaryIO, headers: Mapping[str, str], sink: socket.socket) -> None:
         self._source, self._sink = source, sink
