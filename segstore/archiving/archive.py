@@ -178,9 +178,9 @@ class Archive(Running):
         self._thread.start()
 
     def run_once(self) -> None:
-        """Archive in the calling thread all records of the store at the call. No other thread may archive at
-        the same time. Raises ArchiveError if the archive is not reached after some tries, or partitions can't
-        be archived.
+        """Archive all records that the store has when this method is called, in the calling thread. No other
+        thread may archive at the same time. Raises ArchiveError if the archive is not reached after some
+        tries, or partitions can't be archived.
         """
         tries = iter(range(_ONCE_TRIES))
 

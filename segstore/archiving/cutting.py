@@ -53,9 +53,9 @@ class Limit(NamedTuple):
 
 
 def cut_log(files: Files, path: str, base_offset: int, limit: Limit) -> int | None:
-    """Truncate the log of a segment at the limit. Return the offset after its last record, or its base offset
-    if no record remains. Return None, and change nothing, if all of its records are within the limit. Raises
-    CorruptRecordError, OSError.
+    """Truncate the log of a segment at the limit. Return the offset after the last record that remains, or
+    the segment's base offset if no record remains. Return None, and change nothing, if all records of the log
+    are within the limit. Raises CorruptRecordError, OSError.
     """
     with files.open(path, write=True) as handle:
         found = _find(files, handle, base_offset, limit)

@@ -144,7 +144,7 @@ def copy(target: str, path: str) -> None:
     """Copy the store to TARGET, which must not exist yet. Another process may be writing the store.
 
     The copy has all partitions as they were at one moment. If the file system supports it, the copy shares
-    disk blocks with the original. It is an independent store that was cleanly closed.
+    disk blocks with the original. The copy is an independent store that was cleanly closed.
     """
     from segstore.cli.places.of_store import open_reading
 
@@ -342,8 +342,8 @@ def quotas(
     path: str,
     as_json: bool,
 ) -> None:
-    """Show byte rates of clients, or change one's: producer_byte_rate and consumer_byte_rate, in bytes a
-    second.
+    """Show the byte rates of clients, or change the rates of one client: producer_byte_rate and
+    consumer_byte_rate, in bytes a second.
 
     `segstore quotas app -c producer_byte_rate=1048576` limits all producers with client_id "app" together to
     1 MiB of stored batches a second.

@@ -189,7 +189,7 @@ class ArchiveBelow:
         self._live.check(topic, partition)
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Call `question` with a partition's log, and return its result.
+        """Return the result of `question`, called with a partition's log.
 
         Raises UnknownTopicOrPartitionError, StoreClosedError, ConfigError, ArchiveError.
         """

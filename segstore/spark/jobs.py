@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
-    """Run `segstore.check` on all executors, segment by segment; the list is empty if the store is sound.
+    """Run `segstore.check` on all executors, segment by segment, and return the findings, none if the store
+    is sound.
 
     If `path` is the URI or directory of an archive, all its objects are read and checked, as `segstore
     archive verify` does. Raises StorageError if there is no store; ArchiveError if the archive can't be

@@ -155,8 +155,9 @@ class StagingSink:
     # --- the driver, after --------------------------------------------------------------------
 
     def seal_micro_batch(self, query: str, batch: int, staged: Sequence[Staged]) -> Adoption | None:
-        """Seal the rows of a stream's micro-batch with `seal`. The offsets of Spark's plan show whether
-        repeated rows belong to the same plan.
+        """Seal the rows of a stream's micro-batch, and return the result of `seal`, or None if there are no
+        rows or they were dropped. The rows are sealed with the offsets of Spark's plan, which show whether
+        rows that come again belong to the same plan.
         """
         if not staged:
             return None
