@@ -40,9 +40,9 @@ def attach(
     these are all topics under their own names (SQL has names with "." or "-" in double quotes), except
     internal topics such as __consumer_offsets, which Kafka's tools do not list by default either.
 
-    `values` is as for `segstore.dataset`: one value for all topics, or a dict by topic, of values or of dicts
-    with the keywords `values`, `value_schema`, `on_bad` and `value_prefix`. `isolation_level` and
-    `check_crcs` are for all topics.
+    `values` is as for `segstore.dataset`, one for all topics, or a dict by topic. An entry of the dict is a
+    `values`, or a dict with the keywords `values`, `value_schema`, `on_bad` and `value_prefix`.
+    `isolation_level` and `check_crcs` are for all topics.
 
     The views are temporary, so a database file is not changed, and read-only databases can have views too.
     Like other temporary views, they are not visible in a cursor of the connection, so attach to the cursor.

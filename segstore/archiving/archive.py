@@ -59,7 +59,7 @@ take longer.
 
 class Archive(Running):
     """A running archive of a store. As a context manager, it closes the archive at the end of the block. To
-    have the last records archived, call `wait_archived` before.
+    have the last records archived, call `wait_archived` before the block ends.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Archive(Running):
         settings: ArchiveSettings,
         beside: Store | None = None,
     ) -> None:
-        """`store` is open "r", and is closed with the archive; `beside` is a store whose metrics have the
-        archive's.
+        """`store` is open "r", and is closed with the archive; `beside` is another store or None; its metrics
+        then include the metrics of the archive.
         """
         super().__init__(Latch())
         self._store, self._settings, self._pid = store, settings, os.getpid()
@@ -112,8 +112,8 @@ class Archive(Running):
         return {str(key): why for key, why in found.items()}
 
     def wait_archived(self, timeout_ms: float | None = None) -> bool:
-        """Wait until the archive has all records below the high watermarks at the call. Return True then, or
-        False after `timeout_ms`.
+        """Wait until the archive has all records that were below the high watermarks when this method was
+        called, and return True. Return False if that takes longer than `timeout_ms`.
 
         Raises ArchiveFencedError or another error that has stopped the archive; StoreClosedError if the
         archive is closed.
@@ -131,7 +131,7 @@ class Archive(Running):
 
     def lag(self) -> dict[tuple[str, int], Lag]:
         """Return each partition's lag: the offsets and the log's bytes that are not archived, and the ms
-        since the last archived moment, or 0 if no record is missing. A lag of -1 is not known yet.
+        since the last archived moment, or 0 if all records are archived. A value of -1 is not known yet.
         """
         self._check_here()
         return lags(self._moments, self._archiver)
@@ -178,9 +178,9 @@ class Archive(Running):
         self._thread.start()
 
     def run_once(self) -> None:
-        """Archive in the calling thread all records of the store at the call. No other thread may archive at
-        the same time. Raises ArchiveError if the archive is not reached after some tries, or partitions can't
-        be archived.
+        """Archive all records that the store has when this method is called, in the calling thread. No other
+        thread may archive at the same time. Raises ArchiveError if the archive is not reached after some
+        tries, or partitions can't be archived.
         """
         tries = iter(range(_ONCE_TRIES))
 
@@ -211,12 +211,14 @@ class Archive(Running):
     def _pause(self, took: float) -> float:
         """Return the seconds until the next tick begins."""
         interval = self._settings.interval
-        # A record that is appended just after a tick's moment is archived when the next tick ends. That is
-        # within the interval if the next tick takes as long as the last one.
+        # A record that is appended just after a tick's moment is archived when the next tick ends. With this
+        # pause that end comes within the interval, if the next tick takes as long as the last one.
         return max(interval * _AIMED_AT - 2 * took, interval / 4)
 
     def _tried(self) -> float:
-        """Tick once. Return 0, or after a failure the seconds until the next try."""
+        """Tick once. Return the seconds until the next try if the tick failed and may be tried again,
+        else 0.
+        """
         try:
             with os_errors():
                 self._turn(self._again)
@@ -301,13 +303,15 @@ def archive(
     uploads: int = UPLOADS,
     filesystem: FileSystem | None = None,
 ) -> Archive:
-    """Archive a store at `uri`, such as s3://bucket/log or a directory, until the result is closed.
+    """Archive `store` in the archive at `uri`, such as s3://bucket/log or a directory. Return the running
+    archive, which goes on until it is closed.
 
     `store` is an open store, or a directory, which is opened "r" beside its writer. It may be a broker's
     directory, or one directory of a replicated store, whose replicas are archived up to their high
     watermarks. `topics` are names, or None for all topics; the engine's internal topics are always archived.
     `interval_ms` is the age that a record may reach before it is in the archive, if the archive keeps pace.
-    An existing archive is continued; another archiver that still writes it stops with ArchiveFencedError.
+    An existing archive is continued; if another archiver still writes it, that archiver stops with
+    ArchiveFencedError.
 
     The archive keeps records that the store's retention deletes: for `retention_ms` by their timestamps, or
     until a partition has more than `retention_bytes`; -1 keeps them for ever. Deleted topics stay for

@@ -1,7 +1,7 @@
 """URIs of archives: completion from the environment, and their text without secrets.
 
-`s3://KEY:SECRET@bucket/log` has a secret, and others may have one in their query. No error, log message or
-`repr` shows a secret. Threads: any; functions without state.
+`s3://KEY:SECRET@bucket/log` has a secret, and other URIs may have a secret in their query. No error, log
+message or `repr` shows a secret. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _secrets(uri: str) -> set[str]:
 
 def completed(uri: str, environment: Mapping[str, str]) -> str:
     """Return the URI of an S3 bucket with endpoint and region from the environment variables of Amazon's own
-    tools, unless its query has them. Without a region pyarrow would ask Amazon for the bucket's.
+    tools, unless its query has them. Without a region pyarrow would ask Amazon for the region of the bucket.
     """
     parts = urlsplit(uri)
     if parts.scheme != S3:

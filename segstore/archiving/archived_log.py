@@ -45,9 +45,9 @@ is read.
 
 
 class ArchivedLog(Closing):
-    """A partition's log in an archive. `newest` returns its contents in the newest state; it may raise
+    """A partition's log in an archive. `newest` returns the log's contents in the newest state; it may raise
     UnknownTopicOrPartitionError, ArchiveError. With `read_ahead` a thread reads the next bytes while the
-    caller uses the last ones.
+    caller uses the bytes that were read before.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class ArchivedLog(Closing):
         """Return the records from `offset` on, in whole batches up to `max_bytes` (as stored), and at least
         one batch if there is any, as `PartitionLog.read`.
 
-        The result may end earlier, for example at the end of an object. CRCs are always checked. `below` is
-        the offset at which the caller stops, so that an object is not read much further.
+        The result may end earlier, for example at the end of an object. CRCs are always checked. The caller
+        stops at offset `below`, so little of an object is read beyond that offset.
 
         Raises OffsetOutOfRangeError; CorruptRecordError or CorruptArchiveError, which name the object;
         DataLossError if the archive's log has diverged since its contents were looked up; ArchiveError.
@@ -156,8 +156,9 @@ class ArchivedLog(Closing):
         )
 
     def _renew(self, name: str) -> None:
-        """Read from the newest contents. Raises CorruptArchiveError if they still have the object `name`,
-        DataLossError if the log has diverged from the old contents.
+        """Replace the contents by the newest contents, because the object `name` is missing. Raises
+        CorruptArchiveError if the newest contents still name that object, DataLossError if the log has
+        diverged from the old contents.
         """
         before, now = self.contents, self._newest()
         if now.has(name):

@@ -62,7 +62,9 @@ class ArchivedLogs(Closing):
         return {name: it.partitions for name, it in found.items() if it is not None}
 
     def topic_id(self, topic: str) -> str:
-        """Return the id of a topic, or "" if an old broker made it. Raises UnknownTopicOrPartitionError."""
+        """Return the id of a topic, or "" if the topic was created by a broker that gave topics no ids.
+        Raises UnknownTopicOrPartitionError.
+        """
         return self._topic(topic).topic_id
 
     def contents(self, topic: str, partition: int) -> LogContents:

@@ -1,9 +1,9 @@
 """`Archiver`: copies a store into an archive, tick by tick, under one claim.
 
-A tick reads the ends of all logs at one moment, uploads the sealed segments that the archive needs before it,
-and writes one commit with pieces of all logs that have grown; then the archiver checks that its claim is
-still the highest. A tick's records are in the archive when `tick` returns. In the archive: segments, lists,
-commits and states. On disk files are only read. Threads: one, and those of `Uploads`.
+A tick reads the ends of all logs at one moment, uploads the sealed segments that must be in the archive
+before the commit, and writes one commit with pieces of all logs that have grown; then the archiver checks
+that its claim is still the highest. A tick's records are in the archive when `tick` returns. In the archive:
+segments, lists, commits and states. On disk files are only read. Threads: one, and those of `Uploads`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class Archiver:
         again: Callable[[Exception], bool],
         most_at_once: int = AT_ONCE,
     ) -> None:
-        """`again` is called if a commit could not be written. It waits, and returns whether to try again."""
+        """If a commit could not be written, `again` is called with the error. It waits, and returns whether
+        to try again.
+        """
         self._objects, self._moments, self._settings = objects, moments, settings
         self._counts, self._again, self._most = counts, again, most_at_once
         self._uploads = Uploads(settings.uploads, "segstore-archive-upload")
@@ -118,8 +120,9 @@ class Archiver:
     # --- a tick -----------------------------------------------------------------------------------
 
     def tick(self, look: bool = False) -> None:
-        """Archive the store at a moment after the call. With `look` the claims are always checked. Raises
-        ArchiveFencedError, ArchiveError, WentAnotherWayError, OSError.
+        """Archive the store as it is at a moment after the call. A tick that writes no commit checks the
+        claims only if `look` is True, or after some seconds without a check. Raises ArchiveFencedError,
+        ArchiveError, WentAnotherWayError, OSError.
         """
         self.flights.land(self.partitions)
         for left in reversed(range(_TRIES)):
@@ -191,8 +194,9 @@ class Archiver:
         return plan._replace(later=tuple(later))
 
     def _look_at_epochs(self, each: PartitionArchive, ends: Ends, had: ArchivedPartition | None) -> None:
-        """Read the leader epochs of a log if there is a new one. Raises WentAnotherWayError if the log ends
-        earlier than the archived log, or has other epochs below the archive's end.
+        """Read the leader epochs of a log if the log has a new epoch, or ends earlier than the archived log.
+        Raises WentAnotherWayError if the log ends earlier than the archived log, or has other epochs below
+        the archive's end.
         """
         shorter = had is not None and ends.end < had.end
         if each.epoch == ends.epoch and ends.epoch >= 0 and not shorter:
@@ -210,8 +214,8 @@ class Archiver:
     # --- segments ---------------------------------------------------------------------------------
 
     def _first_of_a_commit(self, first: list[SealedSegment]) -> list[SealedSegment]:
-        """Return the first segments that are uploaded before one commit: at most `most_at_once` bytes, but at
-        least one segment.
+        """Return the first of these segments, which are uploaded before the next commit: together at most
+        `most_at_once` bytes, but at least one segment.
         """
         size = 0
         found: list[SealedSegment] = []
@@ -247,7 +251,9 @@ class Archiver:
     # --- a commit ---------------------------------------------------------------------------------
 
     def _commit(self, moment: Moment, plans: list[PartitionPlan], whole: bool) -> bool:
-        """Write a commit of the changes, or a state. Return whether there were changes."""
+        """Write the changes as a commit, or the whole content as a state if a state is due, and return True.
+        Return False, and write nothing, if there are no changes.
+        """
         time = max(moment.time, self.state.time)
         due = self._retention.is_due(time)
         topics = changed_topics(self.state, moment, time, self._before())
@@ -417,7 +423,9 @@ class Archiver:
         self._commit_names -= old
 
     def _clean(self, moment: Moment) -> None:
-        """Delete objects that are no longer needed; the listing of all objects runs beside the ticks."""
+        """Delete objects whose grace time is over. If a list of all objects is due, a thread begins it, and a
+        later tick uses it.
+        """
         if self._trash.wants_list:
             call = partial(list_all, self._objects, self.state.ways)
             self._beside.begin(0, call, self._listed)
@@ -468,7 +476,7 @@ def _is_live(name: str, claim: ArchiverClaim, uploads: set[str]) -> bool:
 def _is_advanced(plan: PartitionPlan, uploaded: list[SealedSegment]) -> bool:
     """Return whether the archive's end of a partition moves forward by the uploaded segments."""
     if plan.lost:
-        # Lost pieces are dropped: if only some of the segments replaced them, the archive's end would move
-        # back.
+        # The commit drops the lost pieces. So all segments that replace them must be uploaded: with only some
+        # of these segments the archive's end would move back.
         return all(each in uploaded for each in plan.first)
     return bool(plan.first) and plan.first[0] in uploaded

@@ -1,10 +1,10 @@
 """`read_state`: finds the newest state of an archive, or its state at a time, from claims, states and
 commits.
 
-The newest state belongs to the highest claim with a `.state` object: the newest of its `.state` objects, to
-which the later commits are applied one by one. A commit that is not listed yet is found by its name, which
-has the next sequence number. If the archive's log has diverged after a time, its content before that time is
-in the commits of another claim (`Way`).
+The newest state belongs to the highest claim that has a `.state` object. It is read from the newest `.state`
+of that claim, and then the later commits are applied to it one by one. A commit that is not listed yet is
+found by its name, which has the next sequence number. If the archive's log has diverged after a time, its
+content before that time is in the commits of another claim (`Way`).
 
 In the archive: only reads. Threads: any; functions without state.
 """
@@ -63,9 +63,9 @@ def read_header(objects: Objects, name: CommitName) -> tuple[dict[str, Any], int
 
 
 def read_state(objects: Objects, time: int | None = None) -> ArchiveState:
-    """Return the newest state of an archive. With a `time` (ms), and if the archive has diverged since,
-    return the newest state of the claim that was valid at that time. Raises ArchiveError if there is no
-    archive, CorruptArchiveError, UnsupportedFormatError.
+    """Return the newest state of an archive. If the archive has diverged since `time` (ms), return the newest
+    state of the claim that was valid at that time. Raises ArchiveError if there is no archive,
+    CorruptArchiveError, UnsupportedFormatError.
     """
     state = newest_state(objects)
     if state is None:

@@ -1,4 +1,5 @@
-"""`take_claim` makes an archiver the writer of an archive; `check_claim` checks that it still is.
+"""`take_claim` makes an archiver the writer of an archive; `check_claim` checks that the archiver still is
+its writer.
 
 In the archive: an object below `claims/`, which is never changed. Threads: any; functions without state.
 """

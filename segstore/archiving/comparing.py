@@ -1,8 +1,9 @@
 """`compare`: finds the offset up to which a store's log agrees with the archived log.
 
 First leader epochs are compared: they differ if the log has diverged, because each opening of a store begins
-a new epoch. Then files are compared: a segment by its source or else its CRC, a piece by its CRC. On disk
-files are only read. Threads: any; functions without state.
+a new epoch. Then files are compared. A sealed segment is the same if its file is still the file that was
+archived (`source`), or else if its CRC is the same; a piece is the same if its CRC is. On disk files are only
+read. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ Epochs = Sequence[tuple[int, int]]
 
 
 class Compared(NamedTuple):
-    """The result of a comparison. Archive and log agree below the offset `common`. If that is below the
-    archive's end, `listed` and `partition` are cut there, and `is_cut` is True. `inodes` has the files of the
-    pieces.
+    """The result of a comparison. Archive and log agree below the offset `common`. If `common` is below the
+    archive's end, `listed` and `partition` are cut at that offset, and `is_cut` is True. `inodes` has, by
+    base offset, the inodes of the log files that have the pieces.
     """
 
     partition: ArchivedPartition
@@ -45,8 +46,9 @@ def compare(
     epochs: Epochs,
     compacted: bool,
 ) -> Compared:
-    """Compare an archived partition with the store's log, which ends at the end of `view`. In a log that is
-    `compacted`, other segments may have the same records. Raises OSError.
+    """Compare an archived partition with the store's log, which ends at the end of `view`. If the log is
+    `compacted`, a segment that differs counts as compacted since it was archived, not as another history.
+    Raises OSError.
     """
     common = min(same_epochs_end(partition, epochs, view), partition.end)
     local = {each.base_offset: each for each in view.segments}
@@ -67,7 +69,7 @@ def compare(
 
 
 def lost(partition: ArchivedPartition, view: LogView) -> Compared:
-    """Return an empty partition in place of a partition whose list of segments is lost. Its next list has a
+    """Return an empty partition in place of a partition whose list of segments is lost. The next list has a
     higher version than the lost list, and so a new name.
     """
     named = parse_partition_object(partition.segments or "")

@@ -46,7 +46,7 @@ class NamedObject(NamedTuple):
 
 class ArchiveContents(NamedTuple):
     """The named objects, by name, with the objects that were read to find them. `findings` are the errors
-    that were found by reading them.
+    that were found by reading these objects.
     """
 
     objects: dict[str, NamedObject]

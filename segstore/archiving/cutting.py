@@ -1,8 +1,8 @@
 """`cut_log`: truncates a segment's log at a time or at an offset, also within a batch.
 
-On disk the file is truncated. A batch that the cut splits is written again at its end, with the records
-before the cut; its base offset, base timestamp, codec, producer, sequence and leader epoch stay. The file is
-synced. Threads: one for each file.
+On disk the file is truncated. If the cut is within a batch, the batch's records before the cut are written as
+a batch at the end of the file, with the base offset, base timestamp, codec, producer, sequence and leader
+epoch of the whole batch. The file is synced. Threads: one for each file.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Limit(NamedTuple):
 
 
 def cut_log(files: Files, path: str, base_offset: int, limit: Limit) -> int | None:
-    """Truncate the log of a segment at the limit. Return the offset after its last record, or its base offset
-    if no record remains. Return None, and change nothing, if all of its records are within the limit. Raises
-    CorruptRecordError, OSError.
+    """Truncate the log of a segment at the limit. Return the offset after the last record that remains, or
+    the segment's base offset if no record remains. Return None, and change nothing, if all records of the log
+    are within the limit. Raises CorruptRecordError, OSError.
     """
     with files.open(path, write=True) as handle:
         found = _find(files, handle, base_offset, limit)
@@ -125,8 +125,8 @@ def _find(files: Files, handle: Handle, base_offset: int, limit: Limit) -> _Cut 
 def _first_of(
     data: bytes, batch: NDArray[np.void], where: str, least: int, limit: Limit
 ) -> tuple[bytes, int] | None:
-    """Return (a batch's bytes with its first records, offset after them), or None if all its records are
-    within the limit.
+    """Return (a batch's bytes with its first records, offset after them), or None if all records of the batch
+    are within the limit.
     """
     at, codec = int(batch["position"][0]), int(batch["attributes"][0]) & CODEC_MASK
     if batch["magic"][0] != MAGIC:

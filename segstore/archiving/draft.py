@@ -1,4 +1,4 @@
-"""`CommitDraft`: collects the entries of a commit's partitions, and makes their new pieces.
+"""`CommitDraft`: collects the entries of a commit's partitions, and makes the new pieces of these partitions.
 
 On disk files are only read, of the logs that have grown. Threads: one at a time.
 """
@@ -70,8 +70,8 @@ class CommitDraft:
         self._buffered = 0
 
     def take(self, plan: PartitionPlan, whole: bool) -> None:
-        """Add the entry of a changed partition. Unless `whole`, it gets no new pieces. Raises OSError;
-        FileNotFoundError if a segment was removed.
+        """Add the entry of a changed partition. The entry gets new pieces only if `whole` is True. Raises
+        OSError; FileNotFoundError if a segment was removed.
         """
         key, each = plan.key, self._partitions[plan.key]
         had, new = self._state.partitions.get(key), self.lists.get(key)
@@ -109,8 +109,8 @@ class CommitDraft:
         self.carried[key] = Carried(plan.ends if done else None, inodes, least, marks, problem)
 
     def _empty_tail(self, plan: PartitionPlan, counts: bool) -> int:
-        """Return the base offset of the active segment, which may have no records yet. Return 0 if that
-        offset is above the high watermark, or if `counts` is False.
+        """Return the base offset of the active segment: the log reaches it even if the segment has no records
+        yet. Return 0 if that offset is above the high watermark, or if `counts` is False.
         """
         base = plan.view.bases[-1]
         return base if counts and base <= plan.ends.high_watermark else 0

@@ -75,7 +75,8 @@ def _unwrapped(place: ArchiveLocation) -> ArchiveLocation:
 
 def _tuned(filesystem: FileSystem) -> FileSystem:
     """Return the file system, with better settings if it is S3. A small object then takes one request instead
-    of three, and a failed request is repeated twice instead of 30 times without growing waits.
+    of three, and a failed request is repeated only twice. By default pyarrow repeats it 30 times, with waits
+    that do not grow.
     """
     if filesystem.type_name != S3:
         return filesystem

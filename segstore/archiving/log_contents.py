@@ -43,8 +43,9 @@ class Extent(NamedTuple):
 @dataclass(frozen=True)
 class LogContents:
     """The log of the partition `key` in an archive. Offsets from `start` on, below `end`, the high watermark,
-    can be read. `stable` is the last stable offset, -1 if it is not known. Below `gaps_end` compaction may
-    have left gaps, or anywhere if it is -1. `is_part` is True if some extents of the log are left out.
+    can be read. `stable` is the last stable offset, -1 if it is not known. Compaction may have left gaps
+    below `gaps_end`, or anywhere if `gaps_end` is -1. `is_part` is True if some extents of the log are left
+    out.
     """
 
     key: TopicIdPartition
@@ -95,7 +96,7 @@ class LogContents:
 
     def agreed(self, position: OffsetAndEpoch) -> int:
         """Return the offset up to which this log certainly agrees with the log that a position was taken
-        from. This is the position's offset if they agree on all records below it.
+        from. The result is the position's offset if both logs agree on all records below that offset.
         """
         return agreed_in(self._epochs, self.end, position)
 

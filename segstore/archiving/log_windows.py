@@ -69,8 +69,8 @@ class Ask(NamedTuple):
 
 class BatchWindow(NamedTuple):
     """Whole batches of offsets from `begin` on, below `end`. `data` begins at byte `at` of the object.
-    `batches` are their headers, and `headers` the same as C structs. The next window begins at byte `after`
-    of the extent. `damage`, if not None, is between these batches and the next window.
+    `batches` has the headers of these batches, and `headers` the same headers as C structs. The next window
+    begins at byte `after` of the extent. `damage`, if not None, is between these batches and the next window.
     """
 
     ask: Ask
@@ -184,8 +184,8 @@ class LogWindows(Closing):
 
 
 def _larger(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> Ask | None:
-    """Return a request for a larger window if this window has no batch, and more bytes may hold its first
-    batch, or after damage the next whole batch. Else return None.
+    """Return a request for a larger window, or None. The window must be larger if it has no batch, and the
+    extent has more bytes: they may complete the first batch, or hold a whole batch after damage.
     """
     left = ask.extent.length - ask.position
     if headers or len(data) >= left:

@@ -1,8 +1,8 @@
 """`merges`: chooses the pieces of a partition that become one piece in the next state, so that a state stays
 short.
 
-Neighbours that are all smaller than a size are merged, sixteen or more at once, the smallest size first.
-Nothing is on disk. Threads: any; functions without state.
+Neighbouring pieces that are all smaller than a size are merged if they are sixteen or more. Small sizes are
+tried before larger sizes. Nothing is on disk. Threads: any; functions without state.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ Slots = dict[TopicIdPartition, int]
 
 
 class Moment(NamedTuple):
-    """The state of a store at `time` (ms): records that were appended before it are below `ends`.
+    """The state of a store at `time` (ms): records that were appended before that time are below `ends`.
     `all_topics` has (name, id) of all topics, also of topics that are not archived.
     """
 
@@ -153,8 +153,8 @@ class Moments:
         return self._cleaned
 
     def small(self) -> dict[str, bytes]:
-        """Return the content of the small files of `.segstore`, by name. It is the same dict object if no
-        file has changed. Raises OSError.
+        """Return the content of the small files of `.segstore`, by name. If no file has changed, the result
+        is the same dict object as before. Raises OSError.
         """
         ours = os.path.join(self.store.path, names.OURS)
         now, modified = time.time_ns(), self.files.modified(ours)

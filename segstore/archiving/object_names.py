@@ -10,8 +10,9 @@ topics/<topic>/<topic id>/<partition>/
 ```
 
 A claim is `<epoch>-<nonce>`; an upload is `<claim>-<number>`, so that no name is ever written twice, and no
-two archivers write the same name. The highest claim counts, first by its epoch, then by its nonce: their
-order as text. Parsing accepts exactly the names that formatting makes, and returns None for any other name.
+two archivers write the same name. Only the highest claim is valid. Claims are ordered by epoch, then by
+nonce, which is the order of their names as text. Parsing accepts exactly the names that formatting makes, and
+returns None for any other name.
 
 Threads: any; functions without state.
 """

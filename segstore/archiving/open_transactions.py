@@ -1,9 +1,9 @@
 """`TransactionsAhead`: finds the batches of a window that belong to aborted transactions, by the markers
 after them.
 
-A reader that begins anywhere needs only the log from there on. It reads ahead until every transaction of the
-batches is completed, mostly within the next window. The control batches are the authority, as in a store.
-Threads: one, that of the reader.
+A reader may begin at any offset, and needs only the log from that offset on. It reads ahead until every
+transaction of the batches is completed, which mostly takes one more window. As in a store, the control
+batches decide which transactions were aborted. Threads: one, that of the reader.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class TransactionsAhead:
-    """The transactions of consecutive windows up to `_last`. `following` returns the window after another
-    one, or None at the end of the log.
+    """The transactions of consecutive windows, the last of which is `_last`. `following` returns the window
+    after a given window, or None at the end of the log.
     """
 
     def __init__(self, following: Callable[[BatchWindow], BatchWindow | None]) -> None:
@@ -56,8 +56,9 @@ class TransactionsAhead:
 
     def judged(self, window: BatchWindow, first: int, last: int) -> tuple[NDArray[np.bool_], int]:
         """Return (mask, number) for the window's batches from `first` on, below `last`. The mask is True for
-        batches of aborted transactions. The number is that of batches before the first batch whose
-        transaction has no marker in the log. Raises CorruptRecordError if the number is 0.
+        batches of aborted transactions. The number counts the batches before the first batch whose
+        transaction has no marker in the log; it counts all batches if there is no such batch. Raises
+        CorruptRecordError if the number is 0.
         """
         batches = window.batches[first:last]
         bad = np.zeros(len(batches), bool)

@@ -100,9 +100,9 @@ def segment_of(held: Mapping[str, Any]) -> ArchivedSegment:
 
 
 class ArchivedPiece(NamedTuple):
-    """A stretch of a segment's log within a commit or a state. It is `length` bytes from byte `at` of
-    `object` on; in the segment with base offset `base` they begin at byte `position`. They are whole batches,
-    of offsets from `first` on, below `end`.
+    """A stretch of a segment's log within a commit or a state. The piece is `length` bytes from byte `at` of
+    `object` on; in the segment with base offset `base` these bytes begin at byte `position`. They are whole
+    batches, with offsets from `first` on, below `end`.
     """
 
     object: str

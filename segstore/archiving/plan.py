@@ -33,7 +33,8 @@ class SegmentRead(NamedTuple):
 
 class PartitionPlan(NamedTuple):
     """A tick's work for a partition. `lost` are pieces whose file has left the log. `first` are the segments
-    to upload before the commit, `later` the segments to upload beside it.
+    to upload before the commit, `later` the segments whose upload begins after the commit, and runs beside
+    later ticks.
     """
 
     key: TopicIdPartition
@@ -64,8 +65,8 @@ def plan_partition(
     inodes: Mapping[int, int],
     ready: Ready,
 ) -> PartitionPlan:
-    """Return the plan of a partition. `inodes` has, by base offset, the file from which pieces were read;
-    `ready` has the uploaded segments that are not in the list yet.
+    """Return the plan of a partition. `inodes` has, by base offset, the inodes of the log files from which
+    pieces were read; `ready` has the uploaded segments that are not in the list yet.
     """
     sealed = sealed_of(key, view, ends.high_watermark)
     lost = _lost(view, pieces, inodes)

@@ -1,12 +1,13 @@
 """`RemoteFiles`: the objects of an archive, in a file system of pyarrow.fs, below a base.
 
 An object is complete, or does not exist. Object stores show an object once its upload is complete. In other
-file systems it is written under a name that ends with `PART`, and renamed last; on a local file system the
-file is synced before the rename, and its directory after it. A process that is killed leaves a file with
+file systems an object is written under a name that ends with `PART`, and renamed last; on a local file system
+the file is synced before the rename, and its directory after it. A process that is killed leaves a file with
 `PART` (`delete_unfinished` removes it), or an unfinished upload, which a bucket's life-cycle rules remove.
 
-pyarrow can't cancel an upload: an error in its middle completes a short object, which is then deleted. So up
-to `HELD` bytes are read into memory before the upload begins; an error in reading them leaves no object.
+pyarrow can't cancel an upload: after an error in its middle a short object is completed, which is then
+deleted. So up to `HELD` bytes are read into memory before the upload begins; an error in reading them leaves
+no object.
 
 Threads: any. A fork's child opens connections of its own.
 """
@@ -214,8 +215,9 @@ class RemoteFiles:
                 raise FileNotFoundError(f"{self.uri}: {name}: there is no such object") from None
 
     def _upload(self, path: str, source: _PartsSource) -> int:
-        """Write to an object store. Parts are sent in the background, so after a failed request `close` fails
-        too; only an error of `source` lets `close` complete the upload.
+        """Write an object through an output stream, and return its size; after an error delete it. pyarrow
+        sends parts in the background: if a request has failed, `close` fails too, and leaves no object. If
+        `source` has raised an error, `close` completes a short object.
         """
         stream = self.filesystem.open_output_stream(path, compression=None)
         try:
@@ -271,7 +273,7 @@ class RemoteFiles:
     @contextmanager
     def _errors_named(self, name: str, source: _PartsSource | None = None) -> Iterator[None]:
         """Run a block, and raise its error as ArchiveError with the object's name. Errors of `source` are
-        raised unchanged; so is FileNotFoundError if there is no `source`.
+        raised unchanged. Without a `source`, FileNotFoundError is raised unchanged, too.
         """
         try:
             yield

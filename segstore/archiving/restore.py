@@ -82,11 +82,12 @@ def restore(
     """Make a store at `path`, which must be missing or an empty directory, from the archive at `uri`, a URI
     such as `s3://bucket/log` or a directory.
 
-    Without `at` the newest state is restored. With a time, in ms since the epoch or as a datetime with a
-    zone, each partition ends before its first record that is stamped later; log start offsets, topics and
-    their settings are restored as they were at that time. With a mapping of end offsets by TopicPartition,
-    these partitions end there, and all other partitions are whole. `topics` are names: they and the internal
-    topics, which have transactions and committed offsets, are restored; by default all.
+    Without `at` the newest state is restored. If `at` is a time, in ms since the epoch or as a datetime with
+    a zone, each partition ends before its first record that is stamped later; log start offsets, topics and
+    their settings are restored as they were at that time. If `at` is a mapping of end offsets by
+    TopicPartition, these partitions end at these offsets, and all other partitions are whole. `topics` are
+    names: they and the internal topics, which have transactions and committed offsets, are restored; by
+    default all.
 
     Topics keep their ids, and each partition begins a new leader epoch, so that followers of the store notice
     that it lacks records. A decided transaction is whole in all restored partitions; an undecided one is

@@ -18,7 +18,7 @@ from segstore.errors import CorruptArchiveError
 
 class RestoredLog(NamedTuple):
     """An archived log of a segment: a sealed segment, or pieces. Its offsets are from `base` on, below `end`.
-    Offsets below `first` are also in the log before it, and are left out.
+    Offsets below `first` are also in the log before this log, and are left out.
     """
 
     base: int
@@ -67,8 +67,8 @@ def restored_logs(
     start: int,
     end: int,
 ) -> list[RestoredLog]:
-    """Return the logs with offsets from `start` on, below `end`: those of segments in order, then those of
-    pieces. Raises CorruptArchiveError.
+    """Return the logs with offsets from `start` on, below `end`: first the logs of segments, in order, then
+    the logs of pieces. Raises CorruptArchiveError.
     """
     logs = list(of_segments(key, segments))
     sealed = max((each.end for each in logs), default=-1)

@@ -113,8 +113,8 @@ class RestoredPartition:
         return log.end > end or (time is not None and log.max_timestamp > time)
 
     def _indexes(self, log: RestoredLog) -> list[Download]:
-        """Return the indexes that fit the log. Offset and time indexes don't fit if its first records are
-        left out.
+        """Return the indexes that fit the log. Offset and time indexes don't fit if the first records of the
+        segment are left out.
         """
         return self._others(log, *_INDEXES) if log.name == log.base else self._others(log, names.TXN_INDEX)
 

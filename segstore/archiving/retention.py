@@ -1,7 +1,7 @@
 """`ArchiveRetention`: chooses the segments and topics to delete from an archive.
 
-By age and size only segments are deleted that have left the store's log. Segments that compaction replaced
-have a retention of their own. Nothing is on disk. Threads: the archiver's.
+The limits of age and size apply only to segments that have left the store's log. Segments that compaction
+replaced have a retention of their own. Nothing is on disk. Threads: the archiver's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class ArchiveRetention:
         )
 
     def is_due(self, time: int) -> bool:
-        """Return whether a check is due. If it is, the next check is due after EVERY."""
+        """Return whether a check is due. If it is, the next check is due after EVERY, or sooner if a
+        retention is shorter.
+        """
         if time < self._due:
             return False
         self._due = time + self._every
@@ -68,8 +70,8 @@ class ArchiveRetention:
         return found
 
     def dropped_of(self, listed: SegmentList, behind: int, time: int) -> frozenset[str]:
-        """Return the uploads of a partition's segments to delete; `behind` is the number of bytes of its
-        pieces.
+        """Return the uploads of a partition's segments to delete; `behind` is the number of bytes of the
+        partition's pieces.
         """
         settings, gone = self._settings, set()
         left = behind + sum(each.size for each in listed.segments if each.retired != "replaced")

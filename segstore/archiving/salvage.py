@@ -29,8 +29,9 @@ def salvage(
     since: int,
     time: int,
 ) -> list[ArchivedSegment]:
-    """Upload a segment for each segment of the pieces, with the pieces' records. The store's log now begins
-    at offset `begins`. Raises ArchiveError, CorruptArchiveError.
+    """Join the pieces of each segment, upload them as a segment, and return the entries of the uploaded
+    segments. An entry is retired for "retention" if the store's log, which now begins at offset `begins`, has
+    none of its offsets; else it is "replaced". Raises ArchiveError, CorruptArchiveError.
     """
     made = []
     for base, run in groupby(pieces, key=lambda each: each.base):

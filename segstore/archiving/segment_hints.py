@@ -67,7 +67,8 @@ class SegmentHints:
                 slot = middle + 1
             else:
                 last = middle
-        # That entry's batch may begin below the offset. The batch of the next entry does not.
+        # An entry has the last offset of a batch. So the batch of the found entry may still begin below
+        # `below`; the batch of the next entry does not.
         return index.entry(slot + 1)[1] if slot + 1 < index.entries else extent.length
 
     def edge(self, extent: Extent, offset: int) -> int:

@@ -57,18 +57,19 @@ class SegmentList:
         return tuple(kept)
 
     def at(self, time: int) -> tuple[ArchivedSegment, ...]:
-        """Return the segments of the log at a time (ms), and segments with the records that were appended
-        later.
+        """Return the segments that were in the log at a time (ms), then segments with the records that were
+        appended later.
 
-        If compaction has removed records of that time, they are returned only if the archive still has them.
-        A segment may overlap with the segment before it. Then only its records from the end of that segment
-        on count.
+        If compaction has removed records of that time, their segments are returned only if the archive still
+        has them. A segment may overlap with the segment before it. Then only its records from the end of that
+        segment on count.
         """
         then = [each for each in self.segments if each.in_log_at(time)]
         end = max((each.end for each in then), default=0)
         while later := [each for each in self.segments if each.since > time and each.end > end]:
             joining = [each for each in later if each.base <= end]
-            # The earliest segment has the most records: later ones that join here were compacted.
+            # The earliest segment has the most records, because later segments that begin here were
+            # compacted.
             found = min(
                 joining or later, key=lambda it: (it.since, -it.base) if joining else (it.base, it.since)
             )

@@ -65,9 +65,9 @@ class ArchivedPartition:
     def to_json(self, pieces: Iterable[ArchivedPiece], drop_before: int) -> dict[str, Any]:
         """Return the entry of the partition in a commit or a state.
 
-        In a commit, `pieces` are added to the known ones, and pieces of segments with a base offset below
-        `drop_before` are dropped. A state has all pieces. In a commit's own pieces `at` counts from the end
-        of its header.
+        In a commit, `pieces` are added to the pieces of earlier commits, and pieces of segments with a base
+        offset below `drop_before` are dropped. A state has all pieces. In a commit's own pieces `at` counts
+        from the end of the commit's header.
         """
         return {
             "topic": self.key.topic,
@@ -87,7 +87,7 @@ class ArchivedPartition:
 
 class Way(NamedTuple):
     """An earlier history of the archive. The archive's content up to a time (ms), exclusive, is in the
-    commits of another claim, because the store has since lost a part of it.
+    commits of another claim, because the store has since lost a part of that content.
     """
 
     until: int

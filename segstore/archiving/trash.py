@@ -1,10 +1,11 @@
 """`Trash`: objects of an archive that are no longer needed, until they are deleted.
 
 An object is deleted when it has not been needed for the grace time, so that a reader of an older state still
-finds it. The claims are checked before, because another archiver may continue an older state. Objects that
-killed archivers left are found by a list of all objects, at the start and once a day. Objects that an earlier
-way needs stay. Until the objects of earlier ways are known, only objects of this claim are deleted, which no
-earlier way can name. In the archive: only deletes. Threads: the archiver's.
+finds it. The claims are checked before each delete, because another archiver may have taken over, and may
+need objects of an older state. Objects that killed archivers left are found by a list of all objects, at the
+start and once a day. Objects that an earlier way needs stay. Until the objects of earlier ways are known,
+only objects of this claim are deleted, which no earlier way can name. In the archive: only deletes. Threads:
+the archiver's.
 """
 
 from __future__ import annotations

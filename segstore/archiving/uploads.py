@@ -40,7 +40,7 @@ class _AskedUpload(NamedTuple):
 
 
 class Uploads:
-    """Threads that make calls. They are started as calls come."""
+    """Threads that make calls. A call starts a thread, until there are as many as allowed."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
@@ -49,8 +49,8 @@ class Uploads:
         self._over = False
 
     def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """Make all calls, and return their results in order. After all calls have finished, the first error
-        is raised.
+        """Make all calls, and return their results in order. If calls fail, the error of the first of them is
+        raised after all calls have finished.
         """
         if len(calls) == 1:
             return [calls[0]()]

@@ -176,8 +176,8 @@ def run_study(
     """Measure one of the reasons why a log is fast, and show tables and findings; without a NAME, list the
     studies.
 
-    All of them take some five minutes. With --json, the results are one JSON object for each study, one after
-    the other.
+    All studies together take some five minutes. With --json, the results are one JSON object for each study,
+    one after the other.
     """
     from segstore.bench.studies import study
 
@@ -293,7 +293,7 @@ def zero_copy(
     calls and context switches. Another process receives the bytes. All of it takes some five minutes; each of
     the lists may be cut short.
 
-    With --against, the exit status is 1 if a cell has a winner in both runs, and not the same one.
+    With --against, the exit status is 1 if a cell has different winners in the two runs.
     """
     from segstore.bench import results
     from segstore.bench.zero_copy import plan as cells
@@ -324,7 +324,7 @@ def zero_copy(
 def compare(one: str, other: str) -> int:
     """Compare two results of zero-copy: do they agree on which way wins?
 
-    The exit status is 1 if a cell has a winner in both, and not the same one.
+    The exit status is 1 if a cell has different winners in the two results.
     """
     from segstore.bench import results
 

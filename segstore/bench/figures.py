@@ -3,9 +3,9 @@
 A figure has the values of several runs of one measurement. Its interval has the true median with a
 probability of at least CONFIDENCE, whatever the distribution: it is the interval of the sign test, between
 two order statistics. For five to eight runs it reaches from the lowest value to the highest, because the
-median is missed only if all runs lie on one side of it. For 11 runs it reaches from the third to the ninth,
-so that one or two disturbed runs neither make nor hide a winner. A figure is better than another only if
-their intervals don't touch.
+median is missed only if all runs lie on one side of it. For 11 runs the interval reaches from the third value
+to the ninth, so that one or two disturbed runs neither make nor hide a winner. A figure is better than
+another only if their intervals don't touch.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Figure:
 
 @cache
 def outside(runs: int) -> int:
-    """Return the number of values that the interval excludes on each side, of `runs` values: the most that
-    CONFIDENCE allows.
+    """Return the number of values, of `runs` values, that are outside of the interval on each side. It is the
+    largest number with which the interval still has the median with CONFIDENCE.
     """
     outer, missed = 0, 2.0 / 2**runs
     while 1 - (missed := missed + 2 * math.comb(runs, outer + 1) / 2**runs) >= CONFIDENCE:
@@ -86,9 +86,9 @@ def outside(runs: int) -> int:
 
 
 def winner(figures: Mapping[K, Figure], more_is_better: bool) -> K | None:
-    """Return the name of the best figure if its interval overlaps no other's, else None.
+    """Return the name of the best figure if its interval overlaps the interval of no other figure, else None.
 
-    None, too, if a figure has fewer than FEWEST_TO_WIN runs, or if there is only one figure.
+    Also return None if a figure has fewer than FEWEST_TO_WIN runs, or if there is only one figure.
     """
     if len(figures) < 2 or any(len(figure.runs) < FEWEST_TO_WIN for figure in figures.values()):
         return None

@@ -48,8 +48,8 @@ Series = Mapping[str, Mapping[float, Figure]]
 
 @contextmanager
 def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[Axes]]:
-    """Yield `count` axes under one title, side by side or in rows of `columns`. `save` takes the `figure` of
-    any of them. Raises MissingPackageError without matplotlib.
+    """Yield `count` axes under one title, side by side or in rows of `columns`. To save the picture, pass the
+    `figure` of any of these axes to `save`. Raises MissingPackageError without matplotlib.
     """
     with Needing("matplotlib", "a picture"):
         from matplotlib.figure import Figure as Picture
@@ -91,7 +91,7 @@ def label(axes: Axes, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: boo
 
 def lines(axes: Axes, series: Series, names: Sequence[str] = ()) -> None:
     """Draw a line for each name through the medians, and a band for the intervals. `names` are the names of
-    all lines in several axes, so that a line has the same colour in all of them.
+    all lines of all axes, so that a line has the same colour in all axes.
     """
     order = list(dict.fromkeys([*names, *series]))
     for name, points in series.items():
@@ -109,7 +109,7 @@ def lines(axes: Axes, series: Series, names: Sequence[str] = ()) -> None:
 
 def bars(axes: Axes, groups: Mapping[str, Mapping[str, Figure]], *, values: bool = False) -> None:
     """Draw groups of bars, each with an error bar. `groups` maps a group to its figures by name; a name has
-    one colour in all groups. `values` writes the medians above the bars.
+    one colour in all groups. With `values` the medians are written above the bars.
     """
     from segstore.bench.terminal import number_text
 

@@ -157,8 +157,8 @@ def machine(directory: Path, packages: Iterable[str] = ()) -> dict[str, Any]:
 
 def filesystem(directory: Path) -> dict[str, Any]:
     """Return type, device and mount options of the file system of `directory`, and its block device's
-    properties in /sys. These are None without a block device (tmpfs, overlay, network). For a virtual disk
-    `rotational` is a setting of the host.
+    properties in /sys. The block device's properties are None if there is no block device (tmpfs, overlay,
+    network). For a virtual disk `rotational` is a setting of the host.
     """
     number = os.stat(directory).st_dev
     wanted = f"{os.major(number)}:{os.minor(number)}"

@@ -108,13 +108,14 @@ def archive(
     """Archive the store to URI, such as s3://bucket/log or a directory, until Ctrl-C. With `verify`, read and
     check every object of an archive.
 
-    Appended records are in the archive a second later: each second they are one object, and finished segments
-    follow as whole objects. Called again, the command continues where it stopped. A second `segstore archive`
-    for the same archive takes it over, and the first one stops. `segstore restore URI DIRECTORY` restores the
-    store from the archive, as of now or of an earlier moment.
+    Records are in the archive a second after they were appended: each second the new records become one
+    object. Finished segments follow, each as objects of its own. Called again, the command continues where it
+    stopped. A second `segstore archive` for the same archive takes the archive over, and the first command
+    stops. `segstore restore URI DIRECTORY` restores the store from the archive, as of now or of an earlier
+    moment.
 
     URIs are those of pyarrow.fs. Credentials come from the environment, as Amazon's tools have them, or from
-    the URI, which is shown without them.
+    the URI, which is shown without credentials.
     """
     if words[0] == VERIFY and len(words) == 2:
         _check_only("json")

@@ -10,7 +10,7 @@ from segstore.cli.help import CommandGroup
 @click.command()
 @click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False))
 def check(path: str) -> int:
-    """Judge the settings in FILE, and the files that it names, as `segstore serve --config FILE` would.
+    """Check the settings in FILE, and the files that it names, as `segstore serve --config FILE` does.
 
     Each problem is printed as a line on standard error, and the exit status is 2. If there is none, prints
     the store that would be served, its addresses and their security, and the settings without effect. Nothing

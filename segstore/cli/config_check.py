@@ -61,8 +61,8 @@ def _judge_own(file: ConfigFile, name: str, value: object) -> None:
 
 
 def _of_files(file: ConfigFile, of_server: dict[str, Any]) -> list[Problem]:
-    """Return the problems of the files with keys, certificates and users of all listeners, even if a listener
-    does not use them.
+    """Return the problems of the files that have keys, certificates and users of listeners. Files of a
+    listener are checked even if the listener does not use them.
     """
     found: list[Problem] = []
     for config in ServerConfig.parse(of_server).by_listener():

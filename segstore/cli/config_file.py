@@ -102,8 +102,8 @@ def read_config(path: str) -> ConfigFile:
 
 
 def _check_controllers(file: ConfigFile) -> None:
-    """Add a problem for each of `listeners` that is also one of the controllers' listeners, because segstore
-    would serve clients there.
+    """Add a problem for each of `listeners` that is also one of the controllers' listeners, because Kafka
+    serves no clients at a controllers' listener, but segstore would.
     """
     names = {
         each.partition("://")[0].strip().upper() for each in str(file.settings.get(_LISTENERS, "")).split(",")

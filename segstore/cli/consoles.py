@@ -36,8 +36,8 @@ class WrappedCell(Text):
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Return lines of at most `width` characters. A line is broken at a blank; if there is none, after one of
-    `,=._-`; if there is none of these either, anywhere.
+    """Return lines of at most `width` characters. A line is broken at a blank; if it has no blank, after one
+    of `,=._-`; if it has none of these characters, anywhere.
     """
     lines, width = [], max(width, 1)
     while len(text) > width:

@@ -227,9 +227,9 @@ def _check_options(is_share: bool, wanted: str) -> None:
 def first_offset(
     log: OffsetsLog, offset: int | str | None, since: int | None, last: int | None = None
 ) -> int:
-    """Return the offset of the first record to read. With `last`, it is that many offsets before the log end
-    offset. With `since`, it is the first record at or after this time (ms), or the log end offset if there is
-    none. Raises OffsetOutOfRangeError.
+    """Return the offset of the first record to read. With `last`, it is the log end offset minus `last`, but
+    at least the log start offset. With `since`, it is the offset of the first record at this time (ms) or
+    later, or the log end offset if there is no such record. Raises OffsetOutOfRangeError.
     """
     if last is not None:
         return max(log.start_offset, log.end_offset - last)
@@ -247,8 +247,8 @@ def first_offset(
 
 
 def last_offset(log: OffsetsLog, offset: int | str | None, until: int | None) -> int:
-    """Return the offset after the last record to read. With `until`, it is the first record at or after this
-    time (ms), or the log end offset if there is none.
+    """Return the offset after the last record to read. With `until`, it is the offset of the first record at
+    this time (ms) or later, or the log end offset if there is no such record.
     """
     if until is not None:
         at = log.offset_for_time(until)

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 
 class ExportedRecords(NamedTuple):
-    """The number of written records of a partition in one step, which ends before the offset `end`; `size` is
-    the bytes of their keys and values.
+    """A step of an export: the number of records of a partition that were written, and the number of bytes of
+    their keys and values (`size`). The step ends before the offset `end`.
     """
 
     partition: int
@@ -256,8 +256,9 @@ def _run(scan: TopicScan, bounds: Bounds, sink: ExportWriter) -> None:
 
 
 def _places(scan: TopicScan, bounds: Bounds) -> tuple[dict[int, Callable[[int], int]], int]:
-    """Return (by partition, a function that returns how many offsets the scan has before an offset; the
-    number of all offsets).
+    """Return (functions by partition, number of all offsets of the scan). A function takes an offset of its
+    partition, and returns the number of offsets that the scan has before it, with those of earlier
+    partitions.
     """
     found: dict[int, Callable[[int], int]] = {}
     total = 0

@@ -136,7 +136,9 @@ def _shown(lag: Lag, error: Exception | None) -> str:
 @client_option(_CLIENT)
 @no_bootstrap
 def promote(directory: str, old: str, reason: str, yes: bool, config: dict[str, str]) -> int:
-    """Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it stops."""
+    """Let the standby in DIRECTORY take its primary's place. A running `segstore follow` of DIRECTORY
+    stops.
+    """
     from segstore.files import Files
     from segstore.standby.promotion import ask_to_let_go, standby_role
 

@@ -26,8 +26,9 @@ def imports() -> Iterator[None]:
 
 @contextmanager
 def thawing() -> Iterator[None]:
-    """Undo the `gc.freeze` of `imports` when a command returns or raises, because a program may have called
-    the command. If that program had frozen objects before, nothing is undone.
+    """Undo the `gc.freeze` of `imports` when a command returns or raises, because a program that called the
+    command goes on to run. If that program had frozen objects itself, nothing is undone, because its objects
+    would be unfrozen, too.
     """
     theirs = gc.get_freeze_count()
     try:

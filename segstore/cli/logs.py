@@ -5,7 +5,8 @@ A blocked standard error (a full pipe, a stopped terminal) delays no other threa
 writes the lines. At most `MOST` lines wait; further lines are counted and dropped. If standard error is
 closed, its reader is gone, or its disk is full, lines are dropped, and the service continues.
 
-Threads: any may log. No lock is taken: a signal may interrupt a message, and its handler may log another one.
+Threads: any may log. No lock is taken, because a signal may interrupt a thread that logs a message, and the
+signal's handler may log another message in the same thread.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def copy(target: str, path: str) -> None:
     """Copy the store to TARGET, which must not exist yet. Another process may be writing the store.
 
     The copy has all partitions as they were at one moment. If the file system supports it, the copy shares
-    disk blocks with the original. It is an independent store that was cleanly closed.
+    disk blocks with the original. The copy is an independent store that was cleanly closed.
     """
     from segstore.cli.places.of_store import open_reading
 
@@ -299,8 +299,9 @@ def _stats_print(rows: list[PartitionStats]) -> None:
 
 
 def _folded(rows: list[PartitionStats]) -> tuple[list[PartitionStats], dict[str, int]]:
-    """Return the rows to print one by one, and by topic the number of the other rows, which are printed as
-    one: partitions of internal topics that never had a record or an error.
+    """Return (rows to print one by one, number of folded rows by topic). Rows are folded if they are of
+    partitions of internal topics that never had a record or an error; the folded rows of a topic are printed
+    as one row.
     """
     empty = [row for row in rows if is_internal(row.topic) and not (row.end_offset or row.error)]
     counts = Counter(row.topic for row in empty)
@@ -341,8 +342,8 @@ def quotas(
     path: str,
     as_json: bool,
 ) -> None:
-    """Show byte rates of clients, or change one's: producer_byte_rate and consumer_byte_rate, in bytes a
-    second.
+    """Show the byte rates of clients, or change the rates of one client: producer_byte_rate and
+    consumer_byte_rate, in bytes a second.
 
     `segstore quotas app -c producer_byte_rate=1048576` limits all producers with client_id "app" together to
     1 MiB of stored batches a second.

@@ -25,9 +25,9 @@ def members(path: str, as_json: bool) -> None:
     """Show the processes that share the store: which is the host, which are stopped, and which hold the lock
     of a log.
 
-    A pid is the one in the pid namespace of its process; if this command can't see such a process, the state
+    A pid is shown as in the pid namespace of its process; if this command can't see such a process, the state
     is "unknown". A lock is held for some microseconds by an append, or for the time of a sync. If a lock is
-    held longer, its process is stopped.
+    held longer, the process that holds it is stopped.
     """
     from segstore.cli.places.of_store import open_reading
     from segstore.files import Files

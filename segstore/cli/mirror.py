@@ -90,9 +90,9 @@ def mirror(
     same in the mirror. The client needs the rights of an ordinary consumer. DIRECTORY is a store, which can
     be read during the mirroring. Called again, the command continues where it stopped.
 
-    With --to BOOTSTRAP --store PATH, topics of a store are produced to a cluster, so that each record has
-    there the offset that it has here. Topics for which that is impossible are refused: compacted topics,
-    topics with transactions, and topics that have other records in the cluster.
+    With --to BOOTSTRAP --store PATH, topics of a store are produced to a cluster, so that each record has the
+    same offset in the cluster as in the store. Topics for which that is impossible are refused: compacted
+    topics, topics with transactions, and topics that have other records in the cluster.
     """
     from segstore.replica_fetcher.topic_filter import ALL
 

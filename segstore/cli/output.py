@@ -124,7 +124,7 @@ def counted(number: int, noun: str) -> str:
 
 def rate_text(records: int, size: int, seconds: float) -> str:
     """Return a text of records, bytes and seconds. From LEAST_RECORDS and LEAST_SECONDS on, the text has the
-    rates per second, too; for less, these would only measure the start-up, or the user's typing.
+    rates per second, too. Below these limits the rates would only measure the start-up, or the user's typing.
     """
     text = f"{counted(records, 'record')}, {size_text(size)} in {seconds:.2f} s"
     if records < LEAST_RECORDS or seconds < LEAST_SECONDS:
@@ -134,7 +134,8 @@ def rate_text(records: int, size: int, seconds: float) -> str:
 
 def status_line(what: str) -> Progress:
     """Return a status line on standard error, cut to the terminal's width, for work of unknown length. The
-    caller updates the description of its one task. It is a context manager, and shown on a terminal only.
+    caller updates the description of the status line's one task. The status line is a context manager, and is
+    shown on a terminal only.
     """
     from rich.progress import Progress, SpinnerColumn, TextColumn
     from rich.table import Column

@@ -94,9 +94,9 @@ def replicas(
     """Show leaders, in-sync and eligible replicas of a replicated store. With a TOPIC, show each replica's
     directory, too. For the directory of a primary or a standby, show its mode, and the standby's lag.
 
-    The end offset of a replica is the one that a reader of its directory alone sees; its lag is the
-    difference of its log end offset to the leader's. Some of the directories are enough, and the store may be
-    in use. The lag of a standby is noted every second by the process that has the directory open.
+    The end offset of a replica is the end offset that a reader of only its directory sees. The lag is the
+    leader's log end offset minus the replica's. Some of the directories are enough, and the store may be in
+    use. The lag of a standby is noted every second by the process that has the directory open.
     """
     from segstore.replication.observer import observe
     from segstore.standby.pair import side_of

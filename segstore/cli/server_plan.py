@@ -101,7 +101,7 @@ def _merged(given: ServerOptions, file: ConfigFile) -> dict[str, Any]:
 
 def _check_protocols(given: ServerOptions, file: ConfigFile) -> None:
     """Raise InvalidArgumentError if an address without a protocol replaces secured listeners of the file,
-    because it would not be secured.
+    because that address would not be secured.
     """
     config = ServerConfig(
         listeners=file.settings[_LISTENERS], listener_security_protocol_map=file.settings.get(_PROTOCOLS)

@@ -40,8 +40,8 @@ def signal_name(error: BaseException) -> str:
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Run a block in which the first SIGTERM or SIGHUP raises `EndedError`; later ones are ignored, so that
-    they do not disturb the cleanup. If a signal is ignored (nohup), or has another handler, this is not
-    changed.
+    they do not disturb the cleanup. A signal that is ignored (nohup), or that has another handler, is left as
+    it is.
     """
     heeded = _of_main_thread(number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL)
 
@@ -86,8 +86,8 @@ class _Noting:
 @contextmanager
 def hangups() -> Iterator[SimpleQueue[int]]:
     """Yield a queue that gets an entry for each SIGHUP during the block. SIGHUP does not end the process
-    then. It is noted even if it was ignored before the block (nohup). A nested block yields the outer block's
-    queue.
+    during the block. SIGHUP is noted even if the process ignored it before the block (nohup). A nested block
+    yields the outer block's queue.
     """
     before = {number: signal.getsignal(number) for number in _of_main_thread((signal.SIGHUP,))}
     outer = before.get(signal.SIGHUP)

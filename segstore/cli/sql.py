@@ -170,7 +170,7 @@ def check_installed() -> None:
 
 def _form(wanted: str, target: str) -> str:
     """Return the format of the output. Raises click.UsageError if neither --format nor the file's suffix
-    names one.
+    names a format.
     """
     if wanted != "auto":
         return wanted

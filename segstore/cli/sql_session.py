@@ -98,8 +98,9 @@ class SqlSession:
         return Result(relation.columns, [str(each) for each in relation.types], reader.schema, batches)
 
     def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call DuckDB in the session's thread, and wait. An interrupt of the main thread stops the call, even
-        if it comes within `submit`, so that there is no future.
+        """Call DuckDB in the session's thread, and wait. An interrupt of the main thread stops the call. An
+        interrupt within `submit` would lose the future that `submit` returns, so this method makes a future
+        of its own.
         """
         done = self._running = Future[Any]()
         try:

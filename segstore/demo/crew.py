@@ -195,8 +195,8 @@ class ReplayThreads:
     # --- state ------------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Return whether all records are sent and committed, or no offset was committed for a long time.
-        Raises StorageError if a thread has raised an exception.
+        """Return whether the part is over: all records are sent, and all of them are committed, or no offset
+        was committed for a long time. Raises StorageError if a thread has raised an exception.
         """
         self._raise_errors()
         now = time.monotonic()

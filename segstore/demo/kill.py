@@ -19,8 +19,9 @@ from segstore.errors import StorageError
 
 @contextmanager
 def victim(path: str, records: int) -> Iterator[subprocess.Popen[str]]:
-    """Start the process that `killed_midway` kills, and yield it. The process loads the flights at once,
-    while this process does the same. It opens the store at `path` when `killed_midway` lets it append.
+    """Start the process that `killed_midway` kills, and yield it. The process loads the flights at once, in
+    the same time in which this process loads them. It opens the store at `path` when `killed_midway` lets it
+    append.
     """
     command = [sys.executable, "-m", "segstore.demo.child", os.path.abspath(path), str(records)]
     pipe = subprocess.PIPE

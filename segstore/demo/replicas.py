@@ -140,8 +140,9 @@ class Play:
         return all({*state.isr} == {*state.replicas} for state in self._states())
 
     def _until(self, done: Callable[[], bool]) -> None:
-        """Show the state until `done` returns True, at least for the dwell time, and until enough records are
-        acknowledged.
+        """Show the state until three conditions hold: `done` returns True, the dwell time has passed, and
+        enough records were acknowledged since the call. Raises StorageError if the producer fails, or if that
+        takes too long.
         """
         began, wanted = time.monotonic(), len(self._writer.acknowledged) + _MORE
         while True:

@@ -53,7 +53,7 @@ class Screen:
 
     @contextmanager
     def frames(self) -> Iterator[Callable[[RenderableType], None]]:
-        """Yield a function that shows a frame in place of the last one; the final frame stays."""
+        """Yield a function that shows a frame in place of the frame before it; the final frame stays."""
         with Live(console=self._out, auto_refresh=False, vertical_overflow="crop") as shown:
             yield lambda frame: shown.update(frame, refresh=True)
 

@@ -43,10 +43,10 @@ Tell = Callable[..., None]
 @dataclass(frozen=True)
 class Job:
     """The arguments of the driver. `path`: the store; `rows`: the rows of a micro-batch; `late_hours`: the
-    watermark's delay, which is the age, relative to the newest flight, up to which a flight is still counted;
-    `work`: a directory for temporary files of Spark and Java; `waits`: whether the driver opens the store
-    only after a line on its standard input; `archive`: the URI of an archive of the store, whose flights are
-    counted at the end, or "".
+    watermark's delay: a flight is counted only if it is at most so many hours older than the newest flight
+    that was read; `work`: a directory for temporary files of Spark and Java; `waits`: whether the driver
+    opens the store only after a line on its standard input; `archive`: the URI of an archive of the store,
+    whose flights are counted at the end, or "".
     """
 
     path: str
@@ -95,9 +95,9 @@ def start(spark: SparkSession, ck: Checkpoints, path: str, rows: int, late_hours
 
 
 def heartbeat(store: segstore.Store, late_hours: int) -> None:
-    """Append a record without a flight, whose timestamp is so late that it completes all hours. Without it
-    the last hours would stay open, since Spark can't know that no more flights come. A second call does
-    nothing.
+    """Append a record without a flight, whose timestamp is so late that it completes all hours. Without this
+    record the last hours would stay open, since Spark can't know that no more flights come. A second call
+    does nothing.
     """
     log = store.partition(HEARTBEATS)
     if log.end_offset == 0:

@@ -64,7 +64,7 @@ def verify(screen: Screen, path: str, flights: Flights, acknowledged: list[int])
 
 
 def compare(log: segstore.PartitionLog, sent: Flights) -> None:
-    """Compare every record of a partition with the sent one. Raises StorageError."""
+    """Compare every record of a partition with the record that was sent. Raises StorageError."""
     import pyarrow
 
     offset = 0

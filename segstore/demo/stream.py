@@ -182,9 +182,10 @@ def rows(records: int) -> int:
 
 
 def late_hours(flights: Flights) -> int:
-    """Return the watermark's delay in hours: how much older than the newest flight that was read a flight may
-    be. A micro-batch has the same number of records of each partition, so the times in the partitions drift
-    apart; the delay is a 25th of the flights' time span, about twice that drift.
+    """Return the watermark's delay in hours. A flight is not counted if it is older than the newest flight
+    that was read by more than the delay. A micro-batch has the same number of records of each partition, so
+    the times in the partitions drift apart; the delay is a 25th of the flights' time span, about twice that
+    drift.
     """
     span = int(flights.timestamps[-1] - flights.timestamps[0])
     return max(span // 25 // _HOUR_MS, 24)
@@ -198,8 +199,8 @@ def _make_topics(path: str) -> None:
 
 @contextmanager
 def _recovered_on_error(screen: Screen, path: str) -> Iterator[None]:
-    """If the block raises an error, recover the store, because a driver may have been killed while it wrote;
-    then raise the error.
+    """Run a block. If it raises an error, recover the store, because a driver may have been killed while it
+    wrote; then raise the error again.
     """
     try:
         yield

@@ -48,7 +48,7 @@ def prepare() -> str:
     """Make an archive of Spark's classes, and return its path in ~/.cache/segstore. Sessions on this machine
     then start in half the time.
 
-    It takes one to two minutes, and some 200 MB. Raises SegstoreError.
+    Making the archive takes one to two minutes; its file has some 200 MB. Raises SegstoreError.
     """
     from segstore.spark import launch
 
@@ -57,7 +57,7 @@ def prepare() -> str:
 
 def register(spark: SparkSession) -> None:
     """Register `format("segstore")` with a session. Only a session whose Python workers have another Python
-    path needs it.
+    path needs this call.
     """
     from pyspark_segstore import DefaultSource
 

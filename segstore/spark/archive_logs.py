@@ -57,7 +57,7 @@ class ArchiveAlone:
         return self._logs.log(*partition)
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Call `question` with a partition's log, and return its result. Raises
+        """Return the result of `question`, called with a partition's log. Raises
         UnknownTopicOrPartitionError, ArchiveError.
         """
         return question(self.log(partition))
@@ -68,12 +68,14 @@ class ArchiveAlone:
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return the result of `end_of` for a partition's log. Its leader epoch is not looked up."""
+        """Return the offset that `end_of` returns for a partition's log. The leader epoch of that offset is
+        not looked up.
+        """
         return OffsetAndEpoch(self.ask(partition, end_of))
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the log's bounds, and the offsets up to which it agrees with a micro-batch's start and end.
-        Raises the errors of `ask`.
+        """Return the log's bounds, and for the start and the end of a micro-batch the offsets up to which the
+        log agrees with the query's plan. Raises the errors of `ask`.
         """
         log = self.log(partition)
         known = [agreed_with(log, log, at) for at in (start or OffsetAndEpoch(0), end)]
@@ -157,7 +159,7 @@ class LayeredLog:
 
 
 class ArchiveBelow:
-    """The logs of the store at `path`. Below each log start offset its archive is read."""
+    """The logs of the store at `path`. Offsets below a log start offset are read from the store's archive."""
 
     def __init__(self, path: str, place: ArchivePlace, isolation_level: str) -> None:
         """Raises ConfigError, ArchiveError."""
@@ -187,7 +189,7 @@ class ArchiveBelow:
         self._live.check(topic, partition)
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Call `question` with a partition's log, and return its result.
+        """Return the result of `question`, called with a partition's log.
 
         Raises UnknownTopicOrPartitionError, StoreClosedError, ConfigError, ArchiveError.
         """
@@ -205,7 +207,8 @@ class ArchiveBelow:
         return self._live.end(partition, end_of, start)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the log's bounds, and the offsets up to which it agrees with a micro-batch's start and end.
+        """Return the log's bounds, and for the start and the end of a micro-batch the offsets up to which the
+        log agrees with the query's plan.
 
         Offsets below the seam are compared by the archive's leader epochs, higher offsets by the store's.
         Raises the errors of `ask`.
@@ -244,7 +247,8 @@ class ArchiveBelow:
         """Return the sources of a range of offsets: the archive up to the store's log start offset, then the
         store.
 
-        Offsets that neither has are skipped. Raises DataLossError if archive and store are not the same log.
+        Offsets that neither archive nor store has are skipped. Raises DataLossError if archive and store are
+        not the same log.
         """
         seam = self._live.ask(partition, lambda log: log.start_offset)
         archived = self._archived(partition)

@@ -1,7 +1,7 @@
 """`ArchivePlace`: the archive that the options path, archive and archiveFilesystem of a query name.
 
-Its URI may have secrets, so messages and `repr` do not show it. In the archive: nothing. Threads: any; its
-values do not change.
+The URI of the archive may have secrets, so messages and `repr` do not show it. In the archive: nothing.
+Threads: any; its values do not change.
 """
 
 from __future__ import annotations

@@ -113,8 +113,9 @@ def _zoneless(value: Any) -> bool:
 
 
 def _span(inner: Any, least: Callable[[Any], int], above: Callable[[Any], int]) -> tuple[int, int, bool]:
-    """Return (low, high, whether exactly these numbers pass). `least(value)` is the first number that is not
-    below a value, `above(value)` the first number above it.
+    """Return (low, high, exact): numbers from `low` on, below `high`, may pass the filter; if `exact` is
+    True, all of them pass. `least(value)` is the first number that is not below a value, `above(value)` the
+    first number above it.
     """
     value = inner.value
     if isinstance(inner, spark.In):

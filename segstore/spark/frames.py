@@ -51,7 +51,7 @@ def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
 
     schema = _parse_datatype_json_string(_schema_of(store, topic))
     assert isinstance(schema, StructType)
-    # In a replicated store the sink's rows belong to a transaction.
+    # In a replicated store the sink's rows belong to a transaction, so only committed records are read.
     options = {**options_of(store), "subscribe": topic, "kafka.isolation.level": "read_committed"}
     records = spark.read.format("segstore").options(**options).schema("key binary, value binary").load()
     return records.mapInArrow(from_ipc, schema)

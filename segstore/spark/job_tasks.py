@@ -45,8 +45,9 @@ Result = TypeVar("Result")
 
 
 def run(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], Result]) -> list[Result]:
-    """Return `work` of each piece, in order. Pieces, work and results are pickled. A task that raises is
-    tried spark.task.maxFailures times, then the job fails.
+    """Call `work` for each piece in a Spark task, and return the results in the order of the pieces. Pieces,
+    work and results are pickled. A task that raises is tried spark.task.maxFailures times, then the job
+    fails.
     """
     if not pieces:
         return []
@@ -150,7 +151,9 @@ _CASTS = {"headers": _HEADERS, "partition": pa.int32()}
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a task on its slice; the object is pickled and sent to the tasks."""
+    """The work of a task: it reads a slice, calls the function for each batch, and stages the rows that the
+    function returns. The object is pickled and sent to the tasks.
+    """
 
     reader: SliceReader
     function: Callable[[pa.RecordBatch], Any]

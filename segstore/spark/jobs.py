@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
-    """Run `segstore.check` on all executors, segment by segment; the list is empty if the store is sound.
+    """Run `segstore.check` on all executors, segment by segment, and return the findings, none if the store
+    is sound.
 
     If `path` is the URI or directory of an archive, all its objects are read and checked, as `segstore
     archive verify` does. Raises StorageError if there is no store; ArchiveError if the archive can't be
@@ -80,11 +81,12 @@ def reprocess(
     """Append the rows that `function` makes of the records of topic `source` to topic `target`: all rows or
     none, and once for a `job_id`. Return the offsets that were written, or None without rows.
 
-    `function` takes a batch with the columns of the source (headers too) and returns a batch with columns of
-    the sink, a Table, several of them, or None. It runs in Spark's tasks; rows don't pass through the JVM.
-    The column `partition` of its result chooses the partition, as in the sink; without it the key does.
-    Records of a source partition keep their order. `options` are the source's options, such as
-    minPartitions=8; only committed records are read. Raises the errors of source and sink.
+    `function` takes a batch with the columns of the source (headers too) and returns rows with columns of the
+    sink: a batch, a Table, several batches or Tables, or None. It runs in Spark's tasks; rows don't pass
+    through the JVM. The column `partition` of the returned rows chooses the partition, as in the sink;
+    without this column the key does. Records of a source partition keep their order. `options` are the
+    source's options, such as minPartitions=8; only committed records are read. Raises the errors of source
+    and sink.
     """
     from segstore.spark.job_tasks import reprocess
 

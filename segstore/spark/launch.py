@@ -262,7 +262,8 @@ def environment(java: Java) -> dict[str, str]:
 
 
 def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
-    """Start the JVM, and wait until it reports its port. Raises SegstoreError if the JVM exits before.
+    """Start the JVM, and return its port and secret once it has reported them. Raises SegstoreError if the
+    JVM exits before that.
 
     If the wait is interrupted, the JVM is stopped: nothing could connect to it any more, so it would wait for
     ever.

@@ -65,8 +65,8 @@ class Observed(Protocol):
 
 
 class LogSource(NamedTuple):
-    """Offsets from `start` on, below `end`. `archived` is the contents of the archive that has them, or None
-    if the store has them.
+    """Offsets from `start` on, below `end`. `archived` is the contents of the archive that has these offsets,
+    or None if the store has them.
     """
 
     start: int
@@ -109,8 +109,9 @@ def batch_edge(log: PlannedLog, offset: int) -> int:
 def await_shown(log: PlannedLog, end: int) -> None:
     """Wait until a log's high watermark reaches `end`, or until the log ends below `end`.
 
-    After a kill of its writer, a replica's high watermark is lower than what it showed before (Kafka:
-    KIP-207). Raises OffsetNotAvailableError after PATIENCE seconds; no record is lost.
+    After its writer was killed, a replica's high watermark is for a while lower than the high watermark that
+    readers saw before (Kafka: KIP-207); no record is lost. Raises OffsetNotAvailableError after PATIENCE
+    seconds.
     """
     until = time.monotonic() + PATIENCE
     while (shown := log.end_offset) < end <= log.log_end_offset:
@@ -150,7 +151,7 @@ class PlainLogs:
         return self._store.topics()[topic].topic_id
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Call `question` with a partition's log, and return its result. Raises
+        """Return the result of `question`, called with a partition's log. Raises
         UnknownTopicOrPartitionError, StoreClosedError.
         """
         return question(self._store.partition(*partition))
@@ -168,20 +169,21 @@ class PlainLogs:
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return the result of `end_of` for a partition's log, or `start` if that is higher and the log has
-        records up to `start`. Leader epochs are not looked up.
+        """Return the offset that `end_of` returns for a partition's log. If `start`, the end of the last
+        read, is higher, and the log has records up to it, return the offset of `start`. Leader epochs are not
+        looked up.
 
-        The result of `end_of` is lower than `start` if the writer was killed: a replica's high watermark is
-        then too low for a while.
+        After the writer was killed, `end_of` may return an offset below `start`, because a replica's high
+        watermark is then too low for a while.
         """
         begin = 0 if start is None else start.offset
         end, there = self.ask(partition, lambda log: (end_of(log), log.log_end_offset))
         return OffsetAndEpoch(begin if end < begin <= there else end)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the log's bounds, and the offsets up to which it agrees with a micro-batch's start and end.
-        Before that, wait for records that a replica will show again (`await_shown`). Raises the errors of
-        `ask`, and OffsetNotAvailableError.
+        """Wait until a replica shows all of a micro-batch's records again (`await_shown`). Then return the
+        log's bounds, and for the start and the end of the micro-batch the offsets up to which the log agrees
+        with the query's plan. Raises the errors of `ask`, and OffsetNotAvailableError.
         """
 
         def asked(log: PlannedLog) -> There:
@@ -222,7 +224,8 @@ def agreed_with(log: PlannedLog, observed: Observed, at: OffsetAndEpoch) -> int:
     then written.
 
     Without proof of a difference, return the position's own offset. There is no proof if no leader epochs are
-    known, or if the log ends below the position, so that its end shows the loss.
+    known. There is none either if the log agrees up to its own end, which is below the position: the caller
+    then sees the loss by the end of the log.
     """
     if at.epoch < 0:
         return at.offset
@@ -232,7 +235,8 @@ def agreed_with(log: PlannedLog, observed: Observed, at: OffsetAndEpoch) -> int:
         return at.offset
     if not known or agreed >= min(at.offset, end):
         return at.offset
-    # A checkpoint that was rebuilt from the batches lacks an epoch if compaction removed all its records.
+    # A checkpoint that was rebuilt from the batches lacks an epoch if compaction removed all records of that
+    # epoch. Such a lack is no proof of a difference.
     held = _held_epoch(log, at.offset - 1)
     lacks_epoch = held is None and agreed in (-1, at.offset - 1)
     return at.offset if lacks_epoch or held == at.epoch else agreed
@@ -286,7 +290,7 @@ class ReplicatedLogs:
         question: Callable[[ObservedLog], T],
         holding: OffsetAndEpoch | None = None,
     ) -> T:
-        """Call `question` with the log of a replica that has the position `holding`, and return its result,
+        """Return the result of `question`, called with the log of a replica that has the position `holding`,
         as `ReplicatedReader.ask`.
         """
         return self._reader.ask(*partition, question, holding)
@@ -298,8 +302,9 @@ class ReplicatedLogs:
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return the result of `end_of` for a partition's log, with its leader epoch. While a new leader has
-        the records below `start`, the end of the last read, but does not show them yet, return `start`.
+        """Return the offset that `end_of` returns for a partition's log, with its leader epoch. Return
+        `start`, the end of the last read, as long as a new leader has the records below `start`, but does not
+        show them yet.
         """
 
         def asked(log: ObservedLog) -> OffsetAndEpoch:
@@ -312,9 +317,9 @@ class ReplicatedLogs:
         return self.ask(partition, asked, start)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the log's bounds, and the offsets up to which it agrees with a micro-batch's start and end.
-        Records below the micro-batch's end count as shown, because an earlier leader showed them. Raises the
-        errors of `ask`.
+        """Return the log's bounds, and for the start and the end of a micro-batch the offsets up to which the
+        log agrees with the query's plan. The returned end of the log is at least the agreed end of the
+        micro-batch, because an earlier leader has shown the records below it. Raises the errors of `ask`.
         """
         begin = start or OffsetAndEpoch(0)
 

@@ -21,8 +21,8 @@ def range_of(
     record.
 
     Raises DataLossError if records were deleted, or truncated by an election or a restore of an older copy.
-    If failOnDataLoss is false, reading goes on with the existing records from the offset at which the logs
-    differ.
+    If failOnDataLoss is false, no error is raised, and reading goes on from the offset at which the log
+    differs from the query's plan.
     """
     try:
         there = lookup.logs.there(partition, start, end)
@@ -37,8 +37,8 @@ def range_of(
         lookup.lost(divergence_text(partition, end, there.end))
     else:
         _check_there(lookup, partition, there, begin, end.offset)
-    # If the logs differ before the end, the next micro-batch begins at that offset, so that no record comes
-    # twice.
+    # If the log differs from the plan at an offset before the planned end, this micro-batch ends at that
+    # offset, and the next one begins there, so that no record comes twice.
     stop = max(begin, there.end) if 0 <= there.end < end.offset else end.offset
     found = PlannedRange(partition, max(begin, there.first), min(stop, there.last))
     return found, end if found.end == end.offset and there.end == end.offset else None

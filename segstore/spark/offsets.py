@@ -113,8 +113,8 @@ EPOCHS = "leader epochs"
 def by_partition(
     option: str, text: str, *, epochs: bool
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return (numbers of {"topic": {"0": 23, "1": -2}}, leader epochs). With `epochs` the text is a query's
-    progress, which has leader epochs; else the second dict is empty.
+    """Return two dicts by partition: the numbers of a text such as {"topic": {"0": 23, "1": -2}}, and leader
+    epochs. Only with `epochs`, for the text of a query's progress, the second dict has entries.
     """
     form = '{"topic": {"0": 23, "1": -2}}'
     parsed = _object(option, text, form)
@@ -167,9 +167,9 @@ _WORDS = {"latest": LATEST, "earliest": EARLIEST}
 
 @dataclass(frozen=True)
 class OffsetSpec:
-    """The value of `option`: one number for all partitions, or one for each. With `times` the numbers are ms
-    since the epoch, without it they are offsets, LATEST or EARLIEST. `epochs` are the leader epochs of the
-    records before these offsets; only a query's progress has them.
+    """The value of `option`: one number for all partitions, or a number for each partition. With `times` the
+    numbers are ms since the epoch, without it they are offsets, LATEST or EARLIEST. `epochs` are the leader
+    epochs of the records before these offsets; only a query's progress has them.
     """
 
     option: str

@@ -195,7 +195,7 @@ def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
     separated by colons as in SEGSTORE_PATH.
 
     A colon is part of a name if no slash follows it, or if the whole path exists. Raises the errors of
-    `store_path`, also if a directory is named twice or lies within another one.
+    `store_path`; ConfigError, too, if a directory is named twice, or lies within another directory.
     """
     given = _given_path(options)
     if is_archive_uri(given):

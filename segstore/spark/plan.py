@@ -44,8 +44,8 @@ class PlannedRange(NamedTuple):
 def divide(
     ranges: list[PlannedRange], least_parts: int | None, most_records: int | None, edge: Edge
 ) -> list[PlannedRange]:
-    """Cut `ranges` into parts of at most `most_records` offsets, about `least_parts` of them or more. Empty
-    ranges are left out.
+    """Cut `ranges` into parts of at most `most_records` offsets, and return about `least_parts` parts or
+    more. Empty ranges are left out.
     """
     parts = [each for each in ranges if each.size]
     if most_records is not None:
@@ -111,7 +111,7 @@ class Lookup(Closing):
 
     def partitions(self, *, all_there: bool = True) -> list[TopicPartition]:
         """Return the partitions of the subscription, in order. Raises ConfigError if one does not exist; with
-        `all_there` False it is left out instead.
+        `all_there` False a missing topic or partition is left out instead.
         """
         subscription, topics = self.options.subscription, self.logs.topics
         if subscription.pattern or subscription.option == "subscribePattern":
@@ -164,7 +164,9 @@ class Lookup(Closing):
         return found
 
     def positions(self, offsets: Offsets, *known: Positions) -> Positions:
-        """Return offsets with their leader epochs. An epoch is looked up only if `known` does not have it."""
+        """Return positions: offsets with their leader epochs. An epoch is looked up in the log only if
+        `known` does not have it.
+        """
         return {each: self._position(each, offset, known) for each, offset in offsets.items()}
 
     def _position(self, partition: TopicPartition, offset: int, known: Sequence[Positions]) -> OffsetAndEpoch:
@@ -256,8 +258,8 @@ class Lookup(Closing):
 
 
 def divergence_text(partition: TopicPartition, at: OffsetAndEpoch, agreed: int) -> str:
-    """Return the message for a log that differs, from the offset `agreed` on, from the log that a position
-    was taken from. An `agreed` of -1 is an unknown offset.
+    """Return the error message for a position that was taken from another log: the two logs differ from
+    offset `agreed` on, or from an unknown offset on if `agreed` is -1.
     """
     since = f"from offset {agreed} on" if agreed >= 0 else "from where is not known"
     return (

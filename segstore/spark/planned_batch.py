@@ -42,8 +42,8 @@ REMEDY = (
 
 def id_of(files: Files, adopted: str, query: str, batch: int) -> str:
     """Return the id under which a micro-batch is sealed. Raises OSError; IdempotencyConflictError if a later
-    micro-batch is in the log and this one is not. With an intact checkpoint that can't happen, because Spark
-    plans a micro-batch only after the one before it is committed.
+    micro-batch is in the log and this micro-batch is not. With an intact checkpoint this conflict can't
+    happen, because Spark plans a micro-batch only after the micro-batch before it is committed.
     """
     series = f"spark-stream/{query}"
     id_, newest = f"{series}/{batch}", read_newest(files, adopted, series)

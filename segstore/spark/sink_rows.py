@@ -98,7 +98,7 @@ class Divider:
     def _stick(self, info: TopicInfo, n: int, size: int) -> NDArray[np.int32]:
         """Return the indexes of the next partitions; each gets an equal run of the rows."""
         runs = min(max(size // _STICKY_BYTES, 1), info.partitions)
-        # Each task begins at another partition, so that small tasks don't all write to one partition.
+        # Each task begins at a random partition, so that small tasks don't all write to one partition.
         first = self._sticky.get(info.name, -1)
         first = random.randrange(info.partitions) if first < 0 else first
         self._sticky[info.name] = (first + runs) % info.partitions

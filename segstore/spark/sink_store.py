@@ -58,7 +58,7 @@ class StagingSink:
 
     `topic` and `fail_on_data_loss` are as in SinkOptions, `checkpoint` is the option of a stream.
     `directories` and `witness` open a replicated store for adoption; without them the process that has the
-    store open adopts. Tests set `files`.
+    store open adopts the staged rows. Tests set `files`.
     """
 
     path: str
@@ -155,8 +155,9 @@ class StagingSink:
     # --- the driver, after --------------------------------------------------------------------
 
     def seal_micro_batch(self, query: str, batch: int, staged: Sequence[Staged]) -> Adoption | None:
-        """Seal the rows of a stream's micro-batch with `seal`. The offsets of Spark's plan show whether
-        repeated rows belong to the same plan.
+        """Seal the rows of a stream's micro-batch, and return the result of `seal`, or None if there are no
+        rows or they were dropped. The rows are sealed with the offsets of Spark's plan, which show whether
+        rows that come again belong to the same plan.
         """
         if not staged:
             return None
@@ -223,8 +224,8 @@ def _takes_files(path: str) -> bool:
 
 
 class SinkTopics:
-    """The topics of a store, read from its files without opening it. All topics are read once; a topic that
-    was not there is looked up again.
+    """The topics of a store, read from its files without opening it. All topics are read once, at the
+    beginning; a topic that was missing then is looked up again.
     """
 
     def __init__(self, files: Files, path: str) -> None:

@@ -139,8 +139,8 @@ class SliceReader:
     # --- replicas -------------------------------------------------------------------------
 
     def _of_replicas(self, part: OffsetSlice, until: OffsetAndEpoch) -> Iterator[Records]:
-        """Yield the records of one replica. If its directory is lost, go on with the next replica, after the
-        records that were yielded.
+        """Yield the records of one replica. If that replica can't be read, or lacks records, go on with the
+        next replica after the records that were yielded.
         """
         at, end = part.start, time.monotonic() + PATIENCE
         while True:
@@ -169,7 +169,9 @@ class SliceReader:
     def _of_replica(
         self, place: str, part: OffsetSlice, until: OffsetAndEpoch, start: int
     ) -> Iterator[Records]:
-        """Yield a replica's records. Raises ReplicaOfflineError if it lacks some."""
+        """Yield a replica's records. Raises ReplicaOfflineError if the replica lacks records below
+        `until`.
+        """
         with storage.open(place, "r") as store:
             replica = ObservedLog(store, part.topic, part.partition)
             # Checked before and after the read, because a new leader may replace the records during the read.

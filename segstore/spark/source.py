@@ -56,8 +56,8 @@ def reader(given: Mapping[str, str], columns: StructType) -> DataSourceReader:
     """Return a reader of a batch query. Raises ConfigError."""
     options = parse_options(given)
     wanted = SCANS_APART if options.filter_pushdown is None else options.filter_pushdown
-    # PySpark refuses a reader with `pushFilters` if its setting for filters is off. Only its pushdown worker,
-    # a module of its own, shows that the setting is on.
+    # PySpark refuses a reader with `pushFilters` if its setting for filters is off. If the setting is on,
+    # this code runs in PySpark's worker for pushdown, whose module is then loaded.
     kind = FilteringReader if wanted and _PUSHDOWN_WORKER in sys.modules else BatchReader
     return kind(options, arrow_schema(columns))
 
@@ -117,8 +117,8 @@ def slice_reader(options: SourceOptions, columns: pa.Schema, times: NumberRange 
 def slices(
     lookup: Lookup, ranges: list[PlannedRange], known: Positions | None = None
 ) -> Iterator[OffsetSlice]:
-    """Yield the slices of a query, as many as its options require. `known` has the ends of ranges with their
-    leader epochs.
+    """Yield the slices of a query, as many as its options require. `known` has the known leader epochs of the
+    ranges' ends; other epochs are looked up.
     """
     options = lookup.options
 
@@ -189,7 +189,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, available = self.options.begin(streaming=True), self._available
         every = self._lookup.partitions()
         # Spark calls this after `prepareForTriggerAvailableNow`, and a partition may have been added between
-        # the calls.
+        # the calls. Such a partition has no fixed end, and is left out.
         partitions = [each for each in every if available is None or each in available]
         found = self._lookup.positions(self._lookup.resolve(begin, partitions, begin=True))
         self._end_no_earlier(found)
@@ -229,7 +229,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _still(self, available: Positions, begin: Positions) -> Positions:
         """Return the fixed ends, after looking up again those before `begin`."""
-        # If a new leader did not show all records when the ends were fixed, the query may begin after an end.
+        # If a new leader did not show all records when the ends were fixed, the query may begin after a fixed
+        # end. Such an end is looked up again.
         early = [at for at in begin if at in available and available[at].offset < begin[at].offset]
         self._available = {**available, **self._lookup.latest(early, begin)} if early else available
         return self._available
@@ -318,7 +319,7 @@ def _from_json(parsed: dict[str, Any]) -> Positions:
 
 def rate_limited(begin: Offsets, latest: Offsets, most: int) -> Offsets:
     """Return ends so that about `most` offsets are read, shared among partitions in proportion to their
-    offsets. Each partition with new records gets at least one (KafkaMicroBatchStream.rateLimit).
+    offsets. Of each partition with new records at least one offset is read (KafkaMicroBatchStream.rateLimit).
     """
     sizes = {each: end - begin[each] for each, end in latest.items() if end > begin[each]}
     total = sum(sizes.values())

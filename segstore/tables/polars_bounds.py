@@ -201,7 +201,8 @@ def _of_null(op: str, unit: str, wanted: bool) -> Bounds:
     """Return the bounds of a comparison with null."""
     if op not in _OF_VALIDITY:
         return NOTHING
-    # These operators treat nulls as equal. Days and years are null for timestamps beyond the calendar.
+    # These operators treat nulls as equal, so a column that has no nulls differs from null in all records.
+    # Only days and years can be null, for timestamps beyond the calendar.
     return NOTHING if (op == "EqValidity") is wanted and unit not in _OF_DAYS.values() else ALL
 
 
@@ -227,7 +228,7 @@ def _only(node: Any) -> tuple[str, Any]:
 
 class _Column(NamedTuple):
     """A column, perhaps within calls and casts that keep its order. Its unit is "number", "float", "text", or
-    UTC's "day" or "year". For timestamps in ms the unit is their time zone, "" without one.
+    UTC's "day" or "year". For timestamps in ms the unit is the time zone, or "" without a time zone.
     """
 
     name: str

@@ -43,7 +43,7 @@ class TopicFrames:
     ) -> Iterator[pl.DataFrame]:
         """Yield those of the first `n_rows` records for which `predicate` is true, with the wanted columns.
         `batch_size` is a hint that is ignored, because slices would cost more than they save. Raises the
-        errors of `Store.scan`, and polars' for a predicate that it can't compute.
+        errors of `Store.scan`, and polars' errors for a predicate that polars can't compute.
         """
         condition = pl.Expr.deserialize(predicate) if isinstance(predicate, bytes) else predicate
         # n_rows counts all records: within bounds the first n_rows would be other records.

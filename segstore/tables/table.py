@@ -62,8 +62,8 @@ class Table:
     def batches(
         self, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Finish | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the present records as record batches of these columns, by default of all. Records within
-        `bounds` are among them; records outside may be.
+        """Yield the present records as record batches of these columns, by default of all. The batches have
+        all records within `bounds`, and may have records outside of `bounds`.
 
         A store that is opened for the iteration is closed at its end, also if the iterator is closed or
         dropped early. Values are read only for a decoded column. `finish` is as in `TopicScan.batches`.

@@ -3,9 +3,9 @@ functions can read any number of times.
 
 On disk: only reads. Threads: any; a scanner belongs to one thread at a time.
 
-Arrow's C++ accepts no scan that prunes by columns and filter, so each method of `Dataset` that would read in
-C++ is overridden here. The C++ dataset of this object raises if it is read. Without it, a union of two
-topics, for example, would follow a null pointer.
+Arrow's C++ can't call a scan of another library that reads only some columns and the records of a filter. So
+each method of `Dataset` that would read in C++ is overridden here. The C++ dataset of this object raises if
+it is read. Without a C++ dataset, a union of two topics, for example, would follow a null pointer.
 
 It imports pyarrow, and is imported only for a dataset.
 """

@@ -25,7 +25,7 @@ PLACE = ("partition", "offset")
 
 class TypedColumns:
     """The columns of a topic with decoded columns in place of `value`. The constructor raises
-    InvalidArgumentError if two have the same name.
+    InvalidArgumentError if two columns have the same name.
 
     With on_bad="error" only the selected columns are decoded, so a value that is bad in another column counts
     as good. Otherwise all are decoded, so that the same values are bad whichever columns are selected.

@@ -1,5 +1,5 @@
-"""Byte strings as Arrow's views. polars takes views unchanged, but converts offsets to views in one thread.
-Nothing is on disk.
+"""Byte strings as Arrow's views. polars takes views unchanged. Arrays with offsets it converts to views, in
+one thread only. Nothing is on disk.
 
 Functions without state: safe from any thread. It imports pyarrow, and is imported only when polars asks for
 records.

@@ -59,8 +59,8 @@ def _topic(store: Store, **config: int) -> Iterator[PartitionLog]:
 def appended(
     store: Store, values: Sequence[bytes], each: int, calls: int, synced: bool = False
 ) -> Mapping[str, float]:
-    """Measure calls of `append_batch` with `each` values a call. They append all values, or are `calls` calls
-    if `synced`.
+    """Measure calls of `append_batch` with `each` values a call. Without `synced` the calls append all values
+    once; with `synced` there are `calls` calls, and each is synced.
     """
     with _topic(store, **({"flush_messages": 1} if synced else {})) as log:
         starts = range(0, calls * each, each) if synced else range(0, len(values), each)

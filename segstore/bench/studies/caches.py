@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # These are the compared ways of reading, each in a new process.
 
 BLOCK = 4096
-SKEW = 3.0  # a position is drawn as u ** SKEW of the file: its first tenth gets 46 % of the reads
+SKEW = 3.0  # a position is size * u ** SKEW, u uniform in 0..1: the first tenth gets 46 % of reads
 PREAD, MAPPED, OWN_QUARTER, OWN_ALL = "pread", "mmap", "own cache ¼", "own cache all"
 WAYS = (PREAD, MAPPED, OWN_QUARTER, OWN_ALL)
 Reader = Callable[[int], bytes]

@@ -37,8 +37,8 @@ class Contest(NamedTuple):
         return all(len(figure.runs) >= FEWEST_TO_WIN for figure in self.figures)
 
     def text(self) -> str:
-        """Return a sentence with both medians, and with the factor between them, or with the number of turns
-        that `first` won if the runs overlap.
+        """Return a sentence with both medians. It also has the factor between them, or, if the intervals
+        overlap, the number of turns that `first` won.
         """
         ours, theirs = (figure.median for figure in self.figures)
         between = f"a factor of {factor(ours, theirs)}"
@@ -97,8 +97,8 @@ def factor(value: float, other: float) -> str:
 
 
 def leaders(figures: Mapping[str, Figure], more_is_better: bool) -> list[str]:
-    """Return the name of the figure with the best median, followed by the names of figures whose intervals
-    overlap it.
+    """Return the name of the figure with the best median, followed by the names of the figures whose
+    intervals overlap the interval of that figure.
     """
     sign = 1 if more_is_better else -1
     ordered = sorted(figures, key=lambda name: -sign * figures[name].median)

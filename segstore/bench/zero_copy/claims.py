@@ -66,8 +66,8 @@ MEASURES_SAID = {THROUGHPUT: "throughput", CPU: "the sender's CPU"}
 
 
 def contenders(results: Results, measure: str, **keys: Any) -> dict[str, Figure]:
-    """Return each method's figure in the cells with these keys. "auto" and the bare loop are left out: both
-    are another contender's method under a second name.
+    """Return each method's figure in the cells with these keys. "auto" and the bare loop of os.sendfile are
+    left out, because each of them runs the method of another contender.
     """
     return {
         cell.keys["method"]: cell.figures[measure]
@@ -185,8 +185,8 @@ def cpu_against_read(results: Results) -> ClaimFinding:
 # This part finds the method that the figures recommend for a sink and a size.
 #
 # The method is sendfile, unless a method beats sendfile in throughput or CPU, and sendfile beats this method
-# in neither. Among several such methods it is the one with the most throughput. A size that was not measured
-# gets the recommendation of the next larger size.
+# in neither. If there are several such methods, the one with the most throughput is recommended. A size that
+# was not measured gets the recommendation of the next larger size.
 
 USUAL = "sendfile"
 
@@ -254,8 +254,9 @@ Won = dict[tuple[str, ContenderGroup, str], str]
 
 @dataclass
 class ClaimComparison:
-    """The wins of two runs in the cells of both: with the `same` winner, with `different` winners, or wins of
-    only one run (`once`).
+    """The wins of two runs in the cells that both runs have: `same` are the cells with the same winner in
+    both runs, `different` the cells with different winners, `once` the cells that have a winner in only one
+    run.
     """
 
     same: Won = field(default_factory=dict)

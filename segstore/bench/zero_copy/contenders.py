@@ -168,7 +168,9 @@ class ZeroCopy(_Locked):
         return done
 
     def _make_room(self, error: OSError) -> bool:
-        """Make room for a send, and return True to try again. Return False to raise the error."""
+        """Make room after a send that failed. Return True if the send is to be tried again, False if its
+        error is to be raised.
+        """
         if isinstance(error, BlockingIOError):
             self._read_notices()  # a socket that has notices is never waited for
             return False

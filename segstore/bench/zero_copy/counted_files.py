@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class CountedFiles(ExhibitFiles):
-    """Files that count their system calls. `calls` has them by strace's names, also failed calls (fstat is
-    newfstatat in some C libraries). `notices` counts the notices of zerocopy and io_uring, and `copied` those
-    notices which report a copy by the kernel.
+    """Files that count their system calls. `calls` has the number of calls by strace's names (fstat is
+    newfstatat in some C libraries); failed calls are counted, too. `notices` counts the notices of zerocopy
+    and io_uring, and `copied` those notices which report a copy by the kernel.
 
-    The counts are right for transfers of undamaged logs. They have the calls that send, and that look up
-    sinks and logs, but no calls for memory or locks or for opening files.
+    The counts are right for transfers of undamaged logs. The counts include the calls that send, and the
+    calls that look up sinks and logs. They include no calls for memory or locks, and none that open files.
     """
 
     def __init__(self) -> None:

@@ -87,8 +87,8 @@ def evict(path: str) -> int:
 
 
 def _free_deferred() -> None:
-    """Send each core a packet. After a TCP peer on another core has read bytes, the sender's core frees them
-    only when it receives a packet (Linux's skb_attempt_defer_free).
+    """Send each core a packet. After a TCP peer on another core has read bytes, the sender's core frees the
+    pages of these bytes only when it receives a packet (Linux's skb_attempt_defer_free).
     """
     cores = os.sched_getaffinity(0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
@@ -115,8 +115,8 @@ def resident(path: str) -> int:
         return 0
     there = np.zeros(pages(path), np.uint8)
     with open(path, "rb") as file:
-        # The mapping is removed with its last reference. close() could raise after an interrupt, because a
-        # pointer into it is left.
+        # The mapping is not closed, but removed with its last reference: after an interrupt a pointer into it
+        # may be left, and then close() would raise.
         data = np.frombuffer(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ), np.uint8)
     if _libc.mincore(data.ctypes.data, size, there.ctypes.data):
         number = ctypes.get_errno()

@@ -156,7 +156,7 @@ def names(plan: MeasurementPlan, sink: str, cache: str) -> Iterator[Contender]:
 
 class Contenders:
     """Makes contenders over an open store; `files` is the Files with which the store was opened. `stack`
-    closes all that they open.
+    closes the log files that the contenders open.
     """
 
     def __init__(self, store: Store, files: ExhibitFiles, stack: ExitStack) -> None:
@@ -270,7 +270,7 @@ def _prepare_cache(group: MeasuredGroup) -> bool:
 
 def _count(group: MeasuredGroup, plan: MeasurementPlan) -> int:
     """Return the number of transfers of a run: as many as the average contender makes in `plan.seconds`, but
-    at most those of the whole log.
+    at most as many as the whole log has.
     """
     most = group.stretch.transfers
     tried = max(1, min(_TRIED_MOST, _TRIED_BYTES // group.group.size, most))

@@ -4,7 +4,7 @@ On disk: `layout` writes a store. Threads: any; one writes.
 
 A cell is one way to send `size` bytes at a time to one sink. "log" is `PartitionLog.transfer` as users call
 it, or the same with one of the `contenders`; "bare" is only the method's system calls, repeated, with known
-positions of the bytes. Only "log" is measured cold too.
+positions of the bytes. Only "log" is measured with a cold page cache, too.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class MeasuredLog(NamedTuple):
 
 
 def batch_bytes(size: int) -> int:
-    """Return the size of a batch in bytes for transfers of `size` bytes. Transfers up to MOST_BATCH are one
-    batch, larger transfers are several.
+    """Return the size of a batch in bytes for transfers of `size` bytes. A transfer of up to MOST_BATCH bytes
+    is one batch, a larger transfer is several batches.
     """
     return min(size, MOST_BATCH)
 

@@ -36,7 +36,7 @@ class Receiver:
         raise NotImplementedError
 
     def wait(self) -> None:
-        """Wait until all expected bytes have come. Raises StorageError if they don't."""
+        """Wait until all expected bytes have come. Raises StorageError if they do not come."""
         raise NotImplementedError
 
 

@@ -66,11 +66,11 @@ def count(files: CountedFiles, sink: Receiver, ready: Ready, stretch: MeasuredLo
 # This part makes transfers in a process that strace watches, to compare strace's counts with those of
 # `CountedFiles`.
 #
-# Run by `judge`, and as `python -m segstore.bench.zero_copy.syscalls STORE DIRECTORY SINK CACHE SIZE METHOD`.
-# The process reports that it is ready, waits for an answer, makes the transfers, and prints its counts.
-# strace is attached while it waits, so that only transfers are counted. The process probes nothing: closing a
-# ring of io_uring would interrupt a waiting transfer, and the kernel would restart the call, which strace
-# lists twice.
+# `judge` runs this part, as `python -m segstore.bench.zero_copy.syscalls STORE DIRECTORY SINK CACHE SIZE
+# METHOD`. The process reports that it is ready, waits for an answer, makes the transfers, and prints its
+# counts. strace is attached while it waits, so that only transfers are counted. The process probes nothing:
+# closing a ring of io_uring would interrupt a waiting transfer, and the kernel would restart the call, which
+# strace lists twice.
 
 WARM = 2
 WATCHED = frozenset(
@@ -104,7 +104,9 @@ def why_not() -> str | None:
 
 
 def judge(root: str, directory: str, group: ContenderGroup, method: str) -> Judged:
-    """Count the same transfers of a store at `root` both ways. Raises StorageError if strace fails."""
+    """Let a child process make transfers from the store at `root`, and return the counts of their system
+    calls by `CountedFiles` and by strace. Raises StorageError if strace fails.
+    """
     command = [
         sys.executable,
         "-m",

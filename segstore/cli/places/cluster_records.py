@@ -267,8 +267,8 @@ class ClusterReading:
         """
         kinds = self._client.kafka.KafkaError
         ended = kinds._PARTITION_EOF
-        # librdkafka looks for the group's coordinator even though nothing is committed, so the user may lack
-        # the right for the group.
+        # librdkafka looks for the group's coordinator even though nothing is committed. A user may lack the
+        # right for the group, and can read without it, so that error is ignored.
         ignored = (ended, kinds.GROUP_AUTHORIZATION_FAILED)
         while not outage.is_too_long():
             messages = self._consumer.consume(_AT_ONCE, _STEP)

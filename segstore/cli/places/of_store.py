@@ -99,9 +99,9 @@ class StoreAt:
 
     @contextmanager
     def _opened(self, *, as_guest: bool = False) -> Iterator[Place]:
-        """Open the store for writing. If another process shares it and `as_guest` is set, open it as a guest.
-        If another process serves it, yield the place of that server. Raises SegstoreError with an advice if
-        none of these is possible.
+        """Open the store for writing. If another process shares the store and `as_guest` is set, open the
+        store as a guest. If another process serves it, yield the cluster of that server. Raises SegstoreError
+        with an advice if none of these is possible.
         """
         try:
             store = segstore.open(self.name)
@@ -235,8 +235,8 @@ class BatchAppends:
         flush: Callable[[], object] | None = None,
         **how: Any,
     ) -> None:
-        """`calls` has each partition's `append_batch`, to which `how` is passed, too. `flush` is called at
-        the end of the `with` block.
+        """`calls` has the `append_batch` of each partition; `how` has further arguments for these calls.
+        `flush` is called at the end of the `with` block.
         """
         self.records = self.bytes = self.unknown = 0
         self._calls, self._flush, self._how = calls, flush, how

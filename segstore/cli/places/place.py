@@ -152,8 +152,8 @@ class Queue(Protocol):
     """The records of a share group. It is a context manager, and releases unacknowledged records on exit."""
 
     def poll(self, timeout_ms: int | None, most: int | None) -> Sequence[QueueRecord]:
-        """Return at most `most` records; if there are none, wait for some up to `timeout_ms`, then return [].
-        None means no limit.
+        """Return at most `most` records. If there are none, wait up to `timeout_ms` for some, and return []
+        if none come. None means no limit of the records or of the time.
         """
 
     def acknowledge(self) -> None:

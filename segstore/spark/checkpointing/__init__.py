@@ -76,7 +76,7 @@ class Checkpoints(Closing):
 
     def configure(self, spark: SparkSession, *, rocksdb: bool = False) -> None:
         """Register segstore:// with a session, and set /rdd of these checkpoints as the directory for
-        checkpoints of its RDDs and DataFrames.
+        checkpoints of the session's RDDs and DataFrames.
 
         `rocksdb`: new queries keep their state in RocksDB with a changelog, the setting that suits a log.
         """

@@ -51,8 +51,8 @@ class CheckpointRequest:
 
 @dataclass
 class Response:
-    """A response; `parts` have `length` bytes together. It never has a Content-Type, because the shaded
-    client fails on one.
+    """A response; `parts` have `length` bytes together. A response never has a Content-Type, because the
+    client that PySpark ships fails on that header.
     """
 
     status: int
@@ -68,7 +68,9 @@ class Response:
 
 
 class RequestBody:
-    """A request's body, part by part. Raises ConnectionError if the client disconnects within it."""
+    """A request's body, part by part. Raises ConnectionError if the client disconnects before the body is
+    complete.
+    """
 
     def __init__(self, source: BinaryIO, headers: Mapping[str, str], sink: socket.socket) -> None:
         self._source, self._sink = source, sink
@@ -89,7 +91,7 @@ class RequestBody:
 
     def drained(self) -> bool:
         """Read the body to its end, and return True. Return False if it is too long, or if the client still
-        waits for "100 Continue".
+        waits for "100 Continue" before it sends the body.
         """
         left = 0
         if not self._awaits_continue:

@@ -21,9 +21,9 @@ class FileRole(enum.Enum):
     """The role that a file has in a checkpoint. The nearest parent directory with one of these names decides.
 
     A batch that runs again writes its state files again. Here the new files replace the old ones, while HDFS
-    would answer false, and Spark would silently keep the old files. Replacing `offsets` and `commits` is
-    refused: Spark checks whether they exist before it renames, which is not atomic, so two runs of one query
-    could both win.
+    would answer false, and Spark would silently keep the old files. Replacing a file of `offsets` or
+    `commits` is refused. Spark itself checks that such a file does not exist, and then renames. These two
+    steps are not atomic, so without the refusal two runs of one query could both succeed.
     """
 
     STATE = "state"

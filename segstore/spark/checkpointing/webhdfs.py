@@ -339,7 +339,8 @@ class WebHdfs:
 
     def _renamed_before(self, path: str, target: str) -> bool:
         """Return whether this request repeats an earlier rename."""
-        # Java's client repeats a request if a kept connection ends without an answer.
+        # Java's client repeats a request if a kept connection ends without an answer. The first request may
+        # have renamed the file, so the second one must not fail.
         node = self._tree.get(target)
         return isinstance(node, File) and self._renamed.get((path, target)) == node.id
 

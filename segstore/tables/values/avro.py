@@ -1,9 +1,9 @@
 """`AvroDecoder`: Avro values as columns, decoded by fastavro.
 
 With schemas by id each value must have Confluent's prefix. With one schema the first values decide whether a
-topic has the prefix: it has one if more of these values can be read after a byte 0 and an id above 0 than
-from their first byte on. One value can't decide this, because some bytes are valid both ways. A later value
-that can't be read in the chosen way is tried in the other way.
+topic has the prefix: the topic has the prefix if more of these values can be read after a byte 0 and an id
+above 0 than from their first byte on. One value can't decide this, because some bytes are valid both ways. A
+later value that can't be read in the chosen way is tried in the other way.
 
 Nothing is on disk. Threads: any number may use a decoder.
 """

@@ -21,8 +21,9 @@ class FunctionDecoder:
     pyarrow.Array or ChunkedArray of the same length: of structs, whose fields are the columns, or of another
     type, for the column `value`.
 
-    It is called with an empty array to learn the type, and then with batches of any length, without their
-    nulls. If it raises, it is called with parts of the batch until the bad values are found.
+    The function is called with an empty array to learn the type, and then with the values that are not null
+    of batches of any length. If it raises, it is called with parts of the batch until the bad values are
+    found.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:

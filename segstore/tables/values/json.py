@@ -1,9 +1,9 @@
 """`JsonDecoder`: JSON values as columns, by one call of pyarrow's reader for all values of a batch.
 
 The reader takes lines. Three checks make sure that each value is one line. It begins with "{" and ends with
-"}", so it can't continue in the next line. The reader refuses a line's end in a string. There are as many
-rows as values, so no value has two objects. Values that are not objects are put into an object of their own,
-whose other fields the reader refuses.
+"}", so a value can't continue in the next line. The reader refuses a line's end in a string. There are as
+many rows as values, so no value has two objects. Values that are not objects are put into an object of their
+own, whose other fields the reader refuses.
 
 Nothing is on disk. Threads: any number may use a decoder.
 """
