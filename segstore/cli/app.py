@@ -67,8 +67,8 @@ COMMANDS = {
     ),
     "quotas": (
         "segstore.cli.maintenance",
-        "Show byte rates of clients, or change one's: producer_byte_rate and consumer_byte_rate, "
-        "in bytes a second.",
+        "Show the byte rates of clients, or change the rates of one client: producer_byte_rate and"
+        " consumer_byte_rate, in bytes a second.",
     ),
     "serve": (
         "segstore.cli.serve",
@@ -94,7 +94,8 @@ COMMANDS = {
     ),
     "promote": (
         "segstore.cli.follow",
-        "Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it stops.",
+        "Let the standby in DIRECTORY take its primary's place. A running `segstore follow` of DIRECTORY"
+        " stops.",
     ),
     "demote": (
         "segstore.cli.demote",
