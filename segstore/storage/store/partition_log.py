@@ -117,8 +117,8 @@ class PartitionLog(PublicNames):
         source: Partition | ReadOnlyPartition,
         appender: Partition | None = None,
     ) -> None:
-        """`store` is only kept referenced, because it flushes in the background. `appender` is the partition
-        by which a guest appends.
+        """`store` is only referenced, so that it is not garbage collected: it flushes in the background.
+        `appender` is the partition by which a guest appends.
         """
         self.topic, self.partition, self.store = topic, partition, store
         self.context = context
@@ -128,8 +128,8 @@ class PartitionLog(PublicNames):
         self.follow_leader(source)
 
     def follow_leader(self, source: Partition | ReadOnlyPartition) -> None:
-        """Append to this log, and read from it, from now on. Any thread may call this; a call that has begun
-        already finishes with the old log.
+        """Append to `source`, and read from `source`, from now on. Any thread may call this; a call that has
+        already begun finishes with the previous log.
         """
         root = self.context.root
         own = source if isinstance(source, Partition) else self._appender
@@ -417,8 +417,8 @@ class PartitionLog(PublicNames):
         """Move the log start offset up to `before_offset` (-1: the high watermark); returns the new log start
         offset.
 
-        Segments wholly below it are removed (Kafka: Admin.deleteRecords). Raises OffsetOutOfRangeError;
-        InvalidTopicError if the topic is internal.
+        Segments wholly below the new log start offset are removed (Kafka: Admin.deleteRecords). Raises
+        OffsetOutOfRangeError; InvalidTopicError if the topic is internal.
         """
         if self._internal:
             self._refuse()
@@ -480,10 +480,11 @@ class PartitionLog(PublicNames):
         one batch unless `offset` is the log's end.
 
         Control records are left out; `read_committed` leaves out aborted records too and ends at the last
-        stable offset. At the log's end the result is empty. With `times`, first and last ms, only records
-        stamped within them are returned, perhaps none: `next_offset` is the offset up to which the log was
-        searched. Batches without such records are not decoded. Raises OffsetOutOfRangeError if `offset` is
-        not in [start_offset, end_offset]; CorruptRecordError if the first batch is damaged.
+        stable offset. At the log's end the result is empty. With `times`, a pair of the first and the last
+        ms, only records with a timestamp in this range are returned, and batches without such records are not
+        decoded. The result may be empty then; its `next_offset` is the offset up to which the log was
+        searched. Raises OffsetOutOfRangeError if `offset` is not in [start_offset, end_offset];
+        CorruptRecordError if the first batch is damaged.
         """
         self.context.check_open()
         if type(offset) is not int or abs(offset) > arguments.INT64_MAX:
@@ -599,8 +600,8 @@ class PartitionLog(PublicNames):
         check_crcs: bool,
         times: tuple[int, int] | None = None,
     ) -> Records:
-        """Read from this view, by default the current one, without checking the arguments. If files were
-        removed since the view was taken, read from the next view. Raises the errors of `read`.
+        """Return the records in `view`, by default the current view, without checking the arguments. If files
+        of the view were removed, the next view is read. Raises the errors of `read`.
         """
         try:
             return self._read(view or self._views.view, offset, max_bytes, committed, check_crcs, times)
@@ -612,7 +613,7 @@ class PartitionLog(PublicNames):
 
     def with_view(self, use: Callable[[LogView], T]) -> T:
         """Return the result of `use` for the log's current view. If `use` fails because files were removed,
-        it is called again with the next view. Raises StorageError, StoreClosedError, CorruptRecordError.
+        `use` is called again with the next view. Raises StorageError, StoreClosedError, CorruptRecordError.
         """
         tries, doubted = 0, False
         view: LogView | None = None
@@ -631,8 +632,8 @@ class PartitionLog(PublicNames):
                 if isinstance(self.source, ReadOnlyPartition):
                     self.source.refresh()
             except CorruptRecordError:
-                # If a live writer has just removed a segment, its view looks damaged. Only damage is still
-                # found in a second view.
+                # A segment that a live writer has just removed may look damaged, so try once more with a new
+                # view. Real damage is found there too.
                 if doubted or not isinstance(self.source, ReadOnlyPartition):
                     # raises StoreClosedError if the name and its files belong to a new topic
                     _ = self._views.view
@@ -693,10 +694,10 @@ class PartitionLog(PublicNames):
         return self.with_view(read)
 
     def _check_not_shown(self, view: LogView, offset: int) -> None:
-        """Raise OffsetOutOfRangeError, unless `offset` lies between the high watermark and the log end offset
-        of a replica, because its readers wait there (R39).
+        """Raise OffsetOutOfRangeError, unless `offset` is above the high watermark of a replica, and at most
+        its log end offset: a reader waits there until the high watermark has risen (R39).
         """
-        # A reader may have been given this offset before: a killed writer's high watermark may go back.
+        # A reader may have got this offset earlier, because the high watermark may go back after a kill.
         source = self.source
         is_replica = not isinstance(source, Partition) or source.visible.is_replica
         if not is_replica or not view.end_offset < offset <= self.log_end_offset:
@@ -718,9 +719,10 @@ class PartitionLog(PublicNames):
         The stretch is empty at the log's end, which for `read_committed` is the last stable offset. Its file
         stays readable until `release`, also if retention or compaction removes it. No byte of the records is
         read, and no CRC is checked, because the client does that. If the stretch has batches of transactions,
-        `read_committed` needs the control batches of the whole log, and those that were not read yet are read
-        now. If more than `max_searched` offsets were not read yet, `aborted` is None instead, for threads
-        that must not wait. `whole`: the reader is a replica, which reads up to the log end offset (R14).
+        `read_committed` finds `aborted` by the control batches of the whole log. Control batches that were
+        not read yet are read now, unless more than `max_searched` offsets must be searched for them:
+        `aborted` is None then, for threads that must not wait. `whole`: the reader is a replica, which reads
+        up to the log end offset (R14).
 
         Raises OffsetOutOfRangeError, CorruptRecordError if a batch header at `offset` is damaged,
         StorageError, StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError.
@@ -748,8 +750,9 @@ class PartitionLog(PublicNames):
     def stretch_at_once(
         self, offset: int, max_bytes: int, *, committed: bool, whole: bool = False
     ) -> Stretch | None:
-        """Return what `stretch` returns, in half the time, if the open file of one segment has it and no
-        transaction matters; else None. Raises StoreClosedError, ForkedError, StorageError.
+        """Return the same stretch as `stretch`, in half the time, if the stretch lies in the open file of one
+        segment and has no batch of a transaction to look up; else None. Raises StoreClosedError, ForkedError,
+        StorageError.
         """
         self.context.check_open()
         source = self.source
