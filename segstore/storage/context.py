@@ -113,14 +113,14 @@ class StoreContext:
         self.mended: list[Repaired] = []
 
     def tell(self, path: str, message: str, done: str) -> None:
-        """Report a damaged small file and its repair, in the log and in `Store.mended`."""
+        """Report a damaged file at `path` and its repair, in the log and in `Store.mended`."""
         self.mended.append(Repaired(path, None, None, message, done))
         log.warning("%s", self.mended[-1])
 
     def remake(self, path: str, data: bytes, message: str, source: str) -> None:
-        """Replace a damaged small file, and report the damage, `message`. A directory or special file in its
-        place is moved to the quarantine. If the disk is full, the file is left to the next open. Raises
-        OSError.
+        """Replace a damaged file by one with the content `data`; report the damage, `message`, and the
+        `source` of the content. A directory or special file in its place is moved to the quarantine. If the
+        disk is full, the file is left to the next open. Raises OSError.
         """
         try:
             aside = self.make_way(path)

@@ -91,7 +91,7 @@ class NewCheckpoints:
         return self._lines[names.HIGH_WATERMARKS]
 
     def write(self, files: Files, root: str) -> None:
-        """Write the files. They are durable once the directory is synced."""
+        """Write the root's checkpoint files. They are durable once the directory is synced."""
         for name, lines in self._lines.items():
             write_offsets(files, os.path.join(root, name), lines)
 

@@ -63,7 +63,8 @@ class TransactionCheck:
         self._whole &= not one.gapped
         self._lost |= one.damaged
         replayed = self._replay(one)
-        # compaction may have removed all batches of transactions that began before the log
+        # Compaction may have removed all batches of transactions that began before the log, so these
+        # transactions are not compared.
         if not self.known:
             replayed = [txn for txn in replayed if txn.first_offset >= self._base]
         try:

@@ -220,8 +220,8 @@ class Rewriter:
 def compressed(
     data: memoryview, batches: NDArray[np.void], plain: NDArray[np.bool_], level: Levels
 ) -> tuple[memoryview, NDArray[np.void]]:
-    """Return the same batches, sealed. The `plain` ones are compressed first, by the codecs in
-    their headers.
+    """Return the data and the headers of the same batches. The `plain` batches are compressed by the codecs
+    in their headers, and sealed.
     """
     parts: list[Any] = []
     headers = batch_ptr(batches)

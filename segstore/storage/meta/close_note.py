@@ -135,7 +135,7 @@ def owed_by(keys: Collection[int]) -> OwedEpochs:
 def write_note(files: Files, root: str, number: int, owed: OwedEpochs, keys: Collection[int]) -> None:
     """Write the note, with the number and the file of the marker (`number` is 0 if there is no marker), and
     the keys of the partitions that have still to begin an epoch. If the disk is full, no note is written, and
-    the next open begins epochs. Raises OSError.
+    the next open takes the store for restored: each partition begins an epoch. Raises OSError.
     """
     marker = files.which(names.below(root, names.CLEAN_SHUTDOWN)) if number else ()
 

@@ -426,8 +426,8 @@ class EndsWriter(_Mapped):
         with self._files.open(self._path, write=True) as handle:
             in_reserve(lambda: self._files.allocate(handle, self._size, STEP), STEP)
         slots = self._slots
-        # Keep this mapping: an append in C wakes readers after it has released the tail's lock, and may use
-        # this mapping although the tail has the next one already.
+        # Keep the old mapping: an append in C wakes readers after it has released the tail's lock, so it may
+        # still use the old mapping when the tail already has the new one.
         self._outgrown.append(self._bytes)
         try:
             self._map()
@@ -571,9 +571,9 @@ class EndsReader(_Mapped):
         return self.get_all([key]).get(key)
 
     def get_all(self, keys: list[int]) -> dict[int, Ends]:
-        """Return the published ends of some keys, all of one moment; after a writer's kill the last
-        consistent
-        ones, as in `get`."""
+        """Return the published ends of some keys, all of one moment. If a writer was killed within a
+        publication, the last consistent values are returned, as in `get`.
+        """
         if self._read_generation() != self._generation:
             self._map()
         slots = [slot for slot in map(self._slots.get, keys) if slot is not None]
@@ -647,7 +647,7 @@ def _wipe(files: Files, path: str, size: int) -> None:
     with files.open(path, write=True) as handle:
         files.allocate(handle, 0, size)  # fills holes in the file
         files.pwrite(handle, bytes(size - HEADER), HEADER)
-        # The random generation is new, so readers that have the file mapped look up slots anew.
+        # Because of the new random generation, readers that have the file mapped look up their slots anew.
         _write_anew(files, handle, secrets.randbits(62))
 
 

@@ -160,8 +160,8 @@ class TopicFiles:
         return sorted({n.removesuffix(s) for n in found for s in (_FORM, _COPY) if n.endswith(s)})
 
     def _foreign(self, topic: str, ids: list[int]) -> TopicInfo | None:
-        """Return a topic without settings, with the id of the first partition that has one; None if its
-        directories have neither metadata nor a log.
+        """Return a topic without settings, with the topic id in the metadata of the first partition that has
+        an id. Return None if none of its directories has metadata or a log.
         """
         error = None
         for number in ids:

@@ -70,8 +70,8 @@ def seal(
     `opener`, because a sealer knows only one of its directories. Without an `opener` ReplicaOfflineError is
     raised. A replicated store may also raise NotEnoughReplicasError, NotEnoughReplicasAfterAppendError,
     InvalidReplicationFactorError, NotLeaderOrFollowerError, RequestTimedOutError, ConcurrentTransactionsError
-    and QuorumLostError; as after StorageError, the files are sealed. If the directory is lost, the same id
-    may be staged and sealed in another directory, and is adopted once.
+    and QuorumLostError; after these errors, as after StorageError, the files are sealed and will be adopted.
+    If the directory is lost, the same id may be staged and sealed in another directory, and is adopted once.
     """
     work = Manifest("", check_id(id), files_of(messages), check_source(source))
     seconds = arguments.milliseconds("timeout", timeout)

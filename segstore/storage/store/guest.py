@@ -42,8 +42,7 @@ _CONNECT = 5.0  # seconds
 
 
 def _same(topics: Mapping[str, TopicInfo], topic: str, partition: int, key: int) -> TopicInfo:
-    """Return the topic whose partition has this slot key. Raises StoreClosedError if that topic was deleted.
-    """
+    """Return the topic whose partition has this slot key. Raises StoreClosedError if it was deleted."""
     info = topics.get(topic)
     if info is None or slot_key(info.topic_id, topic, partition) != key:
         raise StoreClosedError(f"{topic}-{partition}: the topic was deleted")

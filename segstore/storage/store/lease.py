@@ -69,8 +69,7 @@ class LeaseWatch:
         """The error of the last call, or the refusal of its token; None after a success."""
 
     def start(self) -> None:
-        """Start the thread. Once `done` is open, the thread stops at the next `soon`, or after its interval.
-        """
+        """Start the thread. Once `done` is open, it stops at the next `soon`, or after its interval."""
         Background(self._run, "segstore-lease").start()
 
     def soon(self) -> None:

@@ -432,13 +432,13 @@ class PartitionLog(PublicNames):
         check_not_internal(self.topic, "only consumer groups and transactions write it")
 
     def await_committed(self) -> None:
-        """Wait until readers see all records that were committed earlier; without replicas they do at once.
-        Raises OffsetNotAvailableError.
+        """Wait until readers see all records that were committed before the current leader was elected (R38).
+        Without replicas nothing is waited for. Raises OffsetNotAvailableError.
         """
 
     def check_committed(self) -> None:
-        """Raise OffsetNotAvailableError unless readers see all records that were committed earlier; without
-        replicas they always do.
+        """Raise OffsetNotAvailableError unless readers see all records that were committed before the current
+        leader was elected (R38). Without replicas nothing is raised.
         """
 
     @property

@@ -209,10 +209,10 @@ def _check_factor(replication_factor: Any) -> None:
 
 
 class Store(PublicNames):
-    """Topics in a directory. A store is a context manager; `close` makes all durable.
+    """Topics in a directory. A store is a context manager; `close` makes all records durable.
 
-    A guest of a shared store raises IllegalStateError in the calls that change topics, sweep or upgrade: only
-    the host may do these.
+    In a guest of a shared store, the calls that change topics, sweep or upgrade raise IllegalStateError: only
+    the host may make these calls.
     """
 
     _inner = frozenset(
@@ -245,8 +245,8 @@ class Store(PublicNames):
         self.context, self.engine = context, side
         if not isinstance(side, StoreReader):
             side.owner = weakref.ref(self)
-        # Weak references: a log refers to its store, so that background work goes on while the log is in
-        # use.
+        # The references are weak: each log refers to its store, so that background work goes on while a log
+        # is in use, and an unused log is freed.
         self._logs: WeakValues[tuple[str, int], PartitionLog] = WeakValues()
         self._attached: dict[Callable[[], Any], Any] = {}
         self._attaching = Mutex()
@@ -430,8 +430,8 @@ class Store(PublicNames):
             with os_errors():
                 writer.topic_admin.delete(name)
         finally:
-            # Forget the topic even if the deletion failed midway, because the next open finishes it, and the
-            # name may be used again.
+            # Forget the topic even if the deletion failed midway: the next open finishes the deletion, and a
+            # new topic may get the name.
             if writer.topics is not topics_before and name not in writer.topics:
                 info = topics_before.get(name)
                 self._forget(name, "" if info is None else info.topic_id)
@@ -605,7 +605,7 @@ class Store(PublicNames):
         self._clients.attach(client)
 
     def attach(self, make: Callable[[], A]) -> A:
-        """Return the one result of `make()` that belongs to this store; `close` closes it
+        """Return the result of `make()`, which is called only once for this store. `close` closes the result
         before the store.
         """
         with self._attaching:
@@ -746,7 +746,8 @@ class Store(PublicNames):
             else:
                 self.engine.close()
             return None
-        # A reader's close takes only the reader's own locks, so locks of another store don't matter.
+        # A reader's close takes only the reader's own locks, so it may be called with locks of another store
+        # held.
         check_apart("close()", of=self.engine.locks if isinstance(self.engine, StoreReader) else None)
         let_go_of_left()
         try:
@@ -814,7 +815,8 @@ class Store(PublicNames):
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # The store was not closed. The lock is released with its descriptor, and the next open recovers, as
-        # after a kill. At the interpreter's end a module's names may be cleared already.
+        # after a kill. `is_finalizing` is a default argument because, at the interpreter's end, this module's
+        # names may be cleared already.
         if not hasattr(self, "engine"):  # Ctrl-C came within `__init__`
             return
         if not is_finalizing() and not self.context.closed and not self.context.forked:
