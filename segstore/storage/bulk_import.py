@@ -112,7 +112,7 @@ def _unmake(path: str, files: Files, missing: bool) -> None:
 
 @contextmanager
 def _opened(path: str, files: Files) -> Iterator[Store]:
-    """Run a block with the store open; an error of the block takes precedence over one of closing."""
+    """Run a block with the store open; an error of the block takes precedence over an error of closing."""
     store = store_module.open(path, files=files)
     try:
         yield store

@@ -2,8 +2,8 @@
 
 On disk the source is only read; the target is made under the name `<target>.copying`, synced whole, and
 renamed last. Bytes are shared with the source if the file system can (copy_file_range). Threads and
-processes: any; the ends of all partitions are those of one publication, so that a transaction is in the copy
-in all of its partitions or in none.
+processes: any; all partitions are copied up to the ends of one publication, so that the copy has each
+transaction in all of its partitions or in none.
 """
 
 from __future__ import annotations

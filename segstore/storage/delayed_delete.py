@@ -2,7 +2,8 @@
 
 A clean close unlinks the files that retention and compaction renamed in this process. Files that an open has
 found or put aside stay until their delay is over, also across closes and crashes, because their modification
-time is the time at which they were renamed. Threads: any; one lock, and no file is touched with it held.
+time is the time at which they were renamed. Threads: any; one lock, which is not held while files are
+touched.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 complete.
 
 On disk: `<target><suffix>`, synced whole before it is renamed to `<target>`, and a lock file
-`<target><suffix>.lock` while it is made. Threads and processes: one makes a store at a place at a time.
+`<target><suffix>.lock` while it is made. Threads and processes: any, but only one at a time makes a store at
+the same place.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ restored one after the other, or a copy and the original after several crashes, 
 class CloseNote:
     """The content of the note. `number` is the marker's number, and `marker` identifies its file
     (`Files.which`); they are 0 and empty in a note that was written at an open. `own` identifies the note's
-    file. The partitions with the slot keys `owing` begin an epoch `step` above their latest one when they are
-    next opened.
+    file. The partitions with the slot keys `owing` begin an epoch `step` above their latest epoch when they
+    are next opened.
     """
 
     number: int
@@ -66,8 +66,8 @@ CLOSE_NOTE = CheckedFile(names.CLOSED, "note of a clean close", _made, 1 << 26)
 
 
 class OwedEpochs:
-    """The partitions, by slot key, that begin an epoch when they are next opened, `step` above their latest
-    one.
+    """The slot keys of the partitions that begin an epoch, `step` above their latest epoch, when they are
+    next opened.
 
     Threads: any, under the store's lock.
     """
@@ -76,8 +76,8 @@ class OwedEpochs:
         self.step, self._keys = step, set(keys)
 
     def of(self, key: int) -> int:
-        """Return the step from a partition's latest epoch to the one that it must begin; 0 if it must begin
-        none.
+        """Return the step from a partition's latest epoch to the epoch that it must begin; 0 if it begins no
+        epoch.
         """
         return self.step if key in self._keys else 0
 

@@ -72,7 +72,7 @@ def _is_partition(files: Files, directory: str) -> bool:
 
 def check_places(files: Files, root: str) -> set[str]:
     """Check segstore's directories in the store at `root`; return the existing ones of PLACES. Raises OSError
-    (ELOOP) if one is a symbolic link.
+    (ELOOP) if a directory is a symbolic link.
     """
     base, there = names.below(root, ""), set[str]()
     for place in PLACES:

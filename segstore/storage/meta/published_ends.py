@@ -1,13 +1,13 @@
 """The published ends, `.segstore/ends`: a mapped file with the visible end of every partition, under one
 sequence lock.
 
-The file has a header of 64 bytes (`ends_header`), then a slot of 64 bytes for each partition: key, log start
-offset, log end offset, high watermark, last stable offset, recovery point, layout (counts changes of the list
-of segments) and leader epoch, and a check of them all (_native/ends.c). The key is a hash of topic id and
-partition, so that a slot itself identifies its partition. A slot with a wrong check is damaged, and ignored.
-A file from before slots had checks is not `checked` until the next writer has opened it: its numbers count
-only if another source confirms them. Numbers are in host byte order, since only this machine uses the file.
-The ends of an open store are valid only until the machine is booted anew, since a power cut leaves any
+The file has a header of 64 bytes (`ends_header`), then a slot of 64 bytes for each partition. A slot has the
+key, log start offset, log end offset, high watermark, last stable offset, recovery point, layout (a count of
+changes of the list of segments) and leader epoch, with a check (_native/ends.c). The key is a hash of topic
+id and partition, so that a slot itself identifies its partition. A slot with a wrong check is damaged, and
+ignored. A file from before slots had checks is not `checked` until the next writer has opened it: its numbers
+count only if another source confirms them. Numbers are in host byte order, since only this machine uses the
+file. The ends of an open store are valid only until the machine is booted anew, since a power cut leaves any
 mixture of old and new.
 
 Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file only
@@ -168,8 +168,8 @@ class _Mapped:
         return header is None or header.checked
 
     def damaged(self) -> list[int]:
-        """Return the slots with a wrong check; an empty list during a publication, also one that a killed
-        writer left unfinished.
+        """Return the slots with a wrong check; an empty list during a publication, also if a killed writer
+        left it unfinished.
         """
         keys = (self._numbers(list(range((self._size - HEADER) // SLOT))) or [])[::8]
         return [slot for slot, key in enumerate(keys) if key == lib.SEG_ENDS_DAMAGED]

@@ -1,12 +1,12 @@
 """The checkpoint files of the root: recovery points, log start offsets, high watermarks, cleaner offsets.
 
 Each is Kafka's text of (topic, partition, offset), which has no checksum; `checked_copy` has the same numbers
-with one. If the copy is the last writer's, it is believed, and the text is made anew from it. If the copy may
-be older (a broker may have been killed here), the text is believed. Of two log start offsets the smaller one
-is used, which keeps more records. If the copy is missing or damaged, or a broker has used the directory
-since, only the texts are used, and no record is deleted because of them. A log start offset that only a text
-has is a "claim": the copy lists it as one until the log start is moved on purpose. Partitions that were not
-loaded since the store was opened keep their lines.
+with a checksum. If the copy is the last writer's, it is believed, and the text is made anew from it. If the
+copy may be older (a broker may have been killed here), the text is believed. Of two log start offsets the
+smaller one is used, which keeps more records. If the copy is missing or damaged, or a broker has used the
+directory since, only the texts are used, and no record is deleted because of them. A log start offset that
+only a text has is a "claim": the copy lists this offset in its `claims` until the log start is moved on
+purpose. Partitions that were not loaded since the store was opened keep their lines.
 
 Threads: any; one lock, held while files are written.
 """

@@ -93,7 +93,7 @@ class _Search:
 
     def _good(self, step: ScanStep) -> tuple[int, str]:
         """Return the number of leading good batches, which belong to this segment and can be decoded, and the
-        fault of the next one.
+        fault of the next batch.
         """
         batches = step.batches
         beyond = np.flatnonzero(batches["last_offset"] >= self.below)

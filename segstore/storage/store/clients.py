@@ -1,8 +1,8 @@
 """`Clients`: the producers and consumers of an open store, which `Store.close` closes first.
 
 Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol. The references to them
-are weak, so that a dropped client is freed. Threads: any. One thread closes the store; a second closing
-thread waits for it, unless the first thread waits for the second.
+are weak, so that a dropped client is freed. Threads: any. If two threads close the store, the second thread
+waits for the first, unless the first waits for a listener that runs in the second.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class PartitionLog(PublicNames):
         return -1 if found is None else found
 
     def nearest(self, rack: str, offset: int) -> PartitionLog:
-        """Return the log from which a consumer in `rack` reads `offset`: this one, because there are no
+        """Return the log from which a consumer in `rack` reads `offset`: this log, because there are no
         replicas.
         """
         return self
@@ -694,8 +694,8 @@ class PartitionLog(PublicNames):
         return self.with_view(read)
 
     def _check_not_shown(self, view: LogView, offset: int) -> None:
-        """Raise OffsetOutOfRangeError, unless `offset` is above the high watermark of a replica, and at most
-        its log end offset: a reader waits there until the high watermark has risen (R39).
+        """Raise OffsetOutOfRangeError, unless the log is a replica whose high watermark is below `offset`,
+        and whose log end offset is not: its reader waits until the high watermark rises (R39).
         """
         # A reader may have got this offset earlier, because the high watermark may go back after a kill.
         source = self.source
@@ -713,7 +713,7 @@ class PartitionLog(PublicNames):
         max_searched: int = arguments.INT64_MAX,
         whole: bool = False,
     ) -> Stretch:
-        """Return whole batches as they are stored, from the one that holds `offset` on, as a stretch of one
+        """Return whole batches as they are stored, from the batch that holds `offset` on, as a stretch of one
         segment's file, `max_bytes` long at most; with `min_one` at least one batch, if there is any.
 
         The stretch is empty at the log's end, which for `read_committed` is the last stable offset. Its file
@@ -782,8 +782,9 @@ class PartitionLog(PublicNames):
             return None
 
     def stored(self, offset: int, max_bytes: int) -> bytes:
-        """Return whole batches as they are stored, from the one that holds `offset` on, `max_bytes` at most,
-        but at least one batch; no bytes at the log's end. No CRC is checked. Raises the errors of `stretch`.
+        """Return whole batches as they are stored, from the batch that holds `offset` on, `max_bytes` at
+        most, but at least one batch; no bytes at the log's end. No CRC is checked. Raises the errors of
+        `stretch`.
         """
         with os_errors(), self.stretch(offset, max_bytes) as found:
             return found.read(self.context.files)
@@ -808,13 +809,14 @@ class PartitionLog(PublicNames):
     ) -> tuple[int, int]:
         """Send whole batches as they are stored to `sink`; returns (bytes sent, next offset).
 
-        The batches are those from the one that holds `offset` on, up to `max_bytes`, at least one if there is
-        any. `sink` is a file descriptor, or has fileno(); a file is written at its current position, a
-        non-blocking sink is waited for. `method`: sendfile; splice (through a pipe); mmap (mapped file and
-        write); read (read and write through a buffer); copy_file_range (to files); auto (the method that was
-        measured as fastest for the kind of sink: sendfile, which takes 0.3 to 0.9 of read's CPU at 64 KiB;
-        read if the sink is a device or appends. The figures are in `storage.transfer.methods`).
-        `segstore.transfer_methods()` lists the methods of this machine, docs/transfer.md explains each.
+        The first batch is the batch that holds `offset`. The batches have `max_bytes` together at most, but
+        at least one batch is sent if there is any. `sink` is a file descriptor, or has fileno(); a file is
+        written at its current position, a non-blocking sink is waited for. `method`: sendfile; splice
+        (through a pipe); mmap (mapped file and write); read (read and write through a buffer);
+        copy_file_range (to files); auto (the method that was measured as fastest for the kind of sink:
+        sendfile, which takes 0.3 to 0.9 of read's CPU at 64 KiB; read if the sink is a device or appends. The
+        figures are in `storage.transfer.methods`). `segstore.transfer_methods()` lists the methods of this
+        machine, docs/transfer.md explains each.
 
         Raises SinkError, SinkClosedError, with the sent whole and partial batches. Raises
         InvalidArgumentError, InvalidTypeError, OffsetOutOfRangeError: nothing was sent then. Raises

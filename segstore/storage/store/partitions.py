@@ -458,9 +458,9 @@ class Partitions:
         )
 
     def _cut(self, key: TopicPartitionKey, end: int) -> None:
-        """Lower the recovery point and the cleaner's offset to `end`, durably, before a replica's log is cut
-        there, because the records that replace the cut ones are neither synced nor compacted (Kafka:
-        LogCleaner.maybeTruncateCheckpoint).
+        """Lower the recovery point and the cleaner's offset to `end`, durably. Called before a replica's log
+        is cut at `end`, because the records that replace the cut records are neither synced nor compacted
+        (Kafka: LogCleaner.maybeTruncateCheckpoint).
         """
         changes: dict[str, dict[TopicPartitionKey, int | None]] = {names.RECOVERY_POINTS: {key: end}}
         cleaned = self._checkpoints.cleaner_offsets.get(key)

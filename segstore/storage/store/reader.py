@@ -196,10 +196,10 @@ class StoreReader:
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
-        passed. Return the result of `FollowedEnds.wait`; or LOOK if `followed` is outdated, no writer has the
-        store, or the store is closed. While a live writer has the store, this is checked less often, because
-        only the writer changes the ends.
+        """Sleep until one of these ends has changed, a nudge has come since `nudges` was read, or `seconds`
+        have passed. Return the result of `FollowedEnds.wait`; or LOOK if `followed` is outdated, no writer
+        has the store, or the store is closed. While a live writer has the store, this is checked less often,
+        because only the writer changes the ends.
         """
         if not self._ends.are_fresh() and not self._follows(followed):
             return LOOK

@@ -80,7 +80,7 @@ def _mend_copies(context: StoreContext, copies: Copies[Any]) -> bool:
 
 
 def _upgrade(context: StoreContext) -> None:
-    """Write the quotas with a checksum, in two copies; if the disk is full, the next open does it. Raises
+    """Write the quotas with a checksum, in two copies; if the disk is full, the next open writes them. Raises
     OSError.
     """
     try:

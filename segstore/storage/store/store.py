@@ -275,7 +275,7 @@ class Store(PublicNames):
     @property
     def host_pid(self) -> int:
         """Return the pid of the process that has the store open for writing, or hosts a shared one; 0 if
-        there is none, or its pid is not known. Raises StoreClosedError, ForkedError, StorageError.
+        there is no such process, or its pid is not known. Raises StoreClosedError, ForkedError, StorageError.
         """
         self.context.check_open()
         with os_errors():
@@ -369,9 +369,9 @@ class Store(PublicNames):
         return find_topic(topics, name) if name in topics else None
 
     def own_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Return an internal topic of the engine, and create it if it is missing. Other callers may create it
-        at the same time; in a replicated store a creation may succeed after its caller's timeout. Raises the
-        errors of `create_topic`, except TopicAlreadyExistsError.
+        """Return an internal topic of the engine, and create it if it is missing. Other callers may create
+        the topic at the same time; in a replicated store a creation may succeed after its caller's timeout.
+        Raises the errors of `create_topic`, except TopicAlreadyExistsError.
         """
         return made_or_found(
             lambda: self._create_topic(name, partitions, config),
@@ -492,7 +492,7 @@ class Store(PublicNames):
         if log is None or isinstance(self.engine, StoreReader):
             with os_errors():
                 source = self.engine.partition(topic, number)
-            # Another process may have deleted the topic and made one of the same name.
+            # Another process may have deleted the topic, and created a new topic of the same name.
             if log is None or log.source is not source:
                 log = self._logs[topic, number] = self._make_log(topic, number, source)
         return log
@@ -578,8 +578,8 @@ class Store(PublicNames):
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
-        passed. Return the result of `FollowedEnds.wait`.
+        """Sleep until one of these ends has changed, a nudge has come since `nudges` was read, or `seconds`
+        have passed. Return the result of `FollowedEnds.wait`.
         """
         context = self.context
         if context.closed or (context.writable and not context.here[0]):
@@ -636,8 +636,8 @@ class Store(PublicNames):
             return self.writer().sweeper.sweep()
 
     def upgrade(self, topic: str | None = None, partition: int | None = None) -> tuple[Upgraded, ...]:
-        """Rewrite messages of magic 0 and 1, which Kafka wrote before 0.11, as record batches of magic 2: of
-        all topics, or one, or one of its partitions. Offsets, keys, values, times and codecs stay.
+        """Rewrite messages of magic 0 and 1, which Kafka wrote before 0.11, as record batches of magic 2: in
+        all topics, in one topic, or in one partition. Offsets, keys, values, times and codecs stay.
 
         Returns the result, or the error, of each partition that has such messages; the active segment of such
         a partition is sealed first. Raises UnknownTopicOrPartitionError, InvalidArgumentError,

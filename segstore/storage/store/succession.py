@@ -2,8 +2,8 @@
 and H2 of docs/shared.md).
 
 Each member that may be host has a thread with a connection to the host. When the host's process exits, the
-kernel closes the connection, and each thread tries to take the store's lock. The first one gets it, so a
-stopped member delays nobody. Threads: its own.
+kernel closes the connection, and each thread tries to take the store's lock. The first thread that tries gets
+the lock, so a stopped member delays nobody. Threads: its own.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 On disk are settings and directories (`meta.topics`, `partitions`), lines of the root's checkpoints, and slots
 of the published ends. If a step of a change fails, the change is finished or undone here; after a crash the
-next open does that. Threads: any; the store's lock is held around each change. `topics` is replaced whole.
+next open finishes or undoes the change. Threads: any; the store's lock is held around each change. `topics`
+is replaced whole.
 """
 
 from __future__ import annotations
@@ -98,9 +99,9 @@ class TopicAdmin:
         Missing partitions are made, unlisted partitions are removed, and changed settings are written.
         Returns the topic, which is durable then.
 
-        After a crash in this call, the next call completes the change. Raises TopicAlreadyExistsError for a
-        topic with another id; InvalidArgumentError for one without id or partitions; InvalidTopicError,
-        StorageError.
+        After a crash in this call, the next call completes the change. Raises TopicAlreadyExistsError if the
+        existing topic has another id; InvalidArgumentError if `info` has no id or no partitions;
+        InvalidTopicError, StorageError.
         """
         names.check_topic(info.name)
         if not info.partition_ids or not names.is_topic_id(info.topic_id):

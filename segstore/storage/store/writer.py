@@ -482,8 +482,8 @@ class StoreWriter:
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
-        passed.
+        """Sleep until one of these ends has changed, a nudge has come since `nudges` was read, or `seconds`
+        have passed.
         """
         return followed.wait(nudges, seconds)
 
