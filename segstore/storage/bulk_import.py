@@ -1,5 +1,5 @@
-"""A bulk import, `importing`: appends records to one topic, all of them or none. It may create the topic and
-the store.
+"""A bulk import, `importing`: appends records to one topic, all of them or none. The import may create the
+topic and the store.
 
 On disk the records are staged and adopted whole; after a failure a topic or store that was made for the
 import is removed. If the process is killed, at most an empty topic stays. Threads: one. Processes: this one

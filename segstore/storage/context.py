@@ -50,8 +50,9 @@ def _ignored(error: Exception) -> None:
 class OsErrors:
     """A block in which an OSError becomes a StorageError with its errno.
 
-    It is a class, because since Python 3.12 an OSError that passes a generator of `contextmanager` gets into
-    a reference cycle: its traceback leads to a frame of contextlib that refers to the OSError.
+    This is a class, and no generator with `contextmanager`: since Python 3.12 an OSError that passes such a
+    generator gets into a reference cycle: its traceback leads to a frame of contextlib that refers to the
+    OSError.
     """
 
     __slots__ = ()

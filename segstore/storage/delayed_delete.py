@@ -73,8 +73,9 @@ class Graveyard:
         self._scheduler.after(max(0, entry.due - self._clock()) / 1000, self.clear)
 
     def clear(self, *, closing: bool = False) -> None:
-        """Unlink the files that are due, and at a clean close all except those that an open has found. Raises
-        OSError after all were tried; files that could not be unlinked are tried again.
+        """Unlink the files that are due, and at a clean close all except those that an open has found. All
+        are tried, then the last OSError is raised; files that could not be unlinked are tried again by the
+        next `clear`.
         """
         failed: OSError | None = None
         for entry in self._take(closing):

@@ -60,8 +60,8 @@ class Scheduler:
         self.after(0.0, task)
 
     def after(self, seconds: float, task: Task) -> None:
-        """Run `task` once, after `seconds`. It is dropped if the store is closed or the interpreter
-        exits before that.
+        """Run `task` once, after `seconds`. The task is dropped if the store is closed, or the interpreter
+        exits, before that time.
         """
         if self._closed or others_are_gone():
             return

@@ -79,7 +79,7 @@ class Aborted:
 
 
 class Decided:
-    """Decides about the batches and markers of transactions. It must be given all batches of the cleaned
+    """Decides about the batches and markers of transactions. Its methods must get all batches of the cleaned
     part, in order.
     """
 

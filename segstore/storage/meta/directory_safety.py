@@ -82,8 +82,8 @@ def check_places(files: Files, root: str) -> set[str]:
 
 
 def kept_mode(files: Files, root: str, otherwise: int = FILE_MODE) -> int:
-    """Return the mode of new files in this store. It was chosen when the store was made, and is the mode of
-    `.segstore`; without that directory it is `otherwise`.
+    """Return the mode of new files in this store. The mode was chosen when the store was made, and is the
+    mode of `.segstore`; without that directory it is `otherwise`.
     """
     try:
         return files.mode(names.below(root, names.OURS)) & MOST_MODE | FILE_MODE

@@ -366,9 +366,9 @@ class EndsWriter(_Mapped):
             return self._slots[key]
 
     def restore(self, left: Mapping[int, Sequence[int]]) -> None:
-        """Give partitions the same slots as in the shared file, because guests use the slots' numbers. This
-        file may lack a slot if the writer was killed within a publication. `left` has the ends by slot.
-        Raises OSError.
+        """Give partitions the same slots as in the shared file, because guests use the slots' numbers.
+        `.segstore/ends` may lack a slot of the shared file if the writer was killed within a publication.
+        `left` has the ends by slot. Raises OSError.
         """
         for slot, values in left.items():
             if self._slots.get(values[0]) == slot or slot in self._slots.values():
@@ -533,8 +533,9 @@ class EndsWriter(_Mapped):
         self._write_header(self.nonce)
 
     def begin(self) -> None:
-        """Mark the ends as an open store's, durably. Else the number of the last clean shutdown might be back
-        after a power cut, and it would seem that a broker had used the directory. Raises OSError.
+        """Mark the ends as an open store's, durably. Without a sync the number of the last clean shutdown
+        might be back after a power cut, and the next open would take the directory for one that a broker has
+        used. Raises OSError.
         """
         self._boot = self._files.boot()
         self.set_nonce(0)

@@ -45,7 +45,7 @@ class SharedMap:
 
     def sealed(self, slot: int, key: int) -> dict[int, int]:
         """Return the ends of sealed segments, in bytes, by base offset, for the partition with this slot and
-        key. They are segments that were sealed while a process might still write to their files (A5).
+        key. Only segments are listed that were sealed while a process might still write to their files (A5).
         """
         found = ffi.new("int64_t[]", _SEALED)
         n = lib.seg_shared_sealed(self.c.map, self.c.len, slot, key, found)

@@ -31,8 +31,8 @@ class FollowedEnds(Follower):
     """The published ends of some partitions. `wait(nudges, seconds)` is implemented in C
     (_native/follower.c): it returns the number of a partition whose ends have changed since they were last
     seen, and notes the new ends as seen; LOOK after a nudge or a signal, LATE after `seconds`. With 0 seconds
-    or less it does not sleep. It raises OSError. A function that calls it is marked with `calls_out`, because
-    a signal handler that runs during the sleep may call the store.
+    or less `wait` does not sleep. `wait` raises OSError. A function that calls it is marked with `calls_out`,
+    because a signal handler that runs during the sleep may call the store.
 
     `came` is the record that the wait has read, None if it has read none: ({key: [record]}, offset, leader
     epoch, log start offset, bytes of the batch, and its arrival in monotonic seconds). The key, (topic,

@@ -129,7 +129,7 @@ class HostWriter(StoreWriter):
         self._take_over_all()
         self._cut_sealed(sharing)
         super()._close_cleanly(nonce)
-        # from here on the published ends are valid again, for readers and for the next open
+        # From here on readers and the next open use `.segstore/ends` again, not the shared file.
         self._ends.end_sharing()
         mark_unshared(self.context.files, self.context.root)
 

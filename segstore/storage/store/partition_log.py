@@ -355,14 +355,14 @@ class PartitionLog(PublicNames):
     ) -> AppendedBatch:
         """Append one record batch of magic 2 as a producer sent it (Kafka: UnifiedLog.appendAsLeader).
 
-        `batch` is writable memory with exactly one batch, whose base offset is 0. It is checked as Kafka's
-        LogValidator does. Base offset and leader epoch are set in place, and the memory is written without a
-        copy; if the topic has another `compression.type`, the records are compressed anew. A wrong largest
-        timestamp in the header is corrected. The rules for producers with an id are Kafka's: a repeated batch
-        among the producer's last 5 is not written, and its first offset is returned. A batch of a transaction
-        is accepted if the transaction is open in this partition, or `verified`: the coordinator knows that
-        the partition is part of it (KIP-890). `acks` (0, 1, -1) and `timeout_ms` have an effect only with
-        replicas. `allow_zstd=False` is for versions of requests that don't know zstd.
+        `batch` is writable memory with exactly one batch, whose base offset is 0. The batch is checked by the
+        rules of Kafka's LogValidator. Base offset and leader epoch are set in place, and the memory is
+        written without a copy; if the topic has another `compression.type`, the records are compressed anew.
+        A wrong largest timestamp in the header is corrected. The rules for producers with an id are Kafka's:
+        a repeated batch among the producer's last 5 is not written, and its first offset is returned. A batch
+        of a transaction is accepted if the transaction is open in this partition, or `verified`: the
+        coordinator knows that the partition is part of it (KIP-890). `acks` (0, 1, -1) and `timeout_ms` have
+        an effect only with replicas. `allow_zstd=False` is for versions of requests that don't know zstd.
 
         Raises, and nothing is written: CorruptRecordError (length, CRC, compressed bytes);
         InvalidRecordError, InvalidTimestampError, with the records that are wrong; RecordTooLargeError
@@ -572,12 +572,12 @@ class PartitionLog(PublicNames):
         empty if there is none; in place of `end`, `to_time` ends before the first record of that time or
         later. A time is ms since the epoch, or a datetime, in UTC if it has no zone.
 
-        By default the scan is the whole log as it is now, without later appends. It ends at the log's end,
-        with `read_committed` at the last stable offset, if these are below `end`. Raises
-        OffsetOutOfRangeError if `start` is not in [start_offset, end_offset]; InvalidArgumentError if `end`
-        is below `start`, and for both `start` and `from_time`, or `end` and `to_time`; InvalidTypeError, also
-        for a `start` or `end` of None, which `offset_for_time` returns if no record is that late;
-        StoreClosedError. Iterating raises the errors of `read`.
+        By default the scan is the whole log as it is now, without later appends. A scan ends at the log's end
+        (with `read_committed` at the last stable offset) if that is below `end`. Raises OffsetOutOfRangeError
+        if `start` is not in [start_offset, end_offset]; InvalidArgumentError if `end` is below `start`, and
+        for both `start` and `from_time`, or `end` and `to_time`; InvalidTypeError, also for a `start` or
+        `end` of None, which `offset_for_time` returns if no record is that late; StoreClosedError. Iterating
+        raises the errors of `read`.
         """
         self.context.check_open()
         _is_committed(isolation_level)
@@ -694,8 +694,9 @@ class PartitionLog(PublicNames):
         return self.with_view(read)
 
     def _check_not_shown(self, view: LogView, offset: int) -> None:
-        """Raise OffsetOutOfRangeError, unless the log is a replica whose high watermark is below `offset`,
-        and whose log end offset is not: its reader waits until the high watermark rises (R39).
+        """Raise OffsetOutOfRangeError for an offset outside of the view. In a replica an offset above the
+        high watermark, up to the log end offset, is accepted: its reader waits until the high watermark rises
+        (R39).
         """
         # A reader may have got this offset earlier, because the high watermark may go back after a kill.
         source = self.source

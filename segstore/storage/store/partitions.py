@@ -289,8 +289,8 @@ class PartitionLoader:
             # one.
             return checkpoint_start
         taken = agreed_start(checkpoint_start, checked, published, self._ends.was_checked)
-        # After a kill between checkpoint and publication the published offset is the smaller one. That is
-        # expected, and not reported.
+        # After a kill between checkpoint and publication the published offset is the smaller one. Such a
+        # difference is not reported.
         behind = published is not None and published.start < (checkpoint_start or 0) and not self.clean
         if published is not None and published.start != (checkpoint_start or 0) and not behind:
             messages.append(

@@ -92,8 +92,9 @@ class PublishedPartition:
 
     def has_directory(self) -> bool:
         """Return whether the directory still belongs to this topic. It does if the partition's metadata has
-        this topic's id, or, if not, the settings of the topic's name still have this id. Topics of old
-        brokers have no ids, so they can't be distinguished.
+        this topic's id. If the metadata has another id, the directory still belongs to the topic if the
+        settings of that name have this topic's id. Topics of old brokers have no ids, so they can't be
+        distinguished.
         """
         found_id = self._topic_files.told_id(self._info.name, self._number)
         if found_id == self._info.topic_id:

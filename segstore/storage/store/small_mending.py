@@ -35,8 +35,8 @@ def mend_small(context: StoreContext, there: Collection[str]) -> None:
     if f"{names.OURS}/{names.SWEEPS}" in there and (wrong := SWEEPS.damage(context.files, context.root)):
         path = SWEEPS.path(context.root)
         context.remake(path, SWEEPS.pack({}), wrong, "nothing: it is known of no sweep any more")
-    # A damaged file of these two is only moved away. It is made anew when it is next needed; the producer id
-    # is then taken from all logs.
+    # A damaged file of these two is only moved away. A new one is made when it is next needed; the producer
+    # id is then taken from all logs.
     for each in (PRODUCER_ID, CLUSTER_ID):
         if f"{names.OURS}/{each.name}" in there:
             _move(context, each.path(context.root), each.damage(context.files, context.root))

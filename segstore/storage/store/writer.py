@@ -193,8 +193,8 @@ class StoreWriter:
         self._begin()
 
     def _share(self, root_names: Collection[str]) -> Sharing | None:
-        """Take over the shared file if all members of the store died, and return it; None if the store was
-        not shared, or was closed. Raises StorageError.
+        """If all members of a shared store have died, take over the shared file, and return it. Return None
+        if the store was not shared, or its last host has closed it. Raises StorageError.
         """
         files, root = self.context.files, self.context.root
         if f"{names.OURS}/{names.SHARED}" not in root_names:
