@@ -88,7 +88,7 @@ class StoreContext:
     made: bool = False
     """Whether the root was made for this store."""
     demoted: str = ""
-    """The reason why this store refuses changes, "" if it takes them."""
+    """The reason why this store refuses changes, "" if it accepts changes."""
     on_background_error: Callable[[Exception], object] = _ignored
     """Called with errors of background work, such as errors of the disk. It must not wait."""
 
@@ -100,8 +100,8 @@ class StoreContext:
         """
         self.graveyard = Graveyard(self.files, self.clock, self.scheduler)
         self.reserve = Reserve(self.files, names.below(self.root, f"{names.OURS}/{names.RESERVE}"))
-        """Disk space that is kept for small files: those of changes that free space, and of an open and a
-        close.
+        """Disk space that is kept for the small files that a change must write to free space, and that an
+        open and a close write.
         """
         self.full = FullDisk(
             self.files,

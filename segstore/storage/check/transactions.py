@@ -48,8 +48,8 @@ class TransactionCheck:
 
         self._begun_before = set(self.state.ongoing)
         self._unseen: set[int] = set()
-        """Last offsets of transactions of which the log has only the marker. Compaction drops their
-        entries.
+        """Last offsets of transactions of which the log has only the marker: compaction drops the index
+        entries of such transactions.
         """
 
     @property

@@ -31,9 +31,10 @@ from segstore.files.reserve import NO_ROOM
 from segstore.storage.meta.checked_file import CheckedFile
 
 STEPS = 512
-"""The largest step from a latest epoch to the one that a restored store begins; the smallest is 2, because
-the original may begin the epoch one above after a crash. The step is random, so that two copies that are
-restored one after the other, or a copy and the original after several crashes, seldom begin the same epoch.
+"""The largest step from the latest epoch to the epoch that a restored store begins; the smallest is 2,
+because the original may begin the epoch one above after a crash. The step is random, so that two copies that
+are restored one after the other, or a copy and the original after several crashes, seldom begin the same
+epoch.
 """
 
 

@@ -53,8 +53,8 @@ HELD: Mapping[str, str | int | float | bool] = {
     "cleanup.policy": "delete",
     "flush.messages": 1,
 }
-"""The settings of a topic whose own are lost: nothing is deleted, and acknowledged records are durable. The
-settings in MADE_WITH take precedence.
+"""The settings of a topic whose own settings are lost: nothing is deleted, and acknowledged records are
+durable. The settings in MADE_WITH take precedence.
 """
 _KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting", "of_broker"}
 

@@ -102,11 +102,11 @@ class PartitionLog(PublicNames):
     aborted_transactions: AbortedTransactions
     context: StoreContext
     source: Partition | ReadOnlyPartition
-    """The log, which this process or another one writes; in a replicated store the leader's log."""
+    """The log, which this process or another process writes; in a replicated store the leader's log."""
     store: object
 
     has_replicas = False
-    """Whether another replica's log may replace this one, and lack records that were read from this one."""
+    """Whether the log of another replica may replace this log, and lack records that were read here."""
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ class Primary:
         self._on_followed: Callable[[], None] = lambda: None
         self._reregister_above: int | None = None
         """The broker epoch above which the standby must register to show that it still follows; None if it
-        has.
+        need not.
         """
         self._keeper: LagKeeper | None = None
         self._opened_ms, self._is_lost = _now_ms(), False

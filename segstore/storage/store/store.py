@@ -234,7 +234,7 @@ class Store(PublicNames):
 
     context: StoreContext
     engine: WritingSide | StoreReader
-    """What reads and writes the files: a reader, this process's writer, a guest or replicas."""
+    """The object that reads and writes the files: a reader, this process's writer, a guest or replicas."""
 
     def __init__(
         self, context: StoreContext | None = None, side: WritingSide | StoreReader | None = None
