@@ -1,9 +1,9 @@
-"""A bulk import, `importing`: appends records to one topic, all of them or none. It may create the topic and
-the store.
+"""A bulk import, `importing`: appends records to one topic, all of them or none. The import may create the
+topic and the store.
 
-On disk the records are staged and adopted whole; after a failure a topic or store that was made for them is
-removed. If the process is killed, at most an empty topic stays. Threads: one. Processes: this one is the
-store's writer during the import.
+On disk the records are staged and adopted whole; after a failure a topic or store that was made for the
+import is removed. If the process is killed, at most an empty topic stays. Threads: one. Processes: this one
+is the store's writer during the import.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def importing(
     *,
     files: Files | None = None,
 ) -> Iterator[Importing]:
-    """Open a block that stages records for `topic`: they are durable and visible, all at once, when it has
-    ended. If the block raises, or the records can't be appended, the store is left as it was before.
+    """Open a block that stages records for `topic`: they are durable and visible, all at once, when the block
+    has ended. If the block raises, or the records can't be appended, the store is left as it was before.
 
     If `partitions` is given, the topic is created with `config`, and so is the store if it is missing; else
     the topic must exist. Raises TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidTopicError,
-    ConfigError, the errors of `segstore.open` and of `Stager`. A StorageError of closing the store is raised
-    after the records are in the log.
+    ConfigError, the errors of `segstore.open` and of `Stager`. If closing the store raises StorageError, the
+    records are in the log already.
     """
     check_not_internal(topic, "nothing is imported into it")
     path, files = arguments.path("path", path), files or Files()
@@ -112,7 +112,7 @@ def _unmake(path: str, files: Files, missing: bool) -> None:
 
 @contextmanager
 def _opened(path: str, files: Files) -> Iterator[Store]:
-    """Run a block with the store open; an error of the block takes precedence over one of closing."""
+    """Run a block with the store open; an error of the block takes precedence over an error of closing."""
     store = store_module.open(path, files=files)
     try:
         yield store

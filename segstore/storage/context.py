@@ -50,8 +50,9 @@ def _ignored(error: Exception) -> None:
 class OsErrors:
     """A block in which an OSError becomes a StorageError with its errno.
 
-    It is a class, because since Python 3.12 an OSError that passes a generator of `contextmanager` gets into
-    a reference cycle: its traceback leads to a frame of contextlib that refers to the OSError.
+    This is a class, and no generator with `contextmanager`: since Python 3.12 an OSError that passes such a
+    generator gets into a reference cycle: its traceback leads to a frame of contextlib that refers to the
+    OSError.
     """
 
     __slots__ = ()
@@ -87,7 +88,7 @@ class StoreContext:
     made: bool = False
     """Whether the root was made for this store."""
     demoted: str = ""
-    """The reason why this store refuses changes, "" if it takes them."""
+    """The reason why this store refuses changes, "" if it accepts changes."""
     on_background_error: Callable[[Exception], object] = _ignored
     """Called with errors of background work, such as errors of the disk. It must not wait."""
 
@@ -99,8 +100,8 @@ class StoreContext:
         """
         self.graveyard = Graveyard(self.files, self.clock, self.scheduler)
         self.reserve = Reserve(self.files, names.below(self.root, f"{names.OURS}/{names.RESERVE}"))
-        """Disk space that is kept for small files: those of changes that free space, and of an open and a
-        close.
+        """Disk space that is kept for the small files that a change must write to free space, and that an
+        open and a close write.
         """
         self.full = FullDisk(
             self.files,
@@ -113,14 +114,14 @@ class StoreContext:
         self.mended: list[Repaired] = []
 
     def tell(self, path: str, message: str, done: str) -> None:
-        """Report a damaged small file and its repair, in the log and in `Store.mended`."""
+        """Report a damaged file at `path` and its repair, in the log and in `Store.mended`."""
         self.mended.append(Repaired(path, None, None, message, done))
         log.warning("%s", self.mended[-1])
 
     def remake(self, path: str, data: bytes, message: str, source: str) -> None:
-        """Replace a damaged small file, and report the damage, `message`. A directory or special file in its
-        place is moved to the quarantine. If the disk is full, the file is left to the next open. Raises
-        OSError.
+        """Replace a damaged file by one with the content `data`; report the damage, `message`, and the
+        `source` of the content. A directory or special file in its place is moved to the quarantine. If the
+        disk is full, the file is left to the next open. Raises OSError.
         """
         try:
             aside = self.make_way(path)

@@ -2,8 +2,8 @@
 
 On disk the source is only read; the target is made under the name `<target>.copying`, synced whole, and
 renamed last. Bytes are shared with the source if the file system can (copy_file_range). Threads and
-processes: any; the ends of all partitions are those of one publication, so that a transaction is in the copy
-in all of its partitions or in none.
+processes: any; all partitions are copied up to the ends of one publication, so that the copy has each
+transaction in all of its partitions or in none.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class FrozenLog(NamedTuple):
 
 
 def hold(files: Files, view: LogView, most: int) -> FrozenLog:
-    """Keep the first `most` files of a view open. The further files are opened when they are copied, and it
-    is checked then whether they have changed. Raises FileNotFoundError if a file was removed, or compaction
-    is swapping segments: during a swap, merged records exist twice.
+    """Return a view's log as it is now; its first `most` files stay open. Each further file is opened when it
+    is copied, and checked then for changes. Raises FileNotFoundError if a file was removed, or compaction is
+    swapping segments: during a swap, merged records exist twice.
     """
     aborts = {}
     for number, segment in enumerate(view.segments):
@@ -242,8 +242,9 @@ class _Copying:
         self._checkpoints = NewCheckpoints()
 
     def run(self, progress: Progress) -> Copied | None:
-        """Copy the store. Return None if compaction removed records of the copied moment; the caller must
-        then remove the target, and copy again.
+        """Copy the store, and return the numbers. Return None if the source changed in a way that spoils the
+        copy, for example if compaction removed records of the copied moment; the caller must then remove the
+        target, and copy again.
         """
         topics = self._topics()
         keys = {
@@ -293,8 +294,8 @@ class _Copying:
         """Return the ends of one moment, and the open files of compacted logs at that moment; None if the
         files keep changing.
         """
-        # Keep the files of compacted logs open: a compaction after this moment may remove a record because of
-        # one that is appended after this moment, and the copy would have neither.
+        # Keep the files of compacted logs open: a compaction after this moment may remove a record because a
+        # newer record of its key was appended after this moment. The copy would have neither of the two.
         compacted = [
             k for k in keys if topics[k[0]].ours and "compact" in topics[k[0]].settings.cleanup_policy
         ]

@@ -2,7 +2,8 @@
 
 A clean close unlinks the files that retention and compaction renamed in this process. Files that an open has
 found or put aside stay until their delay is over, also across closes and crashes, because their modification
-time is the time at which they were renamed. Threads: any; one lock, and no file is touched with it held.
+time is the time at which they were renamed. Threads: any; one lock, which is not held while files are
+touched.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ class Graveyard:
         self._scheduler.after(max(0, entry.due - self._clock()) / 1000, self.clear)
 
     def clear(self, *, closing: bool = False) -> None:
-        """Unlink the files that are due, and at a clean close all except those that an open has found. Raises
-        OSError after all were tried; files that could not be unlinked are tried again.
+        """Unlink the files that are due, and at a clean close all except those that an open has found. All
+        are tried, then the last OSError is raised; files that could not be unlinked are tried again by the
+        next `clear`.
         """
         failed: OSError | None = None
         for entry in self._take(closing):

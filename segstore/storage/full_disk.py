@@ -1,5 +1,5 @@
-"""A full disk: notes when appends begin to find no room, logs that once, and logs once more when there is
-room again.
+"""A full disk: when appends find no room, this is noted and logged once, and once more when there is room
+again.
 
 On disk `.segstore/full`, a `CheckedFile` that exists while the disk is full, so that other processes see it
 (`segstore stats`); its bytes come from the reserve. Threads: any; the work is done in the store's scheduler,

@@ -34,7 +34,8 @@ class HandlePool:
         self._open: OrderedDict[tuple[str, bool], Handle] = OrderedDict()
         self.opened = self._open.get
         """Return the open file with the key (path, write), None if it is not open."""
-        # Replaced when a name is forgotten, so that `get` does not keep a file that it began to open before.
+        # Replaced when a name is forgotten: if `get` was opening a file at that time, it opens the file
+        # again, because the name may have belonged to another file.
         self._forgotten = object()
         idle_files.register(self)
 

@@ -2,7 +2,8 @@
 complete.
 
 On disk: `<target><suffix>`, synced whole before it is renamed to `<target>`, and a lock file
-`<target><suffix>.lock` while it is made. Threads and processes: one makes a store at a place at a time.
+`<target><suffix>.lock` while it is made. Threads and processes: any, but only one at a time makes a store at
+the same place.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class NewCheckpoints:
         return self._lines[names.HIGH_WATERMARKS]
 
     def write(self, files: Files, root: str) -> None:
-        """Write the files. They are durable once the directory is synced."""
+        """Write the root's checkpoint files. They are durable once the directory is synced."""
         for name, lines in self._lines.items():
             write_offsets(files, os.path.join(root, name), lines)
 

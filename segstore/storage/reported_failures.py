@@ -13,8 +13,8 @@ from segstore.errors import copy_of
 
 
 class ReportedFailures(dict[Hashable, "tuple[BaseException, float]"]):
-    """The last failure of each key since its last success, and its time in monotonic seconds. A cause is a
-    class of errors and an errno.
+    """The last failure of each key since its last success, and its time in monotonic seconds. A cause is the
+    error's class and errno.
     """
 
     def is_new(self, key: Hashable, error: BaseException) -> bool:

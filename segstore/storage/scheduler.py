@@ -28,8 +28,8 @@ MOST_NICE = 19
 
 
 def step_back() -> None:
-    """Lower the priority of this thread: it preempts no other thread when it wakes, and gets a third of their
-    share if there are too few processors.
+    """Lower the priority of this thread: it preempts no other thread when it wakes, and if there are too few
+    processors, it gets a third of another thread's share.
 
     Background threads wake thousands of times a second, after the disk or to take the GIL. Without this, the
     appending thread would lose its processor each time, for milliseconds on a busy machine.
@@ -60,8 +60,8 @@ class Scheduler:
         self.after(0.0, task)
 
     def after(self, seconds: float, task: Task) -> None:
-        """Run `task` once, after `seconds`. It is dropped if the store is closed or the interpreter
-        exits before that.
+        """Run `task` once, after `seconds`. The task is dropped if the store is closed, or the interpreter
+        exits, before that time.
         """
         if self._closed or others_are_gone():
             return

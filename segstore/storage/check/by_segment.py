@@ -86,7 +86,7 @@ def parts(path: str | os.PathLike[str]) -> list[SegmentToCheck]:
 
 
 def check_part(part: SegmentToCheck, files: Files | None = None) -> Checked | None:
-    """Check a segment; None if it was removed."""
+    """Check a segment, and return the result; None if the segment was removed."""
     files = files or Files()
     segment = Segment(
         HandlePool(files, _HANDLES),

@@ -146,7 +146,8 @@ def _check_ends(path: str, one: PartitionCheck, ends: Ends | None, said: Checkpo
         yield Finding(path, None, None, f"{one.name}: its ends are not published")
         return
     latest = None if one.epochs is None else one.epochs.latest
-    # In a replica the high watermark may be below the log end, and then limits the last stable offset.
+    # In a replica the high watermark may be below the log end. Then the high watermark limits the last stable
+    # offset.
     hidden = ends.high_watermark < ends.end
     stable = ends.stable if hidden or one.stable_offset is None else one.stable_offset
     expected = {
@@ -237,8 +238,10 @@ def _check_one(
     progress: Progress,
     look: Look,
 ) -> tuple[PartitionCheck | None, list[Finding]]:
-    """Check one partition; if a writer removes segments during the check, check it again. The result is
-    None, with the findings, if it can't be read or does not exist any more."""
+    """Check one partition, again if a writer removes segments during the check. Return its PartitionCheck and
+    the findings. In place of the PartitionCheck is None if the partition is being made, can't be read, or
+    does not exist any more.
+    """
     key = info.name, partition
     cleaned, log_start = said[names.CLEANER_OFFSETS].get(key), said[names.LOG_STARTS].get(key, 0)
     for left in reversed(range(1 if at_rest else _TRIES)):
@@ -272,8 +275,8 @@ class CheckedPartition(NamedTuple):
 def check_partition(
     path: str, topic: str, partition: int, files: Files, progress: Progress | None = None
 ) -> CheckedPartition | None:
-    """Check one partition of a store that may be in use; None if the partition does not exist any more. A
-    partition that can't be read has a finding, and no segments. Raises StorageError.
+    """Check one partition of a store that may be in use, and return the result; None if the partition does
+    not exist any more. A partition that can't be read has a finding, and no segments. Raises StorageError.
     """
     with store_module.open(path, mode="r", files=files) as store, os_errors():
         info = store.topics().get(topic)

@@ -73,7 +73,7 @@ class PartitionCheck:
 
     @property
     def being_made(self) -> bool:
-        """Return whether a writer is making the partition: it has no first file yet."""
+        """Return whether a writer is just making the partition, which has no log file yet."""
         view = self._view
         empty = view.start_offset == view.end_offset and not self.at_rest
         return empty and not self._files.exists(view.segments[-1].path)
@@ -111,7 +111,8 @@ class PartitionCheck:
             self.end_offset, cut_short = max(self.end_offset, one.next_offset), one.ends_in_damage
             progress(end)
         if cut_short:
-            # The damage, which was reported, may hide the log's last batches, so the published end is used.
+            # The damage, which was reported, may hide the log's last batches, so the log counts as ending at
+            # the published end.
             self.end_offset = max(self.end_offset, view.end_offset)
         if transactions.known:
             unstable = transactions.state.first_unstable_offset

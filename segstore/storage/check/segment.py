@@ -208,8 +208,8 @@ class SegmentCheck:
                 )
 
     def _ends_at(self, i: int, last: int) -> bool:
-        """Return whether an index entry for batch `i` may have the offset `last`: that of its last record;
-        for messages of magic 0 and 1, that of a later message of the same append.
+        """Return whether an index entry for batch `i` may have the offset `last`: the batch's last offset;
+        or, for messages of magic 0 and 1, also the offset of a later message of the same append.
         """
         if self._magics[i] == MAGIC:
             return self._lasts[i] == last

@@ -1,5 +1,5 @@
 """Checks segstore's own small files: topic settings, quotas, credentials, settings of groups, notes of
-sweeps, producer ids, the cluster id, the format, the role, and those of a primary and its standby.
+sweeps, producer ids, the cluster id, the format, the role, and the files of a primary and its standby.
 
 On disk files are only read. Threads: any.
 """

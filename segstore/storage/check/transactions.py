@@ -48,8 +48,8 @@ class TransactionCheck:
 
         self._begun_before = set(self.state.ongoing)
         self._unseen: set[int] = set()
-        """Last offsets of transactions of which the log has only the marker. Compaction drops their
-        entries.
+        """Last offsets of transactions of which the log has only the marker: compaction drops the index
+        entries of such transactions.
         """
 
     @property
@@ -63,7 +63,8 @@ class TransactionCheck:
         self._whole &= not one.gapped
         self._lost |= one.damaged
         replayed = self._replay(one)
-        # compaction may have removed all batches of transactions that began before the log
+        # Compaction may have removed all batches of transactions that began before the log, so these
+        # transactions are not compared.
         if not self.known:
             replayed = [txn for txn in replayed if txn.first_offset >= self._base]
         try:

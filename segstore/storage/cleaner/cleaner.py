@@ -178,7 +178,7 @@ def clean(
 
     `advanced` is called with the cleaned offset after each pass, for the cleaner's checkpoint; `swapped` with
     the counts of each replaced group of segments; `flushed` before each pass, to make the recovery point
-    durable, because recovery accepts gaps of compaction only below it. Raises CorruptRecordError,
+    durable, because recovery accepts gaps of compaction only below that point. Raises CorruptRecordError,
     StorageError, OSError: nothing is lost then, and finished groups stay.
     """
     check_settled(partition)
@@ -197,8 +197,8 @@ def clean(
             # markers of transactions below `dirty.until`; the markers may lie above it.
             partition.flusher.flush(partition.view.end_offset)
             flushed()
-            # If compaction was switched off, that change has noted the recovery point as the end of all gaps,
-            # so no gap may be made above it.
+            # A change of the settings that switches compaction off notes the recovery point as the end of all
+            # gaps. After such a change no gap may be made above that end.
             if "compact" not in partition.config.cleanup_policy:
                 raise CleaningStopped
             end = _Pass(partition, config, now_ms, throttle, dirty, counted).run()
@@ -232,8 +232,8 @@ class _Pass:
         self.offsets = OffsetMap(
             config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_buffer_load_factor, keys
         )
-        # Segments are dropped from this list when they are replaced, because their files would stay open, and
-        # their space on disk would not be freed.
+        # Segments are dropped from this list when they are replaced. Otherwise their files would stay open,
+        # and their space on disk would not be freed.
         self._left = [s for s in partition.view.segments[:-1] if s.base_offset < dirty.until]
 
     def run(self) -> int:
@@ -244,7 +244,7 @@ class _Pass:
             return self._run()
         except (CorruptRecordError, OSError) as error:
             # If segments were removed during the pass, their names are free, or belong to a new topic of the
-            # same name, and the error does not matter.
+            # same name, so the error does not matter.
             if not set(self._left) <= set(self.partition.view.segments):
                 raise CleaningStopped from error
             raise

@@ -54,7 +54,8 @@ class Aborted:
         """
         view = self._view()
         first = view.segments[0]
-        # A transaction may have begun in a deleted segment; the snapshot has its first offset.
+        # A transaction may have begun in a deleted segment; its first offset is in the producer snapshot at
+        # the log's first segment.
         state, found = state_at(first.pool.files, first.directory, first.base_offset), []
         for slot, segment in enumerate(view.segments):
             found += replay(state, segment, view.end_of(slot))
@@ -78,7 +79,7 @@ class Aborted:
 
 
 class Decided:
-    """Decides about the batches and markers of transactions. It must be given all batches of the cleaned
+    """Decides about the batches and markers of transactions. Its methods must get all batches of the cleaned
     part, in order.
     """
 

@@ -109,8 +109,8 @@ class Output:
             data, batches = data[size:], batches[n:]
 
     def finish(self, aborted: Sequence[AbortedTxn], last: Segment) -> list[Segment]:
-        """Make all new segments durable, and return them. They get the file time of `last`, the last segment
-        of the group (Kafka: Cleaner.cleanSegments). Raises OSError.
+        """Make all new segments durable, and return them. The new files get the modification time of `last`,
+        the last segment of the group (Kafka: Cleaner.cleanSegments). Raises OSError.
         """
         modified = self._partition.context.files.modified(last.path)
         bases = [*(s.base_offset for s in self.segments[1:]), 2**63]
@@ -220,8 +220,8 @@ class Rewriter:
 def compressed(
     data: memoryview, batches: NDArray[np.void], plain: NDArray[np.bool_], level: Levels
 ) -> tuple[memoryview, NDArray[np.void]]:
-    """Return the same batches, sealed. The `plain` ones are compressed first, by the codecs in
-    their headers.
+    """Return the data and the headers of the same batches. The `plain` batches are compressed by the codecs
+    in their headers, and sealed.
     """
     parts: list[Any] = []
     headers = batch_ptr(batches)

@@ -107,8 +107,8 @@ def _run(path: str, step: ScanStep, run: NDArray[np.void], least: int) -> Iterat
 
 # C goes over long runs of plain batches without Python, and so without the GIL. Each return to Python takes
 # the GIL from an appending thread, which must be woken again. A cleaner that returned after every buffer
-# would delay one append in twenty. `pieces` reads all other batches: compressed ones, damaged ones, and those
-# of transactions.
+# would delay one append in twenty. `pieces` reads compressed batches, damaged batches, and batches of
+# transactions.
 
 COLUMNS = 7
 _WINDOWS = 8

@@ -6,8 +6,8 @@ directory:
   1. The `.cleaned` names are synced, then they become `.swap`, the last segment's first, and that is synced.
      After a crash before the last rename a `.cleaned` file is left, and the open undoes the swap; after a
      later crash the open finishes the swap (`storage.segment.segment_files`).
-  2. Readers of this process see the new segments through open files, so the names do not matter to them. 3.
-  The new logs get their plain names, the last one first. Each rename replaces a file in one step, and
+  2. Readers of this process see the new segments through open files, so the names do not matter to them.
+  3. The new logs get their plain names, the last one first. Each rename replaces a file in one step, and
      until all are renamed the old segments hold the missing records. Their indexes stay `.swap`, by which an
      open recognizes the swap.
   4. The remaining old segments become `.deleted`, the oldest first, so that after a crash they have no record
@@ -105,7 +105,7 @@ def undone_on_error(partition: Partition, new: Callable[[], Sequence[Segment]]) 
     except BaseException:
         if partition.unsettled is None:
             # An error of `undo` is dropped, because the block's error is raised; `remove_strays` removes the
-            # files.
+            # files before the next swap.
             with suppress(OSError):
                 undo(partition, new())
         raise
@@ -155,7 +155,8 @@ def _put_in_place(partition: Partition, old: Sequence[Segment], new: Sequence[Se
     """Do steps 3 to 5; return the paths of the `.deleted` files."""
     context, buried = partition.context, []
     for segment in reversed(new):
-        # Rename the old .txnindex before the log, because after that it would belong to the new segment.
+        # Rename the old .txnindex before the log is replaced: beside the new log it would count as the new
+        # segment's index.
         _rename(segment, (names.TXN_INDEX,), "", names.DELETED)
         _rename(segment, (names.LOG,), names.SWAP, "")
         context.pool.forget(segment.path)

@@ -57,11 +57,12 @@ def upgrade(
     swapped: Callable[[UpgradedSegment], object],
     flushed: Callable[[], object] = lambda: None,
 ) -> None:
-    """Rewrite all segments with messages of magic 0 or 1; the active one is sealed first.
+    """Rewrite all segments with messages of magic 0 or 1; if the active segment has any, it is sealed first.
 
-    `swapped` is called for each segment; `flushed` before the first, to make the recovery point durable. A
-    segment beyond the high watermark of a replica is skipped. Raises CleaningStopped, StoreClosedError,
-    CorruptRecordError, StorageError, OSError: segments upgraded before the error stay upgraded.
+    `swapped` is called with the result of each segment; `flushed` is called once, before the first segment is
+    replaced, to make the recovery point durable. A segment beyond the high watermark of a replica is skipped.
+    Raises CleaningStopped, StoreClosedError, CorruptRecordError, StorageError, OSError: segments upgraded
+    before the error stay upgraded.
     """
     check_settled(partition)
     found = []

@@ -1,8 +1,8 @@
-"""The first look at a store's small files, before it is opened for writing: names that are no regular files
-are moved to the quarantine.
+"""Moves objects that are no regular files out of the places of a store's small files, before the store is
+opened for writing.
 
-A directory, symbolic link, FIFO or the like is renamed, never followed or removed. Threads: one, with the
-store's lock held.
+A directory, symbolic link, FIFO or the like is renamed into the quarantine, never followed or removed.
+Threads: one, with the store's lock held.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _WATCHED = frozenset(
 def check_readable(files: Files, root: str) -> set[str]:
     """Read every small file that belongs to no topic. A transient error (EMFILE, EIO, EACCES) is raised
     before anything is changed, so that no file counts as damaged because of such an error. Returns the names
-    in the root and in `.segstore`, as paths below the root; while the lock is held no other process makes a
-    small file. Raises OSError.
+    in the root and in `.segstore`, as paths below the root. While the lock is held, no other process makes a
+    small file, so the names stay right. Raises OSError.
     """
     there = set(files.listdir(root))
     if names.OURS in there:
@@ -70,8 +70,8 @@ def free_lock(files: Files, root: str) -> str:
 
 
 def set_aside(files: Files, root: str) -> list[tuple[str, str]]:
-    """Move names that are no regular files away from the places of small files, and of their temporary files;
-    return pairs of old path and new path. Raises OSError.
+    """Move each object that is no regular file, but has the name of a small file or of its temporary file, to
+    the quarantine; return pairs of old path and new path. Raises OSError.
     """
     odd = set(files.irregular(root))
     taken = set[str]()

@@ -1,6 +1,6 @@
 """The checked copy of the root's offset checkpoints, `.segstore/checkpoints`: their numbers with a CRC.
 
-Kafka's texts have none. The file is one framed line: {"version": 0, "nonce": n, "offsets": {file's name:
+Kafka's texts have no CRC. The copy is one framed line: {"version": 0, "nonce": n, "offsets": {file's name:
 [[topic, partition, offset], ...]}, "claims": [[topic, partition, offset], ...]}. It is written, synced,
 before the texts with the same numbers, so that a crash between the two leaves the texts older than the copy,
 never newer. `nonce` is the clean shutdown marker's number after a clean close, 0 before. `claims` are log
@@ -45,9 +45,9 @@ class CheckedCopy(NamedTuple):
     claims: frozenset[tuple[Key, int]] = frozenset()
 
     def standing(self, marker: int | None, published: int | None, copied: bool) -> CopyState:
-        """Return whether the copy is the last writer's. `marker` and `published` are the numbers in the clean
-        shutdown marker and in the published ends, None if there are none. `copied` is False if an older
-        segstore, which makes no copy, wrote the ends.
+        """Return the state of the copy: CURRENT if the last writer wrote it. `marker` and `published` are the
+        numbers in the clean shutdown marker and in the published ends, None if there are none. `copied` is
+        False if an older segstore, which makes no copy, wrote the ends.
         """
         if not copied or (marker and marker != self.nonce):
             return CopyState.STALE

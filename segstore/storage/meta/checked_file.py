@@ -119,7 +119,7 @@ class CheckedFile(Generic[T]):
 
     def write(self, files: Files, root: str, value: T, *, durably: bool = True) -> None:
         """Replace the file, and its copy, which are durable when this returns; `.segstore` must exist. Raises
-        OSError; then one of two copies may be the new one already.
+        OSError; after an error one of two copies may have the new value already.
         """
         if self._copy:
             self.copies(files, root).write(self.pack(value))

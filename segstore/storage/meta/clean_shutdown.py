@@ -29,8 +29,8 @@ class Left(NamedTuple):
     """The state in which a store was left.
 
     `clean`: there was a clean shutdown. `ends_hold`: the published ends are the last writer's; no broker has
-    closed the directory since. `gaps_known`: no broker has used the directory since and was killed, so no gap
-    comes from an unknown compaction.
+    closed the directory since. `gaps_known`: no broker has used the directory since and then been killed, so
+    every compaction is known that may have left gaps.
     """
 
     clean: bool

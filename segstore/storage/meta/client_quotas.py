@@ -1,8 +1,8 @@
 """Client quotas, `.segstore/quotas.json` and its second copy `quotas.copy`: byte rates by user and client id.
 
-They are a `CheckedFile` in two copies. If a part of the file is damaged, nothing in it is believed, because a
-wrong limit could stop a client, or fail to limit one. The file is replaced in one step, so that a crash
-leaves the old limits or the new. Threads: any may read; a thread that writes holds the lock of
+The quotas are a `CheckedFile` in two copies. If a part of the file is damaged, nothing in it is believed,
+because a wrong limit could stop a client, or fail to limit one. The file is replaced in one step, so that a
+crash leaves the old limits or the new. Threads: any may read; a thread that writes holds the lock of
 `segstore.coordinator.quotas`.
 """
 

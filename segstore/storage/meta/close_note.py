@@ -31,9 +31,10 @@ from segstore.files.reserve import NO_ROOM
 from segstore.storage.meta.checked_file import CheckedFile
 
 STEPS = 512
-"""The largest step from a latest epoch to the one that a restored store begins; the smallest is 2, because
-the original may begin the epoch one above after a crash. The step is random, so that two copies that are
-restored one after the other, or a copy and the original after several crashes, seldom begin the same epoch.
+"""The largest step from the latest epoch to the epoch that a restored store begins; the smallest is 2,
+because the original may begin the epoch one above after a crash. The step is random, so that two copies that
+are restored one after the other, or a copy and the original after several crashes, seldom begin the same
+epoch.
 """
 
 
@@ -41,8 +42,8 @@ restored one after the other, or a copy and the original after several crashes, 
 class CloseNote:
     """The content of the note. `number` is the marker's number, and `marker` identifies its file
     (`Files.which`); they are 0 and empty in a note that was written at an open. `own` identifies the note's
-    file. The partitions with the slot keys `owing` begin an epoch `step` above their latest one when they are
-    next opened.
+    file. The partitions with the slot keys `owing` begin an epoch `step` above their latest epoch when they
+    are next opened.
     """
 
     number: int
@@ -66,8 +67,8 @@ CLOSE_NOTE = CheckedFile(names.CLOSED, "note of a clean close", _made, 1 << 26)
 
 
 class OwedEpochs:
-    """The partitions, by slot key, that begin an epoch when they are next opened, `step` above their latest
-    one.
+    """The slot keys of the partitions that begin an epoch, `step` above their latest epoch, when they are
+    next opened.
 
     Threads: any, under the store's lock.
     """
@@ -76,8 +77,8 @@ class OwedEpochs:
         self.step, self._keys = step, set(keys)
 
     def of(self, key: int) -> int:
-        """Return the step from a partition's latest epoch to the one that it must begin; 0 if it must begin
-        none.
+        """Return the step from a partition's latest epoch to the epoch that it must begin; 0 if it begins no
+        epoch.
         """
         return self.step if key in self._keys else 0
 
@@ -135,7 +136,7 @@ def owed_by(keys: Collection[int]) -> OwedEpochs:
 def write_note(files: Files, root: str, number: int, owed: OwedEpochs, keys: Collection[int]) -> None:
     """Write the note, with the number and the file of the marker (`number` is 0 if there is no marker), and
     the keys of the partitions that have still to begin an epoch. If the disk is full, no note is written, and
-    the next open begins epochs. Raises OSError.
+    the next open takes the store for restored: each partition begins an epoch. Raises OSError.
     """
     marker = files.which(names.below(root, names.CLEAN_SHUTDOWN)) if number else ()
 

@@ -72,7 +72,7 @@ def _is_partition(files: Files, directory: str) -> bool:
 
 def check_places(files: Files, root: str) -> set[str]:
     """Check segstore's directories in the store at `root`; return the existing ones of PLACES. Raises OSError
-    (ELOOP) if one is a symbolic link.
+    (ELOOP) if a directory is a symbolic link.
     """
     base, there = names.below(root, ""), set[str]()
     for place in PLACES:
@@ -82,8 +82,8 @@ def check_places(files: Files, root: str) -> set[str]:
 
 
 def kept_mode(files: Files, root: str, otherwise: int = FILE_MODE) -> int:
-    """Return the mode of new files in this store. It was chosen when the store was made, and is the mode of
-    `.segstore`; without that directory it is `otherwise`.
+    """Return the mode of new files in this store. The mode was chosen when the store was made, and is the
+    mode of `.segstore`; without that directory it is `otherwise`.
     """
     try:
         return files.mode(names.below(root, names.OURS)) & MOST_MODE | FILE_MODE
@@ -112,13 +112,14 @@ def empty_tree(files: Files, directory: str, but: str = "") -> None:
 
 
 def remove_begun(files: Files, root: str, *, made: bool) -> None:
-    """Remove the files of a failed open in a directory without a store; other files stay. The lock file,
-    which the caller holds, is removed last, and after it the directory, if the open has `made` it. After an
-    OSError a part is left.
+    """Remove the files that a failed open has made in a directory without a store; other files stay. The lock
+    file, which the caller holds, is removed last, and after it the directory, if the open has `made` it.
+    After an OSError a part is left.
     """
     remove_logs_begun(files, root)
     for name in [*sorted(_OF_A_STORE.intersection(files.listdir(root))), names.LOCK]:
-        # The names in `_OF_A_STORE` are removed first, because without them the directory is no store.
+        # The names in `_OF_A_STORE` are removed first: without them the directory counts as no store, also if
+        # a later step fails.
         files.unlink(names.below(root, name))
     if made and not files.listdir(root):
         files.rmdir(root)

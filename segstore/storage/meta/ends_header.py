@@ -14,8 +14,8 @@ After it come the slots (`published_ends`).
 | 48 | check | CRC-32C of format, nonce, boot, doubt and spare (low 32 bits), and its complement |
 | 56 | spare | zero |
 
-The check leaves out the counters, of which any value is right. All numbers are in host byte order. Threads:
-functions without state.
+The check leaves out the counters, because any value of a counter is right. All numbers are in host byte
+order. Threads: functions without state.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class EndsHeader(NamedTuple):
 
 class FoundHeader(NamedTuple):
     """The header of the file at a path; None if it can't be used. `damage` is the reason if the file is
-    damaged; it is "" if the file is missing, or is an open store's from before the machine was booted.
+    damaged; it is "" if the file is missing, or an open store wrote it before the machine was booted.
     """
 
     header: EndsHeader | None

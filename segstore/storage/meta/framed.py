@@ -103,7 +103,7 @@ def unseal(data: bytes) -> tuple[Any, bool]:
 
 
 def unseal_checked(data: bytes) -> Any:
-    """Return the JSON value without its checksum. Raises ValueError if it has none, or one that does not
+    """Return the JSON value without its checksum. Raises ValueError if there is no checksum, or it does not
     match.
     """
     held, checked = unseal(data)

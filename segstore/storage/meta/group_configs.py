@@ -1,9 +1,9 @@
 """Settings of single groups, `.segstore/groups.json` and its second copy `groups.copy`: by group, the
 settings that were set, by Kafka's names (KIP-848; Kafka: GroupConfig).
 
-They are a `CheckedFile` in two copies. If a part of the file is damaged, nothing in it is believed. The file
-is replaced in one step, so that a crash leaves the old settings or the new. Threads: any may read; a thread
-that writes holds the lock of `segstore.coordinator.group_settings`.
+The settings are a `CheckedFile` in two copies. If a part of the file is damaged, nothing in it is believed.
+The file is replaced in one step, so that a crash leaves the old settings or the new. Threads: any may read; a
+thread that writes holds the lock of `segstore.coordinator.group_settings`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The published ends, `.segstore/ends`: a mapped file with the visible end of every partition, under one
 sequence lock.
 
-The file has a header of 64 bytes (`ends_header`), then a slot of 64 bytes for each partition: key, log start
-offset, log end offset, high watermark, last stable offset, recovery point, layout (counts changes of the list
-of segments) and leader epoch, and a check of them all (_native/ends.c). The key is a hash of topic id and
-partition, so that a slot itself identifies its partition. A slot with a wrong check is damaged, and ignored.
-A file from before slots had checks is not `checked` until the next writer has opened it: its numbers count
-only if another source confirms them. Numbers are in host byte order, since only this machine uses the file.
-The ends of an open store are valid only until the machine is booted anew, since a power cut leaves any
+The file has a header of 64 bytes (`ends_header`), then a slot of 64 bytes for each partition. A slot has the
+key, log start offset, log end offset, high watermark, last stable offset, recovery point, layout (a count of
+changes of the list of segments) and leader epoch, with a check (_native/ends.c). The key is a hash of topic
+id and partition, so that a slot itself identifies its partition. A slot with a wrong check is damaged, and
+ignored. A file from before slots had checks is not `checked` until the next writer has opened it: its numbers
+count only if another source confirms them. Numbers are in host byte order, since only this machine uses the
+file. The ends of an open store are valid only until the machine is booted anew, since a power cut leaves any
 mixture of old and new.
 
 Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file only
@@ -168,8 +168,8 @@ class _Mapped:
         return header is None or header.checked
 
     def damaged(self) -> list[int]:
-        """Return the slots with a wrong check; an empty list during a publication, also one that a killed
-        writer left unfinished.
+        """Return the slots with a wrong check; an empty list during a publication, also if a killed writer
+        left it unfinished.
         """
         keys = (self._numbers(list(range((self._size - HEADER) // SLOT))) or [])[::8]
         return [slot for slot, key in enumerate(keys) if key == lib.SEG_ENDS_DAMAGED]
@@ -366,9 +366,9 @@ class EndsWriter(_Mapped):
             return self._slots[key]
 
     def restore(self, left: Mapping[int, Sequence[int]]) -> None:
-        """Give partitions the same slots as in the shared file, because guests use the slots' numbers. This
-        file may lack a slot if the writer was killed within a publication. `left` has the ends by slot.
-        Raises OSError.
+        """Give partitions the same slots as in the shared file, because guests use the slots' numbers.
+        `.segstore/ends` may lack a slot of the shared file if the writer was killed within a publication.
+        `left` has the ends by slot. Raises OSError.
         """
         for slot, values in left.items():
             if self._slots.get(values[0]) == slot or slot in self._slots.values():
@@ -426,8 +426,8 @@ class EndsWriter(_Mapped):
         with self._files.open(self._path, write=True) as handle:
             in_reserve(lambda: self._files.allocate(handle, self._size, STEP), STEP)
         slots = self._slots
-        # Keep this mapping: an append in C wakes readers after it has released the tail's lock, and may use
-        # this mapping although the tail has the next one already.
+        # Keep the old mapping: an append in C wakes readers after it has released the tail's lock, so it may
+        # still use the old mapping when the tail already has the new one.
         self._outgrown.append(self._bytes)
         try:
             self._map()
@@ -533,8 +533,9 @@ class EndsWriter(_Mapped):
         self._write_header(self.nonce)
 
     def begin(self) -> None:
-        """Mark the ends as an open store's, durably. Else the number of the last clean shutdown might be back
-        after a power cut, and it would seem that a broker had used the directory. Raises OSError.
+        """Mark the ends as an open store's, durably. Without a sync the number of the last clean shutdown
+        might be back after a power cut, and the next open would take the directory for one that a broker has
+        used. Raises OSError.
         """
         self._boot = self._files.boot()
         self.set_nonce(0)
@@ -571,9 +572,9 @@ class EndsReader(_Mapped):
         return self.get_all([key]).get(key)
 
     def get_all(self, keys: list[int]) -> dict[int, Ends]:
-        """Return the published ends of some keys, all of one moment; after a writer's kill the last
-        consistent
-        ones, as in `get`."""
+        """Return the published ends of some keys, all of one moment. If a writer was killed within a
+        publication, the last consistent values are returned, as in `get`.
+        """
         if self._read_generation() != self._generation:
             self._map()
         slots = [slot for slot in map(self._slots.get, keys) if slot is not None]
@@ -647,7 +648,7 @@ def _wipe(files: Files, path: str, size: int) -> None:
     with files.open(path, write=True) as handle:
         files.allocate(handle, 0, size)  # fills holes in the file
         files.pwrite(handle, bytes(size - HEADER), HEADER)
-        # The random generation is new, so readers that have the file mapped look up slots anew.
+        # Because of the new random generation, readers that have the file mapped look up their slots anew.
         _write_anew(files, handle, secrets.randbits(62))
 
 

@@ -1,12 +1,12 @@
 """The checkpoint files of the root: recovery points, log start offsets, high watermarks, cleaner offsets.
 
 Each is Kafka's text of (topic, partition, offset), which has no checksum; `checked_copy` has the same numbers
-with one. If the copy is the last writer's, it is believed, and the text is made anew from it. If the copy may
-be older (a broker may have been killed here), the text is believed. Of two log start offsets the smaller one
-is used, which keeps more records. If the copy is missing, damaged, or older than a broker's use, there are
-only the texts, and nothing is deleted because of them. A log start offset that only a text has is a "claim":
-the copy lists it as one until the log start is moved on purpose. Partitions that were not loaded since the
-store was opened keep their lines.
+with a checksum. If the copy is the last writer's, it is believed, and the text is made anew from it. If the
+copy may be older (a broker may have been killed here), the text is believed. Of two log start offsets the
+smaller one is used, which keeps more records. If the copy is missing or damaged, or a broker has used the
+directory since, only the texts are used, and no record is deleted because of them. A log start offset that
+only a text has is a "claim": the copy lists this offset in its `claims` until the log start is moved on
+purpose. Partitions that were not loaded since the store was opened keep their lines.
 
 Threads: any; one lock, held while files are written.
 """
@@ -124,8 +124,8 @@ class RootCheckpoints:
             self._held = held
 
     def claim(self, key: TopicPartitionKey, log_start: int) -> None:
-        """Note that no source with a checksum confirms a partition's log start offset. It stays a claim until
-        the log start changes. The note is durable with the next copy that is written.
+        """Note that no source with a checksum confirms a partition's log start offset. The offset stays a
+        claim until the log start changes. The note becomes durable when the copy is next written.
         """
         with self._lock:
             self._claims[key] = log_start
@@ -139,7 +139,7 @@ class RootCheckpoints:
 
     def forget(self, topic: str, but: tuple[int, ...] = ()) -> None:
         """Remove the lines of a topic's partitions, except those of `but`, so that new partitions don't get
-        them. Raises OSError.
+        these lines. Raises OSError.
         """
         self.update(
             {
@@ -187,9 +187,9 @@ def _is_checked(
 
 
 def agreed_start(noted: int | None, checked: bool, published: Ends | None, ends_checked: bool) -> int:
-    """Return the log start offset to use, of the checkpoints' `noted` (None if they have none) and the
-    published offset. If only the published one has a checksum, it is taken; else the smaller one, which keeps
-    more records.
+    """Return the log start offset to use: the checkpoints' offset `noted` (None if they have none), or the
+    published offset. If only the published offset has a checksum, it is used; else the smaller of the two,
+    which keeps more records.
     """
     if published is None:
         return noted or 0

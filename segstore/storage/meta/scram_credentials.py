@@ -1,9 +1,9 @@
 """Credentials of SCRAM users, `.segstore/scram.json` and its second copy `scram.copy`, by user and mechanism.
 
-They are a `CheckedFile` in two copies. If a part of the file is damaged, nothing in it is believed. The file
-is replaced in one step, so that a crash leaves the old credentials or the new. The file has no passwords, and
-no value that is enough to authenticate; but a reader of the store can try passwords against it. Threads: any
-may read; a thread that writes holds the lock of `segstore.coordinator.credentials`.
+The credentials are a `CheckedFile` in two copies. If a part of the file is damaged, nothing in it is
+believed. The file is replaced in one step, so that a crash leaves the old credentials or the new. The file
+has no passwords, and no value that is enough to authenticate; but a reader of the store can try passwords
+against it. Threads: any may read; a thread that writes holds the lock of `segstore.coordinator.credentials`.
 """
 
 from __future__ import annotations

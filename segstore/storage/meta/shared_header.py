@@ -45,7 +45,7 @@ class SharedMap:
 
     def sealed(self, slot: int, key: int) -> dict[int, int]:
         """Return the ends of sealed segments, in bytes, by base offset, for the partition with this slot and
-        key. They are segments that were sealed while a process might still write to their files (A5).
+        key. Only segments are listed that were sealed while a process might still write to their files (A5).
         """
         found = ffi.new("int64_t[]", _SEALED)
         n = lib.seg_shared_sealed(self.c.map, self.c.len, slot, key, found)
@@ -79,12 +79,13 @@ def look(files: Files, path: str) -> int | None:
 
 
 def end_old(files: Files, path: str) -> None:
-    """Mark a shared file as not live, and remove it, because it has no members: the store was copied while it
-    was shared, or the machine has booted again. The caller holds the store's lock, and no member lives.
-    Raises OSError.
+    """Mark a shared file without members as not live, and remove it. Such a file is left if the store was
+    copied while it was shared, or if the machine has booted again. The caller holds the store's lock, and no
+    member lives. Raises OSError.
     """
     size = files.size(path)
-    # Readers may have it mapped; with several names it may be another store's file, too.
+    # Readers may have the file mapped, so it is marked. A file with several hard links may also belong to
+    # another store, so that file is only unlinked here.
     if files.links(path) == 1 and size >= STEP:
         SharedMap(files, path, size // STEP * STEP, write=True).end()
     files.unlink(path)

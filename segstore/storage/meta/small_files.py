@@ -110,8 +110,8 @@ class Copies(Generic[T]):
         return Copy(path, data, content, checked)
 
     def write(self, data: bytes) -> None:
-        """Replace both copies, durable when this returns. Raises OSError; either copy may be the new one
-        then.
+        """Replace both copies, durable when this returns. Raises OSError; after an error either copy may have
+        the new content.
         """
         self._files.write_together([(path, data) for path in self.paths])
 
@@ -147,8 +147,8 @@ def reason(error: Exception) -> str:
 
 def put_aside(files: Files, root: str, path: str, *, directory_only: bool = False) -> str:
     """Move the file, directory or link in the place of a small file into the quarantine; returns its path
-    there. With `directory_only` ENOTDIR is raised if it is no directory any more. Raises OSError if it can't
-    be moved (a mount point).
+    there. With `directory_only` ENOTDIR is raised if the object is no directory any more. Raises OSError if
+    the object can't be moved (a mount point).
     """
     directory = os.path.join(root, names.OURS, names.QUARANTINE)
     for made in (os.path.dirname(directory), directory):

@@ -28,11 +28,11 @@ _SPINS = 1000
 
 
 class FollowedEnds(Follower):
-    """The published ends of some partitions. `wait(nudges, seconds)` is C's (_native/follower.c): it returns
-    the number of a partition whose ends have changed since they were last seen, and notes the new ends as
-    seen; LOOK after a nudge or a signal, LATE after `seconds`. With 0 seconds or less it does not sleep. It
-    raises OSError. Its caller is marked by `calls_out`: a signal handler that runs during the sleep may call
-    the store.
+    """The published ends of some partitions. `wait(nudges, seconds)` is implemented in C
+    (_native/follower.c): it returns the number of a partition whose ends have changed since they were last
+    seen, and notes the new ends as seen; LOOK after a nudge or a signal, LATE after `seconds`. With 0 seconds
+    or less `wait` does not sleep. `wait` raises OSError. A function that calls it is marked with `calls_out`,
+    because a signal handler that runs during the sleep may call the store.
 
     `came` is the record that the wait has read, None if it has read none: ({key: [record]}, offset, leader
     epoch, log start offset, bytes of the batch, and its arrival in monotonic seconds). The key, (topic,
@@ -70,8 +70,8 @@ class FollowedEnds(Follower):
 
     def see(self, ends: Sequence[int]) -> bool:
         """Read the published ends, but note `ends`, the offsets up to which the reader has read, as the last
-        seen ends of the logs: so a later record makes the next wait return. Return False if a slot can't be
-        read now (it is damaged, or a publication does not finish), else True.
+        seen ends of the logs, so that the next wait returns at once if there is a later record. Return False
+        if a slot can't be read now (it is damaged, or a publication does not finish), else True.
         """
         for number, end in enumerate(ends):
             place = self.content + number

@@ -53,8 +53,8 @@ HELD: Mapping[str, str | int | float | bool] = {
     "cleanup.policy": "delete",
     "flush.messages": 1,
 }
-"""The settings of a topic whose own are lost: nothing is deleted, and acknowledged records are durable. The
-settings in MADE_WITH take precedence.
+"""The settings of a topic whose own settings are lost: nothing is deleted, and acknowledged records are
+durable. The settings in MADE_WITH take precedence.
 """
 _KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting", "of_broker"}
 
@@ -129,8 +129,8 @@ class TopicInfo:
     def gaps_end(self, partition: int, cleaned: int | None, flushed: int | None = None) -> int:
         """Return the offset below which compaction may have left gaps, -1 for anywhere. `cleaned` is the
         cleaner's offset; after a stopped compaction it is below the offset in `compacted`. `flushed` is the
-        recovery point in segstore's own checkpoint, which is written before a compaction changes segments
-        below it.
+        recovery point in segstore's own checkpoint, None if it is not known. No gap lies above that point,
+        because it is written before a compaction changes segments below it.
         """
         if self.gapped and (flushed is None or not self.ours):
             return -1

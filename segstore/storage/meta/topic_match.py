@@ -15,9 +15,9 @@ def made_or_found(
     find: Callable[[], TopicInfo | None],
     differences: Callable[[TopicInfo], Mapping[str, tuple[object, object]]],
 ) -> TopicInfo:
-    """Return the topic from `make`. If the topic exists already, return it from `find`, unless it has
-    `differences` from the wanted settings. If it was deleted in between, make it again. Raises
-    TopicMismatchError.
+    """Return the topic that `make` creates. If the topic exists already, return the topic that `find`
+    returns. If `find` returns None, because the topic was deleted in between, `make` is called again. Raises
+    TopicMismatchError if an existing topic has `differences` from the wanted settings.
     """
     while True:
         try:

@@ -1,12 +1,12 @@
 """Topics on disk: `.segstore/topics/<topic>.json`, its second copy `<topic>.copy`, and the directories.
 
-A settings file has a topic's settings, number of partitions and id, with a checksum (`framed`). It decides
-whether a topic of segstore's exists: it is written, synced, before the first partition directory is made and
-removed after the last directory is gone, so that after a crash the next open finishes `create`,
+A settings file has a topic's settings, number of partitions and id, with a checksum (`framed`). This file
+decides whether a topic of segstore's exists. It is written, and synced, before the first partition directory
+is made, and removed after the last directory is gone. So after a crash the next open finishes `create`,
 `add_partitions` or `delete` of `TopicAdmin`. A topic that has only directories (a broker's) has no settings
 file: its directories show its partitions and id. If both copies of a topic's settings are damaged, its
-directories show the same, and its settings count as lost (`TopicInfo.lost`). If such a topic has no logs
-either, it is listed with its `error`, and the other topics can be opened.
+directories show its partitions and id, and its settings count as lost (`TopicInfo.lost`). If such a topic has
+no logs either, it is listed with its `error`, and the other topics can be opened.
 
 Threads: the store's lock is held around every change; any thread may read.
 """
@@ -160,8 +160,8 @@ class TopicFiles:
         return sorted({n.removesuffix(s) for n in found for s in (_FORM, _COPY) if n.endswith(s)})
 
     def _foreign(self, topic: str, ids: list[int]) -> TopicInfo | None:
-        """Return a topic without settings, with the id of the first partition that has one; None if its
-        directories have neither metadata nor a log.
+        """Return a topic without settings, with the topic id in the metadata of the first partition that has
+        an id. Return None if none of its directories has metadata or a log.
         """
         error = None
         for number in ids:
@@ -261,9 +261,8 @@ class TopicFiles:
         self.settings(topic).forget()
 
     def check_free(self, topic: str) -> None:
-        """Raise InvalidTopicError if a directory has the name of one of the topic's partitions, but holds
-        other files, because they would become part of the new topic, and its deletion would remove them.
-        Raises OSError.
+        """Raise InvalidTopicError if a directory with the name of one of the topic's partitions holds other
+        files. They would become part of the new topic, and its deletion would remove them. Raises OSError.
         """
         for number in self.no_topics.get(topic, ()):
             path = self.partition_path(topic, number)

@@ -41,7 +41,8 @@ def put_right(files: Files, root: str) -> Iterator[Repaired]:
     for info in topics.load()[0].values():
         for number in info.partition_ids:
             directory = topics.partition_path(info.name, number)
-            # A symbolic link may lead out of the store; opening the partition raises an error.
+            # A symbolic link may lead out of the store, so it is skipped; opening the partition raises the
+            # error.
             if files.exists(directory) and not files.is_symlink(directory):
                 there[info.name, number], ids[info.name, number] = directory, info.topic_id
     marker = read_marker(files, root)

@@ -1,12 +1,13 @@
-"""Corruption in logs: finds bytes that are no batches, and missing offsets, and takes them out.
+"""Corruption in logs: finds bytes that are no batches, and missing offsets; takes out the bytes, and fills in
+the offsets.
 
 On disk `.segstore/quarantine` gets the bytes and a note; then the segment is written anew without them and
 swapped in as the cleaner does it (`storage.cleaner.swap`). A repair that is killed before the swap is
 repeated by the next repair; after that an open finishes the swap. Threads: one; appends and reads may go on.
 
 An empty batch, like those that compaction leaves, takes the place of the lost offsets, so that later offsets
-stay the same and readers pass it. It has no producer, by which `check` recognizes that the log no longer
-shows all of its producers and transactions.
+stay the same, and readers pass over the batch. The batch has no producer id: from that `check` recognizes
+that the log no longer shows all of its producers and transactions.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class LostRange(NamedTuple):
 
 
 def stretches(segment: Segment, below: int, gaps_end: int) -> list[LostRange]:
-    """Return the corrupt ranges of a segment whose offsets are below `below`; below `gaps_end` compaction may
-    have left gaps (-1: anywhere). Raises OSError.
+    """Return the corrupt ranges of a segment. All offsets of the segment are below `below`; compaction may
+    have left gaps below `gaps_end` (-1: anywhere). Raises OSError.
     """
     search = _Search(segment, below, gaps_end)
     while search.position < segment.size:
@@ -92,7 +93,7 @@ class _Search:
 
     def _good(self, step: ScanStep) -> tuple[int, str]:
         """Return the number of leading good batches, which belong to this segment and can be decoded, and the
-        fault of the next one.
+        fault of the next batch.
         """
         batches = step.batches
         beyond = np.flatnonzero(batches["last_offset"] >= self.below)
@@ -119,9 +120,9 @@ class _Search:
             self.found.append(LostRange(position, position, self.expected, base, reason))
 
     def _skip(self, reason: str) -> None:
-        """Skip the bytes at `position`, or the batch before them if its base offset, which no CRC covers, is
-        too
-        large."""
+        """Skip the bytes at `position`; skip the batch before them instead, if its base offset, which no CRC
+        covers, is too large.
+        """
         bad, behind = self.position, self.position + 1
         if self._last is not None and self._last[2] > self._last[1] and self._follows(self._last[1]):
             behind, (bad, self.expected, _) = bad, self._last
@@ -218,7 +219,8 @@ def _rewrite(partition: Partition, segment: Segment, found: list[LostRange], bel
         swap(partition, [segment], new)
     except BaseException:
         if partition.unsettled is None and segment in partition.view.segments:
-            # The first error is raised; files that stay are removed before the next swap.
+            # An error of `undo` is dropped, because the first error is raised; files that stay are removed
+            # before the next swap.
             with suppress(OSError):
                 undo(partition, output.segments)
         raise

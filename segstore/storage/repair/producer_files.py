@@ -39,7 +39,9 @@ class ProducerFiles:
         self._state, self._whole = ProducerState(first), first == 0
 
     def make_anew(self, which: Which) -> dict[tuple[int, str], str]:
-        """Make files anew; return the repairs by (base offset, suffix). Raises OSError."""
+        """Make the files `which` anew, or remove them; return the repairs by (base offset, suffix). Raises
+        OSError.
+        """
         self._begin(which)
         done = dict(self._snapshot(self._next, which))
         for segment, after in zip(self._segments, [*self._segments[1:], None], strict=True):

@@ -57,21 +57,23 @@ def seal(
     ids are kept as StoreConfig says (inbox.ids.retention.ms, inbox.ids.retention.count). `source` describes
     the origin of the records, such as offsets that were read, in up to 1,000 characters.
 
-    Raises IdempotencyConflictError if other records were adopted under `id`: of another `source`, or of
-    another number if one of the two sealers gave no source. The staged files stay, or are in the quarantine.
+    Raises IdempotencyConflictError if other records were adopted under `id`: records of another `source`, or,
+    if one of the two sealers gave no source, another number of records. The staged files stay, or are in the
+    quarantine.
 
     Raises UnknownTopicOrPartitionError (a topic was deleted, a partition is missing), StagedFilesError,
     RecordTooLargeError: nothing was appended, nor will be; the sealed files are in the quarantine. Raises
     KafkaTimeoutError after `timeout` seconds, StorageError: the files are sealed and will be adopted, unless
-    the manifest could not be written; sealing the same id again shows which. Raises InvalidTypeError,
-    InvalidArgumentError.
+    the manifest could not be written; sealing the same id again shows whether they were adopted. Raises
+    InvalidTypeError, InvalidArgumentError.
 
-    If no process has the store open for writing, this one opens it for the adoption: a replicated store by
-    `opener`, because a sealer knows only one of its directories. Without an `opener` ReplicaOfflineError is
-    raised. A replicated store may also raise NotEnoughReplicasError, NotEnoughReplicasAfterAppendError,
-    InvalidReplicationFactorError, NotLeaderOrFollowerError, RequestTimedOutError, ConcurrentTransactionsError
-    and QuorumLostError; as after StorageError, the files are sealed. If the directory is lost, the same id
-    may be staged and sealed in another directory, and is adopted once.
+    If no process has the store open for writing, this process opens it for the adoption. A replicated store
+    is opened by `opener`, because a sealer knows only one of its directories. Without an `opener`
+    ReplicaOfflineError is raised. A replicated store may also raise NotEnoughReplicasError,
+    NotEnoughReplicasAfterAppendError, InvalidReplicationFactorError, NotLeaderOrFollowerError,
+    RequestTimedOutError, ConcurrentTransactionsError and QuorumLostError; after these errors, as after
+    StorageError, the files are sealed and will be adopted. If the directory is lost, the same id may be
+    staged and sealed in another directory, and is adopted once.
     """
     work = Manifest("", check_id(id), files_of(messages), check_source(source))
     seconds = arguments.milliseconds("timeout", timeout)

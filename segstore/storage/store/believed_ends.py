@@ -48,8 +48,8 @@ class BelievedEnds:
         return belief.holds and monotonic_ns() - belief.at < _BELIEF_NS
 
     def known(self) -> EndsReader | None:
-        """Return the ends if they are the last writer's, else None. The marker is not read while the ends are
-        fresh.
+        """Return the published ends if they are the last writer's, else None. The clean shutdown marker is
+        not read again while the ends are fresh (`are_fresh`).
         """
         ends, belief = self._ends, self._belief
         if ends is not None and belief.holds and monotonic_ns() - belief.at < _BELIEF_NS:
@@ -57,9 +57,9 @@ class BelievedEnds:
         return self.believed()
 
     def believed(self) -> EndsReader | None:
-        """Return the published ends if they are those of the last writer, and no broker was here since; else
-        None. They are its ends if there is no clean shutdown marker and their nonce is 0, or if they have a
-        checksum and the marker's nonce.
+        """Return the published ends if the last writer wrote them, and no broker has used the directory
+        since; else None. Without a clean shutdown marker their nonce must be 0. With a marker their nonce
+        must be the marker's number, and they must have a checksum.
         """
         ends = self.found()
         if ends is None:
@@ -78,14 +78,14 @@ class BelievedEnds:
             self._belief = belief = _Belief(now, nonce, holds)
             if belief.holds or not self.have_writer():
                 break
-            # A writer that opens or closes the store has written the marker or the ends, and will write the
-            # other one soon. A reader can't go by the log instead: it may contain half of an adoption.
+            # A writer that opens or closes the store changes the marker and the ends one after the other, so
+            # look again soon. This reader can't use the log instead: it may contain half of an adoption.
             time.sleep(0.001)
         return ends if belief.holds else None
 
     def have_writer(self) -> bool:
-        """Return whether a segstore writer has the store open. A broker's lock is distinguished from
-        segstore's: a broker's belongs to a process, segstore's to an open file.
+        """Return whether a segstore writer has the store open. A broker locks the same file: a broker's lock
+        belongs to a process, a segstore writer's lock to an open file.
         """
         path = os.path.join(self._root, names.LOCK)
         try:

@@ -1,8 +1,8 @@
 """`Clients`: the producers and consumers of an open store, which `Store.close` closes first.
 
 Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol. The references to them
-are weak, so that a dropped client is freed. Threads: any. One thread closes the store; a second closing
-thread waits for it, unless the first thread waits for the second.
+are weak, so that a dropped client is freed. Threads: any. If two threads close the store, the second thread
+waits for the first, unless the first waits for a listener that runs in the second.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def log_error(what: str, error: BaseException) -> None:
 
 
 class Turn(IntEnum):
-    """The order in which clients are closed: readers first, because their listeners may still send
-    records.
+    """The order in which clients are closed: consumers before producers, because a consumer's listener may
+    still send records.
     """
 
     READER = 0
@@ -74,7 +74,9 @@ class StoreClient(Protocol):
         """
 
     def unwritten(self) -> Unwritten:
-        """Return the records that could not be written. Called when the store is closed."""
+        """Return the number of records that could not be written, and the last error. Called after
+        `close_with_store`.
+        """
 
 
 R = TypeVar("R")
@@ -93,9 +95,10 @@ class Clients:
     def attach(self, client: StoreClient) -> None:
         """Attach a client. Raises StoreClosedError if the store is being closed."""
         key = id(client)
-        # CPython prints and drops an exception of a Python callback, Ctrl-C too. So the callback is `pop`
-        # itself; it is called with the reference, as the default for a missing key.
-        # No lock is taken: either the closing thread sees the client, or this thread sees `_refused`.
+        # CPython prints and drops an exception that a weak reference's Python callback raises, also Ctrl-C.
+        # So the callback is `dict.pop`, a function of C. Its second argument, the dead reference, is the
+        # default for a missing key. No lock is needed: either the closing thread sees the client, or this
+        # thread sees `_refused`.
         self._attached[key] = weakref.ref(client, partial(self._attached.pop, key))
         if self._refused:
             del self._attached[key]
@@ -106,9 +109,10 @@ class Clients:
         return [client for client in found if client is not None and client.turn is turn]
 
     def once(self, close: Callable[[], R]) -> R | None:
-        """Call `close`; if another thread is in `close`, wait for that thread first. Return None if this
-        thread is already in `close`, or in a call for which the closing thread waits. Raises
-        InvalidArgumentError in a producer's callback, because `close` would wait for that producer.
+        """Call `close`, and return its result. If another thread is in `close`, wait for that thread first.
+        Return None, without a call, if this thread is already in `close`, or runs a consumer's listener for
+        which the closing thread waits. Raises InvalidArgumentError in a producer's callback, because `close`
+        would wait for that producer.
         """
         if any(client.entered() for client in self._live(Turn.WRITER)):
             raise InvalidArgumentError(
@@ -150,8 +154,8 @@ class Clients:
         closer.raise_first()
 
     def unwritten(self) -> UnwrittenRecordsError | None:
-        """Return the error for producers' records that are not in the log, and log it; None if all are.
-        Called when the store is closed.
+        """Return, and log, the error for the records that producers accepted and could not write; None if all
+        were written. Called after `close`.
         """
         counts: Counter[tuple[str, int]] = Counter()
         last: BaseException | None = None

@@ -1,7 +1,7 @@
 """A guest: a process that writes a shared store beside its host (docs/shared.md).
 
-It appends and reads by itself, and leaves changes of topics, segments and checkpoints to the host. On disk
-segments' files are appended to, and the member's slot of `.segstore/shared` is written. Threads: any.
+It appends and reads by itself, and leaves changes of topics, segments and checkpoints to the host. On disk it
+appends to segments' files, and writes its own slot in `.segstore/shared`. Threads: any.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CONNECT = 5.0  # seconds
 
 
 def _same(topics: Mapping[str, TopicInfo], topic: str, partition: int, key: int) -> TopicInfo:
-    """Return the topic that has the partition with this key. Raises StoreClosedError if it was deleted."""
+    """Return the topic whose partition has this slot key. Raises StoreClosedError if it was deleted."""
     info = topics.get(topic)
     if info is None or slot_key(info.topic_id, topic, partition) != key:
         raise StoreClosedError(f"{topic}-{partition}: the topic was deleted")
@@ -77,8 +77,8 @@ class StoreGuest(StoreReader):
         self._succession = Succession(context, members, self._become_host) if may_host else None
 
     def begin(self) -> None:
-        """Check that the host sees the same memory. If this process may become the host, start
-        to wait until the host closes or dies. Raises NotShareableError, HostUnavailableError.
+        """Check that the host sees the same memory. If this process may become the host, start the thread
+        that waits until the host closes or dies. Raises NotShareableError, HostUnavailableError.
         """
         HostLine(self.context.files, self.context.root, self._members, _CONNECT).close()
         if self._succession is not None:
@@ -194,8 +194,8 @@ class StoreGuest(StoreReader):
         self._asking.ask(what, request)
 
     def stage(self, topic: str, partition: int, key: int, chunks: Iterable[Encoded]) -> int:
-        """Append by way of the host, all records visible at once; returns the first offset. Raises
-        HostUnavailableError, KafkaTimeoutError, the errors of `seal`.
+        """Stage records, and wait until the host has adopted them; they become visible all at once. Returns
+        the first offset. Raises the errors of `StagedAppend.run`.
         """
         from segstore.storage.store.guest_staging import StagedAppend  # for long appends only
 
@@ -204,8 +204,8 @@ class StoreGuest(StoreReader):
         return append.run(chunks, self.patience)
 
     def flush(self) -> None:
-        """Make durable all partitions to which this process has appended. After all were tried, raises the
-        first StorageError or HostUnavailableError.
+        """Make all partitions durable to which this process has appended. All are tried, then the first
+        StorageError or HostUnavailableError is raised.
         """
         errors: list[SegstoreError] = []
         for each in list(self._guests.values()):
@@ -237,8 +237,8 @@ class StoreGuest(StoreReader):
         raise refused_in_guest("a call that changes more than a log's end")
 
     def led(self, topic: str, partition: int, key: int) -> Partition | None:
-        """Return the host's partition if this process is the host, else None. Raises IllegalStateError for an
-        internal topic in a guest: only a host writes those; StoreClosedError if the topic was deleted.
+        """Return the host's partition if this process is the host, else None. Raises StoreClosedError if the
+        topic was deleted; in a guest IllegalStateError for an internal topic, which only a host writes.
         """
         if self.host is not None:
             _same(self.host.topics, topic, partition, key)
@@ -264,8 +264,8 @@ class StoreGuest(StoreReader):
 
     def close(self) -> None:
         """Close the store, and leave its members."""
-        # Set this first, so that no thread reopens a tail that `each.close` has paused. The members are left
-        # last, because a process that has left them counts as dead.
+        # Set this first, so that no thread reopens a tail that `each.close` has paused. `_members` is closed
+        # last, because a process without its member's lock counts as dead.
         self.context.closed = True
         if self._succession is not None:
             self._succession.stop()

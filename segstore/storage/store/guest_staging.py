@@ -1,8 +1,8 @@
-"""Long appends of a guest, which its host adopts from the inbox. If they were written directly, they would
-delay all other appends, and might need several segments.
+"""Long appends of a guest, which are staged in the inbox and adopted by the host. If the guest wrote them to
+the log itself, they would delay all other appends, and might need several segments.
 
-On disk the records lie in the store's inbox until they are in the log; see `inbox`. A failed append is
-removed from there. Threads: any; one for each append.
+On disk the records lie in the store's inbox until they are in the log; see `inbox`. After a failed append its
+staged files are removed. Threads: any; one for each append.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ class StagedAppend:
         self._unavailable = unavailable
 
     def run(self, chunks: Iterable[Encoded], seconds: float) -> int:
-        """Append the records, visible all at once and durable; return the first offset. Raises
-        HostUnavailableError if the host has not begun to adopt within `seconds`, StorageError,
-        RecordTooLargeError, UnknownTopicOrPartitionError, StagedFilesError, StoreClosedError: nothing is
-        appended then. Raises KafkaTimeoutError if the host has begun, and has not finished within further
-        `seconds`. After any other exception either all records are appended, now or soon, or none.
+        """Append the records, and return the first offset. They are visible, all at once, and durable then.
+        Raises, and nothing is appended: HostUnavailableError if the host has not begun to adopt them within
+        `seconds`; StorageError, RecordTooLargeError, UnknownTopicOrPartitionError, StagedFilesError,
+        StoreClosedError. Raises KafkaTimeoutError if the host has begun, and has not finished within
+        `seconds` more. After KafkaTimeoutError or an interrupt the host has adopted all records, or adopts
+        them later, or adopts none.
         """
         context = self._context
         with os_errors(), Stager(context.root, clock=context.clock, files=context.files) as stager:

@@ -1,8 +1,8 @@
 """The host of a shared store: a thread that answers the requests of guests (V1 to V3 of docs/shared.md).
 
-A request may arrive twice, also at two hosts; the second time the host finds the work done. Threads:
-its own, which takes the append token of one partition at a time; and one for each request that waits for a
-disk, or for the owner of a log's lock, because requests for other logs must not wait for it.
+A request may arrive twice, also at two hosts; the second time the host finds the work done. Threads: its own,
+which takes the append token of one partition at a time; and one for each request that waits for a disk, or
+for the owner of a log's lock, so that requests for other logs need not wait.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Host:
         self._thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """Stop the threads when each has answered its present request; each of them may call this."""
+        """Stop the threads; each answers its present request first. One of these threads may call this."""
         self._done.open()
         lib.seg_shared_ring(ffi.addressof(self._members.shared.header, "bell"))
         self._thread.join(seconds)

@@ -112,7 +112,8 @@ class HostWriter(StoreWriter):
                 self._member_sharing.members.lead(leads=False)  # this member may go on as a guest
             super().let_go()
             if hasattr(self, "socket"):
-                # after the lock is released, because members try to take it when their connection is closed
+                # after the lock is released, because a member tries to take the lock when its connection
+                # closes
                 self.socket.close()
         finally:
             if self.sharing is not None and self._member_sharing is None:
@@ -128,13 +129,13 @@ class HostWriter(StoreWriter):
         self._take_over_all()
         self._cut_sealed(sharing)
         super()._close_cleanly(nonce)
-        # from here on the published ends are valid again, for readers and for the next open
+        # From here on readers and the next open use `.segstore/ends` again, not the shared file.
         self._ends.end_sharing()
         mark_unshared(self.context.files, self.context.root)
 
     def _take_over_all(self) -> None:
         """Take over the remaining logs of an earlier host. Raises StorageError."""
-        # Once the store is not shared, the shared file with the ends of these logs is not read any more.
+        # The ends of these logs are only in the shared file, which is not read once the store is not shared.
         assert self.sharing is not None
         try:
             for info in list(self.topics.values()):
@@ -161,7 +162,7 @@ class HostWriter(StoreWriter):
 
     def _leave(self) -> None:
         """Leave the store to the next host, with its logs open. The steps that wait for a disk come first,
-        while this host still answers.
+        while this host still answers its guests.
         """
         self.inbox.close()
         self.inbox.settle()

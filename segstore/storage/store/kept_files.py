@@ -112,16 +112,16 @@ class KeptFiles:
             raise
 
     def skip_producer_ids(self) -> None:
-        """Skip the producer ids that another copy of this store may hand out. Else two producers with the
-        same id might meet, and their batches would be taken for duplicates. If the file is damaged, nothing
-        is skipped, and ids continue above those in the logs. Nothing is done if the disk is full. Raises
-        OSError.
+        """Raise the first free producer id by a random step, because another copy of this store may hand out
+        the next ids. If two producers with the same id wrote to one store, their batches might be taken for
+        duplicates. If the file is damaged, nothing is skipped, and ids continue above those in the logs.
+        Nothing is done if the disk is full. Raises OSError.
         """
         first = self.producer_id()
         if first is None and PRODUCER_ID.damage(self._files, self._root):
             return
         first = (first or 0) + (1 + secrets.randbits(_STEP_BITS)) * _IDS
-        if first > INT64_MAX >> 1:  # so many copies were made that a further jump may run past the largest id
+        if first > INT64_MAX >> 1:  # after very many copies: a further step might exceed the largest id
             return
         try:
             PRODUCER_ID.write(self._files, self._root, first)

@@ -29,7 +29,9 @@ class Lagging(Protocol):
 
 
 class LagKeeper:
-    """Writes the notes of one open store. A note that fails, as on a full disk, is skipped."""
+    """Writes the notes of one open store. A note that can't be written, for example on a full disk, is
+    skipped.
+    """
 
     def __init__(self, context: StoreContext, side: str, lag_time_max_ms: int) -> None:
         self._context = context

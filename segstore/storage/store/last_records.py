@@ -1,7 +1,7 @@
 """The last record of each key in a compacted log, up to an end offset.
 
-On disk: only reads. Threads: a `LastRecords` is used by one thread, the functions by any. Keys and values are
-not decoded, and are read in columns, because a log that was never compacted has many records of a key.
+On disk: only reads. Threads: a `LastRecords` is used by one thread, the functions by any. Records are read in
+columns, because a log that was not compacted yet has many records of each key; keys and values stay bytes.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def last_records(
 ) -> LastRecords:
     """Return the last `wanted` record of each key below `end`. Raises the errors of `scan.reads`.
 
-    `ended` has the outcomes of the log's transactions; None if the log has none. `valued(key)` returns
-    whether the value of a key is kept; if not, it becomes b"".
+    `ended` has the outcomes of the log's transactions; None if the log has none. `valued(key)` decides
+    whether the value of a key is kept; a value that is not kept becomes b"", and a tombstone stays None.
     """
     last = LastRecords(wanted, valued)
     for records in reads(log, log.start_offset, end):

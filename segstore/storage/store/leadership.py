@@ -1,9 +1,9 @@
 """`Leadership`: a primary leads while it holds a lease, and takes no appends while it does not.
 
-The leader epoch is the fencing token. If the lease returns the same token, it is renewed, even if it had
-expired, because no other process has held it in between. If it returns a new token, another process may have
-led. Then a primary with a registered standby leads only after the standby has shown that it still follows. On
-disk are the epochs only.
+The leader epoch is the fencing token. If the lease function returns the same token again, the lease is
+renewed, even after it has expired, because no other process has held it in between. If the function returns a
+new token, another process may have led. Then a primary with a registered standby leads only after the standby
+has registered anew and fetched. On disk are the epochs only.
 
 Threads: that of the lease, and the store's scheduler; any thread may call `begin` and `close`.
 """
@@ -42,9 +42,9 @@ class Leadership:
         return None if self._watch is None else self._watch.error
 
     def begin(self, lease: Lease, interval: float, deadline: float) -> None:
-        """Ask for the lease every `interval` seconds from now on; a token is valid for `deadline` seconds.
-        The first call is made before this returns. Raises InvalidArgumentError if another lease was begun
-        already.
+        """Call `lease` every `interval` seconds from now on, the first time before this returns. A token is
+        valid for `deadline` seconds after its call. A second `begin` with the same lease does nothing. Raises
+        InvalidArgumentError if a different lease was begun before.
         """
         if self._watch is not None:
             if self._watch.lease is not lease:
@@ -82,8 +82,9 @@ class Leadership:
             log.warning("the lease is held: this store leads, fencing token %d", token)
 
     def _may_lead(self, token: int) -> bool:
-        """Begin a term under a new token, and return True; return False if the standby may have led since the
-        last token. Raises InvalidArgumentError.
+        """Begin the leader epoch of a new token in all partitions, and return True. Return False, and stop
+        leading, if the standby has not shown that it still follows. Raises InvalidArgumentError if the token
+        is below the largest known epoch.
         """
         known = self._primary.largest_epoch()
         if token != known:  # if token and epoch are equal, this store has led under this token already

@@ -29,16 +29,16 @@ def interval_option() -> int:
 
 
 def token_of(lease: Lease) -> int | None:
-    """Call the lease once. Raises InvalidTypeError, InvalidArgumentError for a bad token; errors of the
-    lease.
+    """Call the lease once, and return its token; None if the lease is not held. Raises InvalidTypeError,
+    InvalidArgumentError for a bad token; the errors of the lease.
     """
     token = lease()
     return None if token is None else arguments.whole("lease() gave", token, 0, INT32_MAX)
 
 
 def held_token(lease: Lease, known: int) -> int:
-    """Return the token of a held lease. Raises InvalidArgumentError if the lease is not held, or the token is
-    not above `known`, the largest known leader epoch; errors of `token_of`.
+    """Call the lease once, and return its token. Raises InvalidArgumentError if the lease is not held, or the
+    token is not above `known`, the largest known leader epoch; errors of `token_of`.
     """
     token = token_of(lease)
     if token is None:
@@ -48,9 +48,9 @@ def held_token(lease: Lease, known: int) -> int:
 
 
 class LeaseWatch:
-    """Calls a lease at intervals. `use` gets each token, None if the lease is not held, with the time of the
-    call by `lease_term.now`; it raises InvalidArgumentError to refuse a token. `missed` gets the error of
-    `use` or of the lease.
+    """Calls a lease at intervals. `use(token, time)` gets the token, None if the lease is not held, and the
+    time of the call by `lease_term.now`; to refuse the token, `use` raises InvalidArgumentError. `missed`
+    gets an error that the lease or `use` has raised.
     """
 
     def __init__(
@@ -69,9 +69,7 @@ class LeaseWatch:
         """The error of the last call, or the refusal of its token; None after a success."""
 
     def start(self) -> None:
-        """Start the thread. After `done` was opened, the thread stops at the next `soon`, or when
-        the interval is over.
-        """
+        """Start the thread. Once `done` is open, it stops at the next `soon`, or after its interval."""
         Background(self._run, "segstore-lease").start()
 
     def soon(self) -> None:

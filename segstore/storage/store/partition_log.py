@@ -102,11 +102,11 @@ class PartitionLog(PublicNames):
     aborted_transactions: AbortedTransactions
     context: StoreContext
     source: Partition | ReadOnlyPartition
-    """The log, which this process or another one writes; in a replicated store the leader's log."""
+    """The log, which this process or another process writes; in a replicated store the leader's log."""
     store: object
 
     has_replicas = False
-    """Whether another replica's log may replace this one, and lack records that were read from this one."""
+    """Whether the log of another replica may replace this log, and lack records that were read here."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class PartitionLog(PublicNames):
         source: Partition | ReadOnlyPartition,
         appender: Partition | None = None,
     ) -> None:
-        """`store` is only kept referenced, because it flushes in the background. `appender` is the partition
-        by which a guest appends.
+        """`store` is only referenced, so that it is not garbage collected: it flushes in the background.
+        `appender` is the partition by which a guest appends.
         """
         self.topic, self.partition, self.store = topic, partition, store
         self.context = context
@@ -128,8 +128,8 @@ class PartitionLog(PublicNames):
         self.follow_leader(source)
 
     def follow_leader(self, source: Partition | ReadOnlyPartition) -> None:
-        """Append to this log, and read from it, from now on. Any thread may call this; a call that has begun
-        already finishes with the old log.
+        """Append to `source`, and read from `source`, from now on. Any thread may call this; a call that has
+        already begun finishes with the previous log.
         """
         root = self.context.root
         own = source if isinstance(source, Partition) else self._appender
@@ -179,7 +179,7 @@ class PartitionLog(PublicNames):
         return -1 if found is None else found
 
     def nearest(self, rack: str, offset: int) -> PartitionLog:
-        """Return the log from which a consumer in `rack` reads `offset`: this one, because there are no
+        """Return the log from which a consumer in `rack` reads `offset`: this log, because there are no
         replicas.
         """
         return self
@@ -355,14 +355,14 @@ class PartitionLog(PublicNames):
     ) -> AppendedBatch:
         """Append one record batch of magic 2 as a producer sent it (Kafka: UnifiedLog.appendAsLeader).
 
-        `batch` is writable memory with exactly one batch, whose base offset is 0. It is checked as Kafka's
-        LogValidator does. Base offset and leader epoch are set in place, and the memory is written without a
-        copy; if the topic has another `compression.type`, the records are compressed anew. A wrong largest
-        timestamp in the header is corrected. The rules for producers with an id are Kafka's: a repeated batch
-        among the producer's last 5 is not written, and its first offset is returned. A batch of a transaction
-        is accepted if the transaction is open in this partition, or `verified`: the coordinator knows that
-        the partition is part of it (KIP-890). `acks` (0, 1, -1) and `timeout_ms` have an effect only with
-        replicas. `allow_zstd=False` is for versions of requests that don't know zstd.
+        `batch` is writable memory with exactly one batch, whose base offset is 0. The batch is checked by the
+        rules of Kafka's LogValidator. Base offset and leader epoch are set in place, and the memory is
+        written without a copy; if the topic has another `compression.type`, the records are compressed anew.
+        A wrong largest timestamp in the header is corrected. The rules for producers with an id are Kafka's:
+        a repeated batch among the producer's last 5 is not written, and its first offset is returned. A batch
+        of a transaction is accepted if the transaction is open in this partition, or `verified`: the
+        coordinator knows that the partition is part of it (KIP-890). `acks` (0, 1, -1) and `timeout_ms` have
+        an effect only with replicas. `allow_zstd=False` is for versions of requests that don't know zstd.
 
         Raises, and nothing is written: CorruptRecordError (length, CRC, compressed bytes);
         InvalidRecordError, InvalidTimestampError, with the records that are wrong; RecordTooLargeError
@@ -417,8 +417,8 @@ class PartitionLog(PublicNames):
         """Move the log start offset up to `before_offset` (-1: the high watermark); returns the new log start
         offset.
 
-        Segments wholly below it are removed (Kafka: Admin.deleteRecords). Raises OffsetOutOfRangeError;
-        InvalidTopicError if the topic is internal.
+        Segments wholly below the new log start offset are removed (Kafka: Admin.deleteRecords). Raises
+        OffsetOutOfRangeError; InvalidTopicError if the topic is internal.
         """
         if self._internal:
             self._refuse()
@@ -432,13 +432,13 @@ class PartitionLog(PublicNames):
         check_not_internal(self.topic, "only consumer groups and transactions write it")
 
     def await_committed(self) -> None:
-        """Wait until readers see all records that were committed earlier; without replicas they do at once.
-        Raises OffsetNotAvailableError.
+        """Wait until readers see all records that were committed before the current leader was elected (R38).
+        Without replicas nothing is waited for. Raises OffsetNotAvailableError.
         """
 
     def check_committed(self) -> None:
-        """Raise OffsetNotAvailableError unless readers see all records that were committed earlier; without
-        replicas they always do.
+        """Raise OffsetNotAvailableError unless readers see all records that were committed before the current
+        leader was elected (R38). Without replicas nothing is raised.
         """
 
     @property
@@ -480,10 +480,11 @@ class PartitionLog(PublicNames):
         one batch unless `offset` is the log's end.
 
         Control records are left out; `read_committed` leaves out aborted records too and ends at the last
-        stable offset. At the log's end the result is empty. With `times`, first and last ms, only records
-        stamped within them are returned, perhaps none: `next_offset` is the offset up to which the log was
-        searched. Batches without such records are not decoded. Raises OffsetOutOfRangeError if `offset` is
-        not in [start_offset, end_offset]; CorruptRecordError if the first batch is damaged.
+        stable offset. At the log's end the result is empty. With `times`, a pair of the first and the last
+        ms, only records with a timestamp in this range are returned, and batches without such records are not
+        decoded. The result may be empty then; its `next_offset` is the offset up to which the log was
+        searched. Raises OffsetOutOfRangeError if `offset` is not in [start_offset, end_offset];
+        CorruptRecordError if the first batch is damaged.
         """
         self.context.check_open()
         if type(offset) is not int or abs(offset) > arguments.INT64_MAX:
@@ -571,12 +572,12 @@ class PartitionLog(PublicNames):
         empty if there is none; in place of `end`, `to_time` ends before the first record of that time or
         later. A time is ms since the epoch, or a datetime, in UTC if it has no zone.
 
-        By default the scan is the whole log as it is now, without later appends. It ends at the log's end,
-        with `read_committed` at the last stable offset, if these are below `end`. Raises
-        OffsetOutOfRangeError if `start` is not in [start_offset, end_offset]; InvalidArgumentError if `end`
-        is below `start`, and for both `start` and `from_time`, or `end` and `to_time`; InvalidTypeError, also
-        for a `start` or `end` of None, which `offset_for_time` returns if no record is that late;
-        StoreClosedError. Iterating raises the errors of `read`.
+        By default the scan is the whole log as it is now, without later appends. A scan ends at the log's end
+        (with `read_committed` at the last stable offset) if that is below `end`. Raises OffsetOutOfRangeError
+        if `start` is not in [start_offset, end_offset]; InvalidArgumentError if `end` is below `start`, and
+        for both `start` and `from_time`, or `end` and `to_time`; InvalidTypeError, also for a `start` or
+        `end` of None, which `offset_for_time` returns if no record is that late; StoreClosedError. Iterating
+        raises the errors of `read`.
         """
         self.context.check_open()
         _is_committed(isolation_level)
@@ -599,8 +600,8 @@ class PartitionLog(PublicNames):
         check_crcs: bool,
         times: tuple[int, int] | None = None,
     ) -> Records:
-        """Read from this view, by default the current one, without checking the arguments. If files were
-        removed since the view was taken, read from the next view. Raises the errors of `read`.
+        """Return the records in `view`, by default the current view, without checking the arguments. If files
+        of the view were removed, the next view is read. Raises the errors of `read`.
         """
         try:
             return self._read(view or self._views.view, offset, max_bytes, committed, check_crcs, times)
@@ -612,7 +613,7 @@ class PartitionLog(PublicNames):
 
     def with_view(self, use: Callable[[LogView], T]) -> T:
         """Return the result of `use` for the log's current view. If `use` fails because files were removed,
-        it is called again with the next view. Raises StorageError, StoreClosedError, CorruptRecordError.
+        `use` is called again with the next view. Raises StorageError, StoreClosedError, CorruptRecordError.
         """
         tries, doubted = 0, False
         view: LogView | None = None
@@ -631,8 +632,8 @@ class PartitionLog(PublicNames):
                 if isinstance(self.source, ReadOnlyPartition):
                     self.source.refresh()
             except CorruptRecordError:
-                # If a live writer has just removed a segment, its view looks damaged. Only damage is still
-                # found in a second view.
+                # A segment that a live writer has just removed may look damaged, so try once more with a new
+                # view. Real damage is found there too.
                 if doubted or not isinstance(self.source, ReadOnlyPartition):
                     # raises StoreClosedError if the name and its files belong to a new topic
                     _ = self._views.view
@@ -693,10 +694,11 @@ class PartitionLog(PublicNames):
         return self.with_view(read)
 
     def _check_not_shown(self, view: LogView, offset: int) -> None:
-        """Raise OffsetOutOfRangeError, unless `offset` lies between the high watermark and the log end offset
-        of a replica, because its readers wait there (R39).
+        """Raise OffsetOutOfRangeError for an offset outside of the view. In a replica an offset above the
+        high watermark, up to the log end offset, is accepted: its reader waits until the high watermark rises
+        (R39).
         """
-        # A reader may have been given this offset before: a killed writer's high watermark may go back.
+        # A reader may have got this offset earlier, because the high watermark may go back after a kill.
         source = self.source
         is_replica = not isinstance(source, Partition) or source.visible.is_replica
         if not is_replica or not view.end_offset < offset <= self.log_end_offset:
@@ -712,15 +714,16 @@ class PartitionLog(PublicNames):
         max_searched: int = arguments.INT64_MAX,
         whole: bool = False,
     ) -> Stretch:
-        """Return whole batches as they are stored, from the one that holds `offset` on, as a stretch of one
+        """Return whole batches as they are stored, from the batch that holds `offset` on, as a stretch of one
         segment's file, `max_bytes` long at most; with `min_one` at least one batch, if there is any.
 
         The stretch is empty at the log's end, which for `read_committed` is the last stable offset. Its file
         stays readable until `release`, also if retention or compaction removes it. No byte of the records is
         read, and no CRC is checked, because the client does that. If the stretch has batches of transactions,
-        `read_committed` needs the control batches of the whole log, and those that were not read yet are read
-        now. If more than `max_searched` offsets were not read yet, `aborted` is None instead, for threads
-        that must not wait. `whole`: the reader is a replica, which reads up to the log end offset (R14).
+        `read_committed` finds `aborted` by the control batches of the whole log. Control batches that were
+        not read yet are read now, unless more than `max_searched` offsets must be searched for them:
+        `aborted` is None then, for threads that must not wait. `whole`: the reader is a replica, which reads
+        up to the log end offset (R14).
 
         Raises OffsetOutOfRangeError, CorruptRecordError if a batch header at `offset` is damaged,
         StorageError, StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError.
@@ -748,8 +751,9 @@ class PartitionLog(PublicNames):
     def stretch_at_once(
         self, offset: int, max_bytes: int, *, committed: bool, whole: bool = False
     ) -> Stretch | None:
-        """Return what `stretch` returns, in half the time, if the open file of one segment has it and no
-        transaction matters; else None. Raises StoreClosedError, ForkedError, StorageError.
+        """Return the same stretch as `stretch`, in half the time, if the stretch lies in the open file of one
+        segment and has no batch of a transaction to look up; else None. Raises StoreClosedError, ForkedError,
+        StorageError.
         """
         self.context.check_open()
         source = self.source
@@ -779,8 +783,9 @@ class PartitionLog(PublicNames):
             return None
 
     def stored(self, offset: int, max_bytes: int) -> bytes:
-        """Return whole batches as they are stored, from the one that holds `offset` on, `max_bytes` at most,
-        but at least one batch; no bytes at the log's end. No CRC is checked. Raises the errors of `stretch`.
+        """Return whole batches as they are stored, from the batch that holds `offset` on, `max_bytes` at
+        most, but at least one batch; no bytes at the log's end. No CRC is checked. Raises the errors of
+        `stretch`.
         """
         with os_errors(), self.stretch(offset, max_bytes) as found:
             return found.read(self.context.files)
@@ -805,13 +810,14 @@ class PartitionLog(PublicNames):
     ) -> tuple[int, int]:
         """Send whole batches as they are stored to `sink`; returns (bytes sent, next offset).
 
-        The batches are those from the one that holds `offset` on, up to `max_bytes`, at least one if there is
-        any. `sink` is a file descriptor, or has fileno(); a file is written at its current position, a
-        non-blocking sink is waited for. `method`: sendfile; splice (through a pipe); mmap (mapped file and
-        write); read (read and write through a buffer); copy_file_range (to files); auto (the method that was
-        measured as fastest for the kind of sink: sendfile, which takes 0.3 to 0.9 of read's CPU at 64 KiB;
-        read if the sink is a device or appends. The figures are in `storage.transfer.methods`).
-        `segstore.transfer_methods()` lists the methods of this machine, docs/transfer.md explains each.
+        The first batch is the batch that holds `offset`. The batches have `max_bytes` together at most, but
+        at least one batch is sent if there is any. `sink` is a file descriptor, or has fileno(); a file is
+        written at its current position, a non-blocking sink is waited for. `method`: sendfile; splice
+        (through a pipe); mmap (mapped file and write); read (read and write through a buffer);
+        copy_file_range (to files); auto (the method that was measured as fastest for the kind of sink:
+        sendfile, which takes 0.3 to 0.9 of read's CPU at 64 KiB; read if the sink is a device or appends. The
+        figures are in `storage.transfer.methods`). `segstore.transfer_methods()` lists the methods of this
+        machine, docs/transfer.md explains each.
 
         Raises SinkError, SinkClosedError, with the sent whole and partial batches. Raises
         InvalidArgumentError, InvalidTypeError, OffsetOutOfRangeError: nothing was sent then. Raises

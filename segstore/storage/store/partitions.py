@@ -101,8 +101,9 @@ class PartitionLoader:
             files.sync_dir(self._context.root)
 
     def _begin(self, info: TopicInfo, partition: int) -> list[Content] | None:
-        """Make the directory and the first segment of a partition, if they are missing. Return the files to
-        write after them; None if the partition is complete.
+        """Make the directory and the first segment of a partition, if they are missing. Return the files that
+        the caller must write next, with their contents; None if the partition is complete, or if its
+        directory is a symbolic link.
         """
         files, directory = self._context.files, self._topic_files.partition_path(info.name, partition)
         if files.exists(directory) and files.is_symlink(directory):
@@ -122,8 +123,8 @@ class PartitionLoader:
         return [*contents, *self._metadata_file(info, partition, directory)]
 
     def _metadata_file(self, info: TopicInfo, partition: int, directory: str) -> list[Content]:
-        """Return the partition metadata file with its content. It is written last: a partition that has it is
-        complete. Raises OSError.
+        """Return the partition metadata file with its content; an empty list if the topic has no id. This
+        file is written last, so a partition that has it is complete. Raises OSError.
         """
         files, metadata = self._context.files, os.path.join(directory, names.PARTITION_METADATA)
         logs = [names.segment_file(base, names.LOG) for base in list_segments(files, directory)]
@@ -139,8 +140,8 @@ class PartitionLoader:
         return [(metadata, names.partition_metadata(info.topic_id))]
 
     def _identified(self, info: TopicInfo, partition: int) -> bool:
-        """Return whether the partition metadata file has the topic's id. If it has another id, it is written
-        anew. Raises OSError.
+        """Return whether there is a partition metadata file with an id. If the file is damaged, or its id is
+        not the topic's, it is written anew. Raises OSError.
         """
         try:
             found_id = self._topic_files.read_id(info.name, partition)
@@ -166,8 +167,8 @@ class PartitionLoader:
         if self.sharing is not None and left is not None and (info.name, partition) not in self.adopted:
             from segstore.storage.store.takeover import cut_to, expected_of
 
-            # Read the sealed ends before the files: a stopped guest that continues now cuts its file, and
-            # then removes its sealed end.
+            # Read the sealed ends before the files: a stopped guest that continues now cuts its file, then
+            # removes its sealed end. In the other order an uncut file might be read without its sealed end.
             ends = self.sharing.sealed(self._ends.claim(key), key)
             expected = expected_of(left, expected)._replace(ends=ends)
             cut_to(context, directory, left.end)
@@ -244,7 +245,7 @@ class PartitionLoader:
         flushed = checkpoints.recovery_points.get(key)
         # A follower copies gaps from its leader, also above its own recovery point.
         known = flushed if self._left.gaps_known and not self._replicated else None
-        # A negative recovery point is published after a failed sync (the complement of the true one).
+        # After a failed sync the complement of the recovery point is published, which is negative.
         suspect = published.recovery_point < 0 if published is not None else self._ends.doubted
         checked = published is not None and self._ends.was_checked
         recovery_point = flushed or 0
@@ -284,10 +285,12 @@ class PartitionLoader:
         checkpoint_start = self._checkpoints.log_starts.get(key)
         checked = self._checkpoints.is_checked(names.LOG_STARTS, key)
         if self._replicated and checked and checkpoint_start is not None:
-            # The checkpoint is newer: a replica writes the checkpoint before it begins its log anew.
+            # A replica writes the checkpoint before it begins its log anew, so the checkpoint is the newer
+            # one.
             return checkpoint_start
         taken = agreed_start(checkpoint_start, checked, published, self._ends.was_checked)
-        # A kill between checkpoint and publication leaves the smaller offset published.
+        # After a kill between checkpoint and publication the published offset is the smaller one. Such a
+        # difference is not reported.
         behind = published is not None and published.start < (checkpoint_start or 0) and not self.clean
         if published is not None and published.start != (checkpoint_start or 0) and not behind:
             messages.append(
@@ -306,8 +309,9 @@ class PartitionLoader:
             self._ends.publish([self._ends.claim(key)], [doubted])
 
     def _put_aside(self, directory: str) -> None:
-        """Move away each name of a segment's index, snapshot or temporary file that is no regular file; these
-        files are made anew from the log. Raises OSError.
+        """Move directories, links and other special files with the name of an index, a snapshot or a
+        temporary file to the quarantine. Indexes and snapshots are then made anew from the log. Raises
+        OSError.
         """
         for name in sorted(self._context.files.irregular(directory)):
             parsed, path = names.parse_segment_file(name), os.path.join(directory, name)
@@ -329,11 +333,12 @@ class PartitionLoader:
         latest, changed = epochs.latest, False
         if self._replicated:
             changed = epochs.truncate_from_start(opened.start_offset) or bool(wrong)
-            # after the cut at the start, so that an empty log is left with no epoch
+            # Cut at the end after the cut at the start, so that an empty log keeps no epoch.
             epochs.truncate_from_end(opened.end_offset)
             changed |= epochs.latest != latest
         elif latest is None or wrong or step or not clean or opened.recovered is not None:
-            # An epoch without records is in no batch, but may have been published.
+            # If the file is damaged, an epoch without records is in no batch; only the published ends may
+            # have it.
             latest = max(-1 if latest is None else latest, published.epoch if published and wrong else -1)
             epochs.truncate_from_end(opened.end_offset)
             epochs.assign(latest + max(step, 1), opened.end_offset)
@@ -399,8 +404,8 @@ class Partitions:
         return found
 
     def open(self, topic: str, partition: int) -> None:
-        """Open a partition. If a damaged file or directory prevents that, keep the error; `get` raises it
-        then.
+        """Open a partition. If a damaged file or directory prevents that, the error is kept, and each `get`
+        raises it; other errors are raised here.
         """
         try:
             self.get(topic, partition)
@@ -447,15 +452,15 @@ class Partitions:
             high_watermark,
             quarantine,
             lambda offset: self._cut((info.name, partition), offset),
-            # The caller holds `naming`, so the partition exists. A deletion waits for `naming`, and removes
-            # the line then.
+            # The replica calls this with `naming` held, so the partition exists. A deletion waits for
+            # `naming`, then removes this checkpoint's line.
             lambda offset: self._checkpoints.log_starts.update({(info.name, partition): offset}),
         )
 
     def _cut(self, key: TopicPartitionKey, end: int) -> None:
-        """Lower the recovery point and the cleaner's offset to `end`, durably, before a replica's log is cut
-        there, because the next records there are neither synced nor compacted (Kafka:
-        LogCleaner.maybeTruncateCheckpoint).
+        """Lower the recovery point and the cleaner's offset to `end`, durably. Called before a replica's log
+        is cut at `end`, because the records that replace the cut records are neither synced nor compacted
+        (Kafka: LogCleaner.maybeTruncateCheckpoint).
         """
         changes: dict[str, dict[TopicPartitionKey, int | None]] = {names.RECOVERY_POINTS: {key: end}}
         cleaned = self._checkpoints.cleaner_offsets.get(key)
@@ -464,8 +469,8 @@ class Partitions:
         self._checkpoints.update(changes)
 
     def _move_start(self, info: TopicInfo, partition: int, start: int) -> None:
-        """Make a log start offset durable. Raises StoreClosedError if the name belongs to
-        another topic now.
+        """Make a log start offset durable. Raises StoreClosedError if the topic was deleted, also if a new
+        topic has its name.
         """
         with self.lock:
             self._context.check_open()
@@ -542,8 +547,8 @@ class Partitions:
             partition.expire_producers(after_ms)
 
     def flush(self) -> None:
-        """Make all partitions durable, and write the checkpoints. After all were tried, raises the first
-        StorageError.
+        """Make all partitions durable, and write the checkpoints. All partitions are tried, then the first
+        StorageError is raised.
         """
         errors: list[Exception] = []
         try:

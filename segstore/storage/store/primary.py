@@ -1,5 +1,6 @@
-"""`Primary`: a store with a standby. It keeps the standby's registration, its fetch offsets, and the fence by
-which the standby takes over (REPLICATION 7.4; Kafka: the controller's registrations, and BeginQuorumEpoch).
+"""`Primary`: a store with a standby. It keeps the standby's registration and fetch offsets, and the fence,
+which is set when the standby takes over (REPLICATION 7.4; Kafka: the controller's registrations, and
+BeginQuorumEpoch).
 
 On disk are `.segstore/standby` and `.segstore/fence`. If no standby is registered,
 appends cost no more than in other stores. Threads: any; changes are made one at a time.
@@ -51,8 +52,8 @@ _Key = tuple[str, int]
 
 
 class Reached(NamedTuple):
-    """The fetch position of a standby in a partition: it has all records below `offset`, and reached the log
-    end offset last at `caught_up_ms` (monotonic clock).
+    """The fetch position of a standby in a partition: the standby has all records below `offset`, and last
+    reached the log end offset at `caught_up_ms` (monotonic clock).
     """
 
     offset: int
@@ -75,7 +76,7 @@ def _now_ms() -> int:
 
 class Primary:
     """The primary's side of one store. `topics()` gives all topics by name. Appends with acks=all wait for a
-    standby in sync mode; after `lag_time_max_ms` without a fetch it counts as lost (Kafka:
+    standby in sync mode; after `lag_time_max_ms` without a fetch the standby counts as lost (Kafka:
     replica.lag.time.max.ms).
     """
 
@@ -101,7 +102,7 @@ class Primary:
         self._on_followed: Callable[[], None] = lambda: None
         self._reregister_above: int | None = None
         """The broker epoch above which the standby must register to show that it still follows; None if it
-        has.
+        need not.
         """
         self._keeper: LagKeeper | None = None
         self._opened_ms, self._is_lost = _now_ms(), False
@@ -166,7 +167,8 @@ class Primary:
                     f"{self._context.root} is shared, and appends of guests would not wait for a standby in "
                     "sync mode: it may follow in async mode"
                 )
-            # No other process can guess the broker epoch, by which fetches of the standby are recognized.
+            # The step is random, so that no other process can guess the broker epoch, which identifies the
+            # standby in its fetches.
             step = 1 + (uuid.uuid4().int >> 128 - _STEP_BITS)
             made = StandbyRegistration(directory_id, sync, before.broker_epoch + step)
             with self._context.reserve:
@@ -182,15 +184,15 @@ class Primary:
         return made.broker_epoch
 
     def hands_over(self, directory_id: str, sync: bool) -> bool:
-        """Return whether this standby has fenced the store, and is still registered in this mode: it fetches
-        the last records, and may register anew after a lost connection.
+        """Return whether this standby has fenced the store, and is still registered in this mode. Such a
+        standby still fetches the last records, and may register anew after a lost connection.
         """
         held, fence = self.registration, self.fence
         known = (held.directory_id, held.sync) == (directory_id, sync)
         return fence is not None and fence.directory_id == directory_id and known
 
     def _begin_sync(self, made: StandbyRegistration) -> None:
-        """Have appends with acks=all wait from now on. Readers keep seeing all records that
+        """Have appends with acks=all wait for the standby from now on. Readers keep seeing all records that
         they have seen.
         """
         partitions = self._partitions()
@@ -255,8 +257,8 @@ class Primary:
     # --- fetches ------------------------------------------------------------------------------
 
     def check_replica(self, replica: int, broker_epoch: int) -> bool:
-        """Return whether a fetching replica is the standby. Raises NotLeaderOrFollowerError if its broker
-        epoch is not the registered one (R8, KIP-903); only the standby knows that epoch.
+        """Return whether a fetching replica is the standby. Raises NotLeaderOrFollowerError if the standby
+        must register anew, or if the fetch does not have the registered broker epoch (R8, KIP-903).
         """
         registration = self.registration
         if replica != STANDBY_ID or not registration.is_there:
@@ -420,7 +422,7 @@ class Primary:
             with self._context.reserve:
                 FENCE.write(self._context.files, self._context.root, fence)
             partitions = self._partitions()
-            with partitions.lock:  # no topic is changed, and no partition opened, under the lock
+            with partitions.lock:  # while this lock is held, no topic is changed, and no partition opened
                 self.fence = fence
                 partitions.on_opened = self.opened
                 self._context.demoted = fence.told(self._context.root)

@@ -1,4 +1,5 @@
-"""`PublishedPartition`: what a reader of a store knows about one partition beside its log files.
+"""`PublishedPartition`: the ends, the log start offset and the identity of one partition, for a reader of the
+store.
 
 On disk files are only read. Threads: any.
 """
@@ -36,8 +37,8 @@ class PublishedPartition:
         self._directory = topic_files.partition_path(info.name, number)
         self._key = slot_key(info.topic_id, info.name, number)
         self._known: _KnownEnds | None = None
-        # log start offsets, by the published offset; `_unpublished`: by the identities of the files read
-        # instead
+        # The log start offset, by the published offset; in `_unpublished`, by the identities of the files
+        # from which it was read.
         self._starts: dict[int, int] = {}
         self._unpublished: dict[tuple[object, ...], int] = {}
         # id and inode of the directory when it last belonged to this topic
@@ -56,8 +57,8 @@ class PublishedPartition:
         if found.start != 0:
             starts = self._starts  # another thread may replace it
             if found.start not in starts:
-                # A writer changes the checkpoints before the published ends, so the checkpoints are never
-                # older.
+                # A writer changes the checkpoints before the published ends, so the checkpoints that are read
+                # here are not older than `found`.
                 starts = self._starts = {found.start: self._log_start(found)}
             shown = found._replace(start=starts[found.start])
         glance = ends.glance(found)
@@ -65,8 +66,8 @@ class PublishedPartition:
         return shown
 
     def log_start(self) -> int:
-        """Return the log start offset if no end is published. The files that have this offset are read again
-        if one of them was replaced.
+        """Return the log start offset of a partition whose ends are not published. The files that contain
+        this offset are read again only if one of them was replaced.
         """
         seen = tuple(self._identity(os.path.join(self._root, place)) for place in LOG_START_FILES)
         if seen not in self._unpublished:
@@ -90,9 +91,10 @@ class PublishedPartition:
         )
 
     def has_directory(self) -> bool:
-        """Return whether the directory still belongs to this topic. The directory belongs to this topic if
-        its topic id is the same; if it differs, if the id in the topic's settings is the same. Topics of old
-        brokers, without ids, can't be distinguished.
+        """Return whether the directory still belongs to this topic. It does if the partition's metadata has
+        this topic's id. If the metadata has another id, the directory still belongs to the topic if the
+        settings of that name have this topic's id. Topics of old brokers have no ids, so they can't be
+        distinguished.
         """
         found_id = self._topic_files.told_id(self._info.name, self._number)
         if found_id == self._info.topic_id:

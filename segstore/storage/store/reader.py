@@ -36,7 +36,8 @@ _LAST_WAKE = 1.0  # seconds given to woken threads to leave `wait`; threads of a
 
 class _Topics(NamedTuple):
     """The topics, read when the root and the settings directory had the time stamps `version`. `names` are
-    the partition directories, unchanged since `since_ns`; `settled`: a later change must move a stamp.
+    the partition directories, unchanged since `since_ns`. `settled`: the stamps are so old that each later
+    change alters one of them.
     """
 
     version: tuple[int, int]
@@ -76,12 +77,12 @@ class StoreReader:
     def topics(self) -> dict[str, TopicInfo]:
         """Return all topics by name. Raises OSError, CorruptCheckpointError."""
         # The stamps are read first, so that a later change is seen next time. A fresh stamp proves nothing,
-        # because a change within the same clock tick of the file system would not move it.
+        # because a further change within the same clock tick of the file system would not alter it.
         now, version, topics = time.time_ns(), self._topic_files.version(), self._topics
         if version == topics.version and topics.settled and now - max(version) > _TICK_NS:
             return topics.found
-        # A checkpoint changes the root's stamp too, so the names show whether partitions were made or
-        # deleted.
+        # Writing a checkpoint alters the root's stamp too, so the directories' names are compared, which show
+        # whether partitions were made or deleted.
         directories = self._partitions_there()
         since = topics.since_ns if directories == topics.names else now
         same = directories == topics.names and version[1] == topics.version[1] and topics.settled
@@ -175,7 +176,9 @@ class StoreReader:
             self._waiting.remove(me)
 
     def follow(self, keys: list[int]) -> FollowedEnds | None:
-        """Return the published ends of these slot keys for `wait_for`; None if they are not believed."""
+        """Return the published ends of these slot keys for `wait_for`; None if they are not the last
+        writer's, or can't be read now.
+        """
         ends = self._ends.believed()
         if ends is None:
             return None
@@ -193,9 +196,10 @@ class StoreReader:
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
-        passed. Return the result of `FollowedEnds.wait`, or LOOK. The sleep is longer while a live writer has
-        the store, because only the writer changes the ends.
+        """Sleep until one of these ends has changed, a nudge has come since `nudges` was read, or `seconds`
+        have passed. Return the result of `FollowedEnds.wait`; or LOOK if `followed` is outdated, no writer
+        has the store, or the store is closed. While a live writer has the store, this is checked less often,
+        because only the writer changes the ends.
         """
         if not self._ends.are_fresh() and not self._follows(followed):
             return LOOK

@@ -1,5 +1,5 @@
-"""The reasons why an open store can't do all of its work, one line each. They come from memory, without
-access to the disk. Threads: any.
+"""The reasons why an open store can't do all of its work, one line each. The reasons come from memory,
+without access to the disk. Threads: any.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Repairs the small files that belong to no topic, when a store is opened for writing.
+"""Repairs the files in `.segstore` that belong to no topic, when a store is opened for writing.
 
 They are quotas, credentials, notes of sweeps, producer ids, the cluster id and the format. On disk only these
 files change; a file that can't be made anew is moved to the quarantine. Repairs are reported
@@ -25,7 +25,7 @@ from segstore.storage.meta.sweep_states import SWEEPS
 
 
 def mend_small(context: StoreContext, there: Collection[str]) -> None:
-    """Repair the small files among `there`, the paths below the root that exist. Raises OSError."""
+    """Repair the files that are `there`, which has all paths that exist below the root. Raises OSError."""
     if f"{names.OURS}/{names.QUOTAS}" in there or f"{names.OURS}/{names.QUOTAS_COPY}" in there:
         _mend_quotas(context)
     if f"{names.OURS}/{names.SCRAM}" in there or f"{names.OURS}/{names.SCRAM_COPY}" in there:
@@ -35,8 +35,8 @@ def mend_small(context: StoreContext, there: Collection[str]) -> None:
     if f"{names.OURS}/{names.SWEEPS}" in there and (wrong := SWEEPS.damage(context.files, context.root)):
         path = SWEEPS.path(context.root)
         context.remake(path, SWEEPS.pack({}), wrong, "nothing: it is known of no sweep any more")
-    # If one of these files is missing, it is made when it is next needed; the producer id is taken from all
-    # logs.
+    # A damaged file of these two is only moved away. A new one is made when it is next needed; the producer
+    # id is then taken from all logs.
     for each in (PRODUCER_ID, CLUSTER_ID):
         if f"{names.OURS}/{each.name}" in there:
             _move(context, each.path(context.root), each.damage(context.files, context.root))
@@ -80,7 +80,7 @@ def _mend_copies(context: StoreContext, copies: Copies[Any]) -> bool:
 
 
 def _upgrade(context: StoreContext) -> None:
-    """Write the quotas with a checksum, in two copies; if the disk is full, the next open does it. Raises
+    """Write the quotas with a checksum, in two copies; if the disk is full, the next open writes them. Raises
     OSError.
     """
     try:

@@ -142,12 +142,13 @@ def _of_view(
 
 
 def dirty_ratio(view: LogView, cleaned: int) -> float:
-    """Return the part of the sealed segments' bytes at and after offset `cleaned`; 0 if there is no sealed
-    segment.
+    """Return the bytes of the sealed segments from offset `cleaned` on, divided by the bytes of all sealed
+    segments; 0 if there are no such bytes.
     """
     sealed = range(len(view.segments) - 1)
     total = sum(map(view.end_of, sealed))
-    # An offset outside of the log belongs to another log; then, as for the cleaner, the whole log is dirty.
+    # A cleaned offset outside of this log belongs to another log, so the whole log counts as dirty, as in the
+    # cleaner.
     first = view.slot(cleaned) if view.start_offset <= cleaned <= view.end_offset else 0
     return sum(view.end_of(slot) for slot in sealed if slot >= first) / total if total else 0.0
 
@@ -172,7 +173,8 @@ def _count(view: LogView, files: Files) -> int:
             batches = step.batches if sparse else _with_inner_counts(step, segment.path)
             seen = (batches["attributes"] & CONTROL_FLAG) == 0
             seen &= (batches["last_offset"] >= start) & (batches["last_offset"] < view.end_offset)
-            # In the batch that holds the log start offset, no offset below that one is counted.
+            # In the batch that holds the log start offset, only offsets from the log start offset on are
+            # counted.
             room = batches["last_offset"][seen] - start + 1
             count += int(np.minimum(batches["count"][seen], room).sum(dtype=np.int64))
     return count

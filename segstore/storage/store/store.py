@@ -209,10 +209,10 @@ def _check_factor(replication_factor: Any) -> None:
 
 
 class Store(PublicNames):
-    """Topics in a directory. A store is a context manager; `close` makes all durable.
+    """Topics in a directory. A store is a context manager; `close` makes all records durable.
 
-    A guest of a shared store raises IllegalStateError in the calls that change topics, sweep or upgrade: only
-    the host may do these.
+    In a guest of a shared store, the calls that change topics, sweep or upgrade raise IllegalStateError: only
+    the host may make these calls.
     """
 
     _inner = frozenset(
@@ -234,7 +234,7 @@ class Store(PublicNames):
 
     context: StoreContext
     engine: WritingSide | StoreReader
-    """What reads and writes the files: a reader, this process's writer, a guest or replicas."""
+    """The object that reads and writes the files: a reader, this process's writer, a guest or replicas."""
 
     def __init__(
         self, context: StoreContext | None = None, side: WritingSide | StoreReader | None = None
@@ -245,8 +245,8 @@ class Store(PublicNames):
         self.context, self.engine = context, side
         if not isinstance(side, StoreReader):
             side.owner = weakref.ref(self)
-        # Weak references: a log refers to its store, so that background work goes on while the log is in
-        # use.
+        # The references are weak: each log refers to its store, so that background work goes on while a log
+        # is in use, and an unused log is freed.
         self._logs: WeakValues[tuple[str, int], PartitionLog] = WeakValues()
         self._attached: dict[Callable[[], Any], Any] = {}
         self._attaching = Mutex()
@@ -275,7 +275,7 @@ class Store(PublicNames):
     @property
     def host_pid(self) -> int:
         """Return the pid of the process that has the store open for writing, or hosts a shared one; 0 if
-        there is none, or its pid is not known. Raises StoreClosedError, ForkedError, StorageError.
+        there is no such process, or its pid is not known. Raises StoreClosedError, ForkedError, StorageError.
         """
         self.context.check_open()
         with os_errors():
@@ -369,9 +369,9 @@ class Store(PublicNames):
         return find_topic(topics, name) if name in topics else None
 
     def own_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Return an internal topic of the engine, and create it if it is missing. Other callers may create it
-        at the same time; in a replicated store a creation may succeed after its caller's timeout. Raises the
-        errors of `create_topic`, except TopicAlreadyExistsError.
+        """Return an internal topic of the engine, and create it if it is missing. Other callers may create
+        the topic at the same time; in a replicated store a creation may succeed after its caller's timeout.
+        Raises the errors of `create_topic`, except TopicAlreadyExistsError.
         """
         return made_or_found(
             lambda: self._create_topic(name, partitions, config),
@@ -430,8 +430,8 @@ class Store(PublicNames):
             with os_errors():
                 writer.topic_admin.delete(name)
         finally:
-            # Forget the topic even if the deletion failed midway, because the next open finishes it, and the
-            # name may be used again.
+            # Forget the topic even if the deletion failed midway: the next open finishes the deletion, and a
+            # new topic may get the name.
             if writer.topics is not topics_before and name not in writer.topics:
                 info = topics_before.get(name)
                 self._forget(name, "" if info is None else info.topic_id)
@@ -492,7 +492,7 @@ class Store(PublicNames):
         if log is None or isinstance(self.engine, StoreReader):
             with os_errors():
                 source = self.engine.partition(topic, number)
-            # Another process may have deleted the topic and made one of the same name.
+            # Another process may have deleted the topic, and created a new topic of the same name.
             if log is None or log.source is not source:
                 log = self._logs[topic, number] = self._make_log(topic, number, source)
         return log
@@ -578,8 +578,8 @@ class Store(PublicNames):
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
-        passed. Return the result of `FollowedEnds.wait`.
+        """Sleep until one of these ends has changed, a nudge has come since `nudges` was read, or `seconds`
+        have passed. Return the result of `FollowedEnds.wait`.
         """
         context = self.context
         if context.closed or (context.writable and not context.here[0]):
@@ -605,7 +605,7 @@ class Store(PublicNames):
         self._clients.attach(client)
 
     def attach(self, make: Callable[[], A]) -> A:
-        """Return the one result of `make()` that belongs to this store; `close` closes it
+        """Return the result of `make()`, which is called only once for this store. `close` closes the result
         before the store.
         """
         with self._attaching:
@@ -636,8 +636,8 @@ class Store(PublicNames):
             return self.writer().sweeper.sweep()
 
     def upgrade(self, topic: str | None = None, partition: int | None = None) -> tuple[Upgraded, ...]:
-        """Rewrite messages of magic 0 and 1, which Kafka wrote before 0.11, as record batches of magic 2: of
-        all topics, or one, or one of its partitions. Offsets, keys, values, times and codecs stay.
+        """Rewrite messages of magic 0 and 1, which Kafka wrote before 0.11, as record batches of magic 2: in
+        all topics, in one topic, or in one partition. Offsets, keys, values, times and codecs stay.
 
         Returns the result, or the error, of each partition that has such messages; the active segment of such
         a partition is sealed first. Raises UnknownTopicOrPartitionError, InvalidArgumentError,
@@ -746,7 +746,8 @@ class Store(PublicNames):
             else:
                 self.engine.close()
             return None
-        # A reader's close takes only the reader's own locks, so locks of another store don't matter.
+        # A reader's close takes only the reader's own locks, so it may be called with locks of another store
+        # held.
         check_apart("close()", of=self.engine.locks if isinstance(self.engine, StoreReader) else None)
         let_go_of_left()
         try:
@@ -814,7 +815,8 @@ class Store(PublicNames):
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # The store was not closed. The lock is released with its descriptor, and the next open recovers, as
-        # after a kill. At the interpreter's end a module's names may be cleared already.
+        # after a kill. `is_finalizing` is a default argument because, at the interpreter's end, this module's
+        # names may be cleared already.
         if not hasattr(self, "engine"):  # Ctrl-C came within `__init__`
             return
         if not is_finalizing() and not self.context.closed and not self.context.forked:

@@ -2,8 +2,8 @@
 and H2 of docs/shared.md).
 
 Each member that may be host has a thread with a connection to the host. When the host's process exits, the
-kernel closes the connection, and each thread tries to take the store's lock. The first one gets it, so a
-stopped member delays nobody. Threads: its own.
+kernel closes the connection, and each thread tries to take the store's lock. The first thread that tries gets
+the lock, so a stopped member delays nobody. Threads: its own.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Succession:
         try:
             line = HostLine(self._context.files, self._context.root, self._members, self._patience)
         except (HostUnavailableError, NotShareableError):
-            # A dying host loses its socket before its lock. `NotShareableError` is not expected here, because
-            # the open has checked that both processes see the same memory.
+            # A dying host loses its socket before its lock, so wait for the lock. `NotShareableError` is not
+            # expected here, because the open has checked that both processes see the same memory.
             self._patience = min(2 * self._patience, _LATE)
             return self._try()
         except SegstoreError as error:
@@ -92,8 +92,9 @@ class Succession:
         return not self._done.is_open and self._try(host)
 
     def _try(self, gone: SharedMember | None = None) -> bool:
-        """Become the host, and return whether that succeeded. If another member is faster, it will listen
-        soon. `gone` is the former host, which counts as alive until the kernel has freed its locks too.
+        """Try to become the host, for some time; return whether that succeeded. Return False at once if
+        another member has become the host. `gone` is the former host, which counts as alive until the kernel
+        has freed its locks too.
         """
         patience = self._patience if gone is None else _LATE
         pause, end = _PAUSE, time.monotonic() + patience

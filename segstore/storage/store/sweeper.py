@@ -1,11 +1,11 @@
 """The sweeper of a store: retention and compaction, in the background and on request.
 
-On disk partitions and the cleaner change logs; `meta.sweep_states` keeps notes of each partition's sweeps.
-Threads: one background thread, and one for each call of `sweep`: so Ctrl-C ends only the caller's wait, and
-no step of a sweep is interrupted. There is one sweep at a time; if retention falls due during a long
-compaction, the compacting thread runs it for the other partitions. An error in one partition is noted, and
-the sweep goes on with the other partitions. A topic without segstore's settings (a broker's) is never swept.
-An upgrade excludes sweeps.
+On disk the logs are changed, by their partitions and by the cleaner; `meta.sweep_states` keeps notes of each
+partition's sweeps. Threads: one background thread, and one for each call of `sweep`: so Ctrl-C ends only the
+caller's wait, and no step of a sweep is interrupted. There is one sweep or upgrade at a time; if retention
+falls due during a long compaction or upgrade, the same thread runs retention for the other partitions. An
+error in one partition is noted, and the sweep goes on with the other partitions. A topic without segstore's
+settings (a broker's) is never swept.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class SweepStep(Protocol):
         """Return the partitions that may need this step, in the order in which to sweep them."""
 
     def run(self, key: TopicPartitionKey, now: int) -> Swept | None:
-        """Sweep a partition; None if it needed nothing. Raises SegstoreError, OSError, or returns the error
-        as `error`.
+        """Sweep a partition, and return the result; None if there was nothing to do. A failure is raised
+        (SegstoreError, OSError), or its text is in the result's `error`.
         """
 
 
@@ -120,8 +120,8 @@ class Compaction:
         checkpoint: Callable[[], None],
         failed: Callable[[Exception], object],
     ) -> None:
-        """`checkpoint` makes the recovery points durable; `failed` is called with errors that
-        `run` returns.
+        """`checkpoint` makes the recovery points durable; `failed` is called with the error of a failed
+        compaction, whose text is in the `Swept` that `run` returns.
         """
         self._failed = failed
         self._topics, self._partition, self._config = topics, partition, config
@@ -200,7 +200,8 @@ class Sweeper:
     `cleaned` is the cleaner's checkpoint; `checkpoint` writes the checkpoints of the store.
 
     After a failed compaction background sweeps skip the partition until the store is opened anew (Kafka:
-    LogCleanerManager.markPartitionUncleanable), unless the disk had no room; `sweep` tries it again.
+    LogCleanerManager.markPartitionUncleanable), unless the disk had no room; `sweep` tries such a partition
+    again.
     """
 
     def __init__(

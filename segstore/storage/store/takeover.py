@@ -22,8 +22,8 @@ _FILES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
 
 
 def expected_of(left: AbandonedLog, before: Expected) -> Expected:
-    """Return the expected state of a log that an earlier host has left open. It needs no recovery unless a
-    sync has failed. `before` has the values of the checkpoints.
+    """Return the expected state of a log that an earlier host has left open. The log needs no recovery unless
+    a sync has failed. `before` is the state by checkpoints and published ends.
     """
     point = min(max(before.recovery_point, left.synced), int(left.end.end.next_offset))
     suspect = before.suspect or bool(left.failed)

@@ -2,7 +2,8 @@
 
 On disk are settings and directories (`meta.topics`, `partitions`), lines of the root's checkpoints, and slots
 of the published ends. If a step of a change fails, the change is finished or undone here; after a crash the
-next open does that. Threads: any; the store's lock is held around each change. `topics` is replaced whole.
+next open finishes or undoes the change. Threads: any; the store's lock is held around each change. `topics`
+is replaced whole.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class TopicAdmin:
             self._make(info)
         except OSError:
             self._dying.add(name)
-            # if this fails too, the next `create` of the name, or the next open, does it
+            # if this fails too, the next `create` of the name, or the next open, removes the directories
             with suppress(OSError):
                 self._bury(name)
                 self._dying.discard(name)
@@ -96,11 +97,11 @@ class TopicAdmin:
     def make(self, info: TopicInfo) -> TopicInfo:
         """Create or change a topic so that it has exactly this id, these settings and these partitions.
         Missing partitions are made, unlisted partitions are removed, and changed settings are written.
-        Returns the topic as it is now, durably.
+        Returns the topic, which is durable then.
 
-        After a crash in this call, the next call completes the change. Raises TopicAlreadyExistsError for a
-        topic with another id; InvalidArgumentError for one without id or partitions; InvalidTopicError,
-        StorageError.
+        After a crash in this call, the next call completes the change. Raises TopicAlreadyExistsError if the
+        existing topic has another id; InvalidArgumentError if `info` has no id or no partitions;
+        InvalidTopicError, StorageError.
         """
         names.check_topic(info.name)
         if not info.partition_ids or not names.is_topic_id(info.topic_id):
@@ -125,8 +126,8 @@ class TopicAdmin:
         if stays != before.partition_ids and stays:
             before = self._remove_partitions(before, stays)
         if info.partition_ids != before.partition_ids:
-            # A topic has at least one partition, so if none of the old partitions stays, they are removed
-            # last.
+            # A topic has at least one partition at any time. So if none of the old partitions stays, the new
+            # ones are made before the old ones are removed.
             both = tuple(sorted({*before.partition_ids, *info.partition_ids}))
             self._bury_but(before)
             self._topic_files.remove_buried()
@@ -200,7 +201,8 @@ class TopicAdmin:
     def _alter(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         if forgets(before, info):
             self._partitions.load_all(before)
-        # Use the settings first, so that no compaction starts above the offsets below which gaps are allowed.
+        # Use the new settings first, so that no compaction starts after `ends_of`, which could leave gaps
+        # above the ends that are noted.
         self._partitions.configure(info)
         try:
             info = remembering(before, info, self._partitions.ends_of(before))

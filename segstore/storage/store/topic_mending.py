@@ -4,8 +4,8 @@ On disk both copies of `.segstore/topics/<topic>` may change; see `meta.topics`.
 (`StoreContext.tell`). Threads: one, before the topics are used.
 
 A topic's id is in three places: its settings, each partition's metadata, the keys of the published ends.
-Settings with a checksum are right. Settings of an older segstore have no checksum; the topic's id is then the
-one that most places have.
+Settings with a checksum are right. Settings of an older segstore have no checksum; then the id that most
+places have is taken for the topic's.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def _identified(
 
 
 def _upgrade(context: StoreContext, topic_files: TopicFiles, info: TopicInfo, deleting: bool) -> None:
-    """Write the settings with a checksum, in two copies; if the disk is full, the next open does it. Raises
-    OSError.
+    """Write the settings with a checksum, in two copies; if the disk is full, the next open writes them.
+    Raises OSError.
     """
     try:
         topic_files.write(info, deleting=deleting)

@@ -15,7 +15,7 @@ _SHORTEST, _LONGEST = 0.001, 0.1  # seconds between two tries
 
 def until_unlocked(attempt: Callable[[], T], seconds: float) -> T:
     """Return the result of `attempt`, which is called again if it raises StoreLockedError, for up to
-    `seconds`; then that error is raised.
+    `seconds`. After that time the last StoreLockedError is raised.
 
     The pauses between calls grow. A blocking wait for the lock has no timeout, so it can't be used.
     """

@@ -86,7 +86,7 @@ class StoreWriter:
         self.owner: Callable[[], object] | None = None
         root, me = context.files.real_path(context.root), weakref.ref(self)
         self._held = _take_lock(context)
-        # no call comes between this line and the one above, so no interrupt does
+        # No call comes between the line above and the next one, so Ctrl-C can't come between them either.
         _begun[root] = me
         try:
             with context.reserve:
@@ -193,8 +193,8 @@ class StoreWriter:
         self._begin()
 
     def _share(self, root_names: Collection[str]) -> Sharing | None:
-        """Take over the shared file if all members of the store died, and return it; None if the store was
-        not shared, or was closed. Raises StorageError.
+        """If all members of a shared store have died, take over the shared file, and return it. Return None
+        if the store was not shared, or its last host has closed it. Raises StorageError.
         """
         files, root = self.context.files, self.context.root
         if f"{names.OURS}/{names.SHARED}" not in root_names:
@@ -310,7 +310,8 @@ class StoreWriter:
         """Cut the bytes that members have written after the ends of sealed segments. Raises OSError."""
         from segstore.storage.store.takeover import cut_all_sealed
 
-        # No member can append now. This is the last use of the shared file, which has these ends.
+        # No member can append now. The sealed ends are only in the shared file, which is not used any more
+        # after this.
         for info in self.topics.values():
             for number in info.partition_ids:
                 key = slot_key(info.topic_id, info.name, number)
@@ -481,8 +482,8 @@ class StoreWriter:
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
-        passed.
+        """Sleep until one of these ends has changed, a nudge has come since `nudges` was read, or `seconds`
+        have passed.
         """
         return followed.wait(nudges, seconds)
 
@@ -639,8 +640,8 @@ def locked(files: Files, root: str) -> StoreLockedError:
 
 
 def _remove_lock_file(context: StoreContext) -> None:
-    """Remove the lock file that could not be written, and the directory if this open made it, unless there is
-    a store.
+    """Remove the lock file that could not be written, and the directory if this open made it, unless the
+    directory holds a store.
     """
     files, root = context.files, context.root
     with suppress(OSError), files.lock(names.below(root, names.LOCK)):
