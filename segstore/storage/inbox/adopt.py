@@ -2,16 +2,19 @@
 steps.
 
 1. The id is looked up. If it was adopted, it is not adopted again, and other records under it are refused.
-Topics, partitions and every staged file are checked. Small files are gathered; large ones get the offsets
-that the partition would assign now. The gathered and the large files are synced, and so are the records that
-the partitions have already. Appends go on during this step. 2. The append tokens of the partitions are taken,
-in order of their directories. The intent, which has the end of each log, is written and synced, and so is a
-note (`joined`) of the segments that are joined from small files. 3. The batches are appended. 4. They are
-synced, except for joined segments, because the files that the note names are on disk. 5. The id is recorded
-with its offsets, synced. Until here a failure undoes everything; from here on the adoption is finished, by
-this process or by recovery at the next open. 6. The ends of all partitions are published at once. The tokens
-are released. 7. Intent, staged files and manifest are removed (`Inbox`); files that a note names are removed
-only after the segments joined from them are synced.
+   Topics, partitions and every staged file are checked. Small files are gathered; large ones get the offsets
+   that the partition would assign now. The gathered and the large files are synced, and so are the records
+   that the partitions have already. Appends go on during this step.
+2. The append tokens of the partitions are taken, in order of their directories. The intent, which has the end
+   of each log, is written and synced. A note (`joined`) of the segments that are joined from small files is
+   written and synced, too.
+3. The batches are appended.
+4. They are synced, except for joined segments, because the files that the note names are on disk.
+5. The id is recorded with its offsets, synced. Until here a failure undoes everything; from here on the
+   adoption is finished, by this process or by recovery at the next open.
+6. The ends of all partitions are published at once. The tokens are released.
+7. Intent, staged files and manifest are removed (`Inbox`); files that a note names are removed only after the
+   segments joined from them are synced.
 
 If a step fails, the id is forgotten, the logs are cut to their old ends, durably, and the intent is removed.
 If the disk refuses that, the partitions are fenced and the intent stays for the next open.
@@ -108,7 +111,8 @@ class Adopter:
             if places:
                 write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(places)))
             self._check_sealed(manifest)
-            # Written before the segments have names, so that no background sync of them delays the note's.
+            # The note is written before the segments get their names, so that no background sync of the
+            # segments delays the note's sync.
             if joined.segments:
                 write_joined(self._folder, joined)
             for one in work:

@@ -85,8 +85,9 @@ class SealedManifest:
         return None
 
     def take_back(self) -> bool:
-        """Remove the manifest, if nobody else seals this id; return True if none of its records is in the log
-        or will be, False if it was adopted, or is being adopted until `is_begun` is False. Raises OSError.
+        """Remove the manifests of this id that wait for adoption. Return True if none of their records is in
+        the log, or will be. Return False if the id was adopted, or if an adoption is under way; then
+        `recorded` gives the outcome once `is_begun` returns False. Raises OSError.
         """
         # The adopter writes the intent, then looks for the manifest. This method removes the manifest, then
         # looks for the intent.

@@ -67,8 +67,9 @@ def append(
 
 
 def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
-    """Return the first offset of `n` records that were appended while the partition had no acknowledger. If a
-    standby in sync mode has come since, wait for it as `acks` asks. Raises the errors of `Acknowledger`.
+    """Return `first`, the offset of the first of `n` appended records. If the partition has an acknowledger
+    by now, because a standby has entered sync mode, first wait for the standby as `acks` asks. Raises the
+    errors of `Acknowledger`.
     """
     acknowledger = partition.acks
     if acknowledger is not None:
@@ -81,7 +82,8 @@ def _acknowledged(
     partition: Partition, acknowledger: Acknowledger | None, acks: Acks, n: int, write: Callable[[], int]
 ) -> int:
     """Append `n` records by `write`, which returns the first offset; flush by flush.messages, and wait for
-    other replicas. If a producer repeats an append, it waits until the replicas have the earlier batches.
+    other replicas. If a producer repeats an append, nothing is written, but the call waits until the replicas
+    have the batches of the first try.
     """
     if acknowledger is None:
         first = write()
@@ -106,9 +108,8 @@ def tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledge
 
 
 def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], int]) -> int:
-    """Append `n` records by `write`, one call of C, to all replicas, or to a log that has a standby.
-
-    Return the first offset, or SLOW, without an append, if a replica's tail is not open. Wait, as `acks`
+    """Append `n` records by `write`, one call of C, to all replicas, or to a log that has a standby. Return
+    the first offset. Return SLOW, with nothing appended, if a replica's tail is not open. Wait, as `acks`
     asks, for the standby, or for a follower that lacks the records. Raises StorageError, and the errors of
     `Acknowledger`.
     """
@@ -132,8 +133,9 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
 
 
 def behind(acknowledger: Acknowledger, acks: Acks, n: int, answer: int) -> int:
-    """Wait, as `acks` asks, for the followers that lack `n` records of the leader's log. Return the first
-    offset; `answer` is `BEHIND - offset`. Raises the errors of `Acknowledger`.
+    """Wait, as `acks` asks, for the followers that lack `n` records which the leader has appended. `answer`
+    is `BEHIND - offset` with the records' first offset, which is returned. Raises the errors of
+    `Acknowledger`.
     """
     first = BEHIND - answer
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
@@ -162,9 +164,9 @@ def append_short(
     """Append a record by one call of C. Return the record's offset, or SLOW if the tail is closed, the record
     is not plain, or the log's end is not `expected`.
 
-    `batch` is the address of a `seg_batch`, 0 for none. The `seg_batch` names the producer with an id that
-    wrote the record, and receives the other fields of the batch header. Raises StorageError; the record is
-    not in the log then.
+    `batch` is the address of a `seg_batch`, or 0 if the record's producer has no id. The `seg_batch` has the
+    producer's fields; C sets its other fields to those of the batch header. Raises StorageError; the record
+    is not in the log then.
     """
     native = tail.native
     on_append, flush_left, clock = native.on_append, native.flush_left, native.clock
@@ -239,8 +241,8 @@ def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: boo
 
 
 def undone(tail: Tail, answer: int, need: int) -> int:
-    """Return `answer` if it says that a follower lacks the appended records; else raise the error of the
-    failed append of `need` bytes.
+    """Return `answer` if it is `BEHIND - offset`: the leader has the records, and a follower lacks them. Else
+    undo the failed append of `need` bytes, and raise its error.
     """
     with tail.token:  # pauses the tail, so that followers can fetch these records
         if answer <= BEHIND:

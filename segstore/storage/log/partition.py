@@ -100,7 +100,8 @@ class LogStart:
                 return Retained(0, 0)
             before = partition.segments[count].base_offset
             if config.retention_bytes >= 0:
-                # Newer bytes use up retention.bytes, so they must be durable before older bytes are removed.
+                # The older segments are removed because newer bytes fill retention.bytes. So these newer
+                # bytes must be durable first.
                 partition.flusher.flush(view.end_offset)
             full = partition.context.full.note is not None  # appends fail for lack of room
             delay_ms = 0 if full else config.file_delete_delay_ms
@@ -108,8 +109,9 @@ class LogStart:
             return Retained(count, retention.freed(view, count))
 
     def _rolled_from(self, view: LogView, others: bool) -> bool:
-        """Roll by `Partition.roll_from`. If the roll fails, return False if there are `others` to remove,
-        which may make room for a later roll; else raise its error.
+        """Roll by `Partition.roll_from`, and return its result. If the roll fails, return False if there are
+        `others`, older segments whose removal may make room for a later roll; else raise the roll's
+        StorageError.
         """
         try:
             return self._partition.roll_from(view)
@@ -126,8 +128,9 @@ class LogStart:
         with partition.token:
             dropped = partition.visible.begin_at(start)
         self._remove(dropped, delay_ms)
-        # The epochs are dropped last, because this frees no room, and after a crash the next open drops them.
-        # Without `rename_lock` the directory could by now belong to a new topic with the same name.
+        # The epochs are dropped last, because to drop them frees no room, and after a crash the next open
+        # drops them. Without `rename_lock` the directory could by now belong to a new topic with the same
+        # name.
         with partition.rename_lock, suppress(OSError):
             if partition.visible.current is not None and self._epochs.truncate_from_start(start):
                 self._epochs.save()
@@ -308,9 +311,9 @@ class Partition:
 
     def make_ready(self, header: Any, batches: int, generation: int, waited_for: int) -> None:
         """Make room for another process's append by `LogWriter.make_ready`, then let other processes append.
-        `generation` is the log's generation that the process knows: nothing is done if the log has a later
-        generation. `waited_for` is the word of a lock that is taken away from its living owner, 0 for none.
-        Raises the errors of `LogWriter.make_ready`.
+        `generation` is the log's generation that the other process knows. If the log has another generation
+        by now, nothing is done. `waited_for` is the word of a lock that is taken away from its living owner,
+        0 for none; with a lock the generation is not compared. Raises the errors of `LogWriter.make_ready`.
         """
         share = self.tail.native.c.share
         if share.log.open and share.generation != generation and not waited_for:
@@ -329,8 +332,9 @@ class Partition:
         self.flushing.soon(base_offset)
 
     def sealed(self, base_offset: int, count: int = 1) -> None:
-        """Record that a segment with this base offset follows `count` newly sealed segments, and have the
-        next flush sync these; the caller holds the append token.
+        """Record that `count` segments were sealed, and that a segment with this base offset follows them.
+        Write a producer snapshot at that offset, and have the next flush sync the sealed segments. The caller
+        holds the append token.
         """
         self.segments.layout += 1
         self.producers.snapshot(base_offset)
