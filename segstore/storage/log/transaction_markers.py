@@ -93,7 +93,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
             written = together
             _hold([(partition, offsets[partition]) for partition in due])
         finally:
-            # Records that an earlier interrupt kept hidden are shown too.
+            # Records that an earlier interrupt kept hidden become visible, too.
             Visible.show_all(
                 [partition.visible for partition in partitions if not partition.visible.is_all], written
             )
@@ -122,11 +122,11 @@ def _hold(written: Sequence[tuple[Partition, int]]) -> None:
 
 
 def flush_markers(shown: Sequence[Shown]) -> None:
-    """Apply the flush settings of all partitions, wait for their other replicas, then raise the first error.
-    Raises StorageError, and the errors of `Acknowledger.wait`.
+    """Apply the flush settings of all partitions, and wait for their other replicas. Raise the first error
+    only after that was done for all partitions. Raises StorageError, and the errors of `Acknowledger.wait`.
 
-    Partitions that need no marker are flushed too, because their earlier markers may not be durable yet if a
-    sync has failed.
+    Partitions that need no marker now are flushed, too: they may have got their markers in an earlier call
+    whose sync failed.
     """
     errors: list[SegstoreError] = []
     waiting: list[tuple[Partition, int]] = []
@@ -164,8 +164,8 @@ def _is_due(partition: Partition, marker: Marker, transaction_epoch: int) -> boo
 
 
 def _write(partitions: Sequence[Partition], marker: Marker, together: AtomicPublish) -> dict[Partition, int]:
-    """Write the markers; return their offsets. The markers are permanent and visible only after `together` is
-    done. If a marker can't be written, all are undone.
+    """Write the markers; return their offsets. If a marker can't be written, all markers are undone. They can
+    be undone, and are not visible, until `together` is done.
     """
     try:
         return {partition: partition.writer.write_marker(marker, together) for partition in partitions}
