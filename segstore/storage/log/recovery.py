@@ -193,7 +193,8 @@ class PartitionRecovery:
                     break
             if position >= size or end >= self.recovery_point:
                 break
-            # Damage below the recovery point is bit rot, so checking continues after the damage.
+            # Damage below the recovery point is bit rot, after which the log goes on. So the check continues
+            # after the damage.
             found = next_whole(self.files, segment.handle, position + 1, size, end)
             if found is None:
                 break
@@ -202,7 +203,7 @@ class PartitionRecovery:
         segment.size = size
         if start or below != names.MAX_OFFSET:
             segment.attach(None)
-        # Else this is the last segment, whose new indexes stay loaded.
+        # Otherwise this is the last segment, and its new indexes stay loaded.
         return position, end, reason
 
     def _reopened(self, segment: Segment, position: int, end: int) -> ActiveSegment:
@@ -225,7 +226,7 @@ class PartitionRecovery:
             return error.position, segment.last_offset_before(error.position) + 1
         if found is None:
             return end_of_batches(segment)
-        # If there can be no gaps, a gap here means that the first batch has a wrong base offset.
+        # If the log can have no gaps, a gap before the first batch means that its base offset is wrong.
         return int(found.position), min(int(found.base_offset), self.recovery_point)
 
     def _cut_excess(self, segment: Segment, valid: int) -> None:

@@ -347,15 +347,16 @@ class LogWriter:
         self.rolled(segment.base_offset)
 
     def make_ready(self, header: Any, batches: int) -> None:
-        """Make room for another process's append of `batches` batches: roll, and take room in the indexes.
-        `header` (`seg_batch *`) has the size, offsets and time of the whole append, as of a single batch.
-        Raises StorageError, RecordTooLargeError; the log is unchanged then.
+        """Make room for another process's append of `batches` batches: roll if necessary, and reserve room in
+        the indexes. `header` (`seg_batch *`) describes the append as if it were a single batch, with the
+        size, offsets and time of all batches. Raises StorageError, RecordTooLargeError; the log is unchanged
+        then.
         """
         self.check_leads()
         self.begin_epoch()
         when = int(header.max_timestamp)
-        # The other process compares this time with the segment's age, even if its own clock stamps the
-        # records.
+        # The other process decides by this time whether the segment is too old, even if the topic is
+        # LogAppendTime. So the same time must decide here.
         clock = self.clock if when < 0 else lambda: when
         part = ChunkPart(cast("Encoded", _AskedAppend(header)), 0, 1, 0, header.size)
         try:
@@ -452,11 +453,14 @@ class LogWriter:
             self.segments.active.rewind(mark)
 
     def _reopen(self, undo: AppendUndo, segment: Segment, mark: Mark) -> None:
-        """Make a segment that a roll sealed active again. Raises OSError; the segment is as before then."""
+        """Make a sealed segment active again, to undo a roll. Raises OSError; the segment is as before
+        then.
+        """
         segment.sealed = False
         segment.attach(None)
         try:
-            # Both names change in one step, because a repeated undo must find the new object.
+            # Both attributes are set in one statement, because a repeated undo must find the new object in
+            # both.
             undo.active = self.segments.active = ActiveSegment(segment, self.config, mark.next_offset)
         except BaseException:
             segment.sealed = True
