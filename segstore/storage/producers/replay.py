@@ -132,9 +132,9 @@ def mend(
     """Bring `state` to `end_offset`, the log's end, by replaying the segments. Rewrite transaction indexes
     that are damaged, or that differ from the aborts found in a replayed segment. Raises OSError.
 
-    `state_at(offset)` is the state in a snapshot at that offset or below. Entries of transactions whose
-    markers lie below `synced` are on disk. A later entry that matches no transaction in the log may come from
-    records that a power cut has lost.
+    `state_at(offset)` returns the state in the newest snapshot at or below that offset. Entries for markers
+    below the offset `synced` are trusted. Entries for later markers are dropped unless they are found in the
+    log, because they may come from records that a power cut has lost.
     """
     ends = [*[s.base_offset for s in segments[1:]], end_offset]
     for slot, segment in enumerate(segments):
@@ -157,8 +157,8 @@ def mend(
         if right != data:
             _replace(files, segment, right)
         elif data:
-            # The replayed entries count as durable from now on. They are written again, because an earlier
-            # sync may have failed.
+            # The entries are right, but an earlier sync of them may have failed. They count as durable from
+            # now on, so they are written again and synced.
             with files.open(path, write=True) as handle:
                 files.pwrite(handle, data, 0)
                 files.sync(handle)
@@ -173,8 +173,9 @@ def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) 
 
 
 def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
-    """Return the entries of both lists, by last offset. If compaction, deletion or repair removed batches of
-    a transaction, the entry made from the log is incomplete, and the existing entry stays.
+    """Return the entries of `held`, from the file, and of `found`, from the log, by last offset. If both have
+    an entry for a transaction, return the one with the lower first offset, because compaction, deletion or
+    repair may have removed the first batches from the log.
     """
     kept = {txn.last_offset: txn for txn in held}
     for txn in found:

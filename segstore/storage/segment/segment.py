@@ -230,7 +230,8 @@ class Segment:
             if code >= 0:
                 return out if code else None
             bad, least = self._first_damage(position, int(out.position))
-            # If offsets don't rise, the batch before may be the damaged one.
+            # If this batch's offset does not follow the batch before, the batch before may be the damaged
+            # one.
             reason = BAD[_FIRST_BAD - code if bad == out.position else lib.SEG_BAD_CRC]
             position = self.pass_by(bad, least, target, end, reason)
 
@@ -238,8 +239,8 @@ class Segment:
         """Return the position of the first whole batch after the damaged batch at byte `bad` whose base
         offset is at least `least`.
 
-        Raises CorruptRecordError if `target` lies before that batch, or if there is none (without
-        `next_offset`).
+        Raises CorruptRecordError if `target` lies before that batch. If there is no such batch, the error has
+        no `next_offset`.
         """
         found = next_whole(self.pool.files, self.handle, bad + 1, end, least)
         header = ffi.new("seg_batch *")
@@ -302,8 +303,8 @@ class Segment:
             raise StorageError(-code, os.strerror(-code), self.path)
 
     def last_offset_before(self, position: int) -> int:
-        """Return the last offset of the batches below a position; if there is none, the base offset minus
-        one.
+        """Return the last offset of the batches below a position; without such a batch the segment's base
+        offset minus one.
         """
         end = self.base_offset
         for step in walk(self.pool.files, self.handle, 0, position, check_crcs=False):
@@ -316,13 +317,13 @@ class Segment:
         """
         if self._largest is not None:
             return self._largest
-        # The largest timestamp is in the last time index entry, or in a batch after that entry's batch.
+        # The last time index entry has the largest timestamp up to its batch, so only later batches are read.
         last, position = self._last_time_entry(end)
         largest, offset = last, self.base_offset
         for step in walk(self.pool.files, self.handle, position, end, check_crcs=False, chunk=_TIME_CHUNK):
             position = step.stop.position
             if step.headers:
-                # Beyond the segment's end there may be batches that do not belong to the log.
+                # Bytes beyond the segment's end may look like batches, but do not belong to the log.
                 of = [h.max_timestamp for h in step.c if h.count > 0 and h.base_offset < below]
                 largest = max([largest, *of])
                 offset = step.stop.last_offset + 1
