@@ -47,7 +47,8 @@ class IndexBuilder:
     @property
     def state(self) -> State:
         """Return the bytes since the last entry, the largest timestamp (-1 for none) and its offset, and the
-        last time index entry's timestamp. To set an earlier state undoes the later calls of `add`.
+        last time index entry's timestamp. If an earlier state is set, the calls of `add` since then are
+        undone.
         """
         s = self._state
         return s.bytes_since, s.max_timestamp, s.max_timestamp_offset, s.last_time_entry

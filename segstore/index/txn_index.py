@@ -70,8 +70,9 @@ def format_entries(txns: Iterable[AbortedTxn]) -> bytes:
 
 
 def aborted(entries: NDArray[np.void], fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-    """Return the entries of an array of `entry_type` that overlap offsets [fetch_offset, upper_bound); and
-    True if these are all, False if later segments may have more (Kafka: TransactionIndex.collectAbortedTxns).
+    """Return the entries of an array of `entry_type` that overlap offsets [fetch_offset, upper_bound). Also
+    return True if these are all such entries, False if later segments may have more (Kafka:
+    TransactionIndex.collectAbortedTxns).
     """
     decided = np.flatnonzero(entries["last_stable_offset"] >= upper_bound)
     looked_at = entries[: int(decided[0]) + 1] if len(decided) else entries

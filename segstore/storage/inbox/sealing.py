@@ -42,8 +42,8 @@ class SealedManifest:
         self.patience = PATIENCE
 
     def begin(self) -> None:
-        """Seal the manifest, unless its id is recorded. Raises IdempotencyConflictError, StagedFilesError,
-        OSError.
+        """Seal the manifest. If its id is recorded as adopted, only check that the records are the same, and
+        remove the staged files. Raises IdempotencyConflictError, StagedFilesError, OSError.
         """
         known = self.recorded()
         if known is not None:
@@ -62,13 +62,14 @@ class SealedManifest:
 
     def outcome(self) -> Adoption | None:
         """Return the adoption; None if it is not finished yet. Raises the errors of `seal`."""
-        # Look for the manifest first: it is removed after the id was recorded or the result written.
+        # The manifest is looked for first, because it is removed only after the id was recorded or the result
+        # was written.
         is_gone = self._stem and not self._files.exists(self.folder.manifest(self._stem))
         known = self.recorded()
         if known is not None:
             self.patience = _SETTLING
-            # Read the id again after `is_begun`: a failed adoption first forgets the id, then removes its
-            # intent.
+            # The id is read again after `is_begun`, because a failed adoption first forgets the id, then
+            # removes its intent.
             return known if not self.is_begun() and self.recorded() == known else None
         if not self._stem:
             raise StagedFilesError(f"{self._id!r} was adopted, and has been forgotten since")
@@ -90,7 +91,7 @@ class SealedManifest:
         `recorded` gives the outcome once `is_begun` returns False. Raises OSError.
         """
         # The adopter writes the intent, then looks for the manifest. This method removes the manifest, then
-        # looks for the intent.
+        # looks for the intent. So at least one of the two notices the other.
         for stem, _ in self.folder.stems():
             if self._is_mine(stem):
                 self.folder.unlink(self.folder.manifest(stem))

@@ -1,9 +1,9 @@
 """Replays a segment's batch headers into producer state, and writes the `.txnindex` files.
 
-On disk only `.txnindex` files change. A segment has no such file before its first abort. The index is synced
-after its log, whose control batches are the authority. It is for brokers; segstore's own readers never use
-it. Threads: the owner of the state calls `replay` and `take_in`; the holder of the partition's append token
-changes index files; `mend` is called before the partition is used.
+On disk only `.txnindex` files change. A segment has no such file before its first abort. The file is synced
+after the log, and if both differ, the log's control batches are right. Brokers read the file; segstore's own
+readers never do. Threads: the owner of the state calls `replay` and `take_in`; the holder of the partition's
+append token changes index files; `mend` is called before the partition is used.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def take_in(
     """Update `state` with batches (the memory of `seg_batch`) of a segment; return the transactions that they
     abort.
 
-    A marker that can't be read is put into `damaged` by its offset, and counts as an abort; without `damaged`
-    its CorruptRecordError is raised.
+    If a marker can't be read, its CorruptRecordError is put into `damaged` under the marker's offset, and the
+    marker counts as an abort. Without `damaged` the error is raised.
     """
 
     def read_control(i: int) -> tuple[int, int]:
@@ -102,7 +102,9 @@ def index_size(files: Files, segment: Segment) -> int:
 
 
 def add_aborted(files: Files, segment: Segment, txns: Sequence[AbortedTxn]) -> None:
-    """Add entries for transactions that a marker in this segment aborted. Raises OSError."""
+    """Add entries to the segment's `.txnindex`, for transactions that markers in this segment aborted. Raises
+    OSError.
+    """
     size = index_size(files, segment)
     with files.open(segment.file(names.TXN_INDEX), write=True, create=True) as handle:
         files.pwrite(handle, format_entries(txns), size)

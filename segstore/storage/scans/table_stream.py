@@ -32,9 +32,9 @@ def batches_of(
     reader: PieceReader,
     finish: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of the schema, each of one partition, after they went through `finish`, which the thread
-    that read them calls. Raises the errors of `PartitionLog.read`, after yielding the records before the
-    error.
+    """Yield the results of `finish` for record batches of the schema, each of one partition. `finish` is
+    called by the thread that has read the batch. Raises the errors of `PartitionLog.read`, after the records
+    before the error were yielded.
     """
     maker = BatchMaker(topic, schema)
 

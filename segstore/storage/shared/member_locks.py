@@ -41,8 +41,8 @@ def open_shared(files: Files, path: str, *, create: bool = False) -> Handle:
 
 
 def take_making(files: Files, root: str) -> Handle:
-    """Lock the byte for making `.segstore/shared`, until the handle is closed; a missing `members` file is
-    created. Raises StorageError, OSError.
+    """Lock the byte SEG_MAKING_BYTE, and return the handle that holds the lock until it is closed. A missing
+    `members` file is created. Raises StorageError, OSError.
     """
     path = path_of(root)
     if files.exists(path) and files.links(path) > 1:

@@ -153,8 +153,8 @@ def exchange_at_once(
     view: LogView, sock: int, exchange: NativeExchange, context: StoreContext
 ) -> bool | None:
     """Receive a fetch request, and answer it with batches of one segment. Return True if the request was
-    answered, False if it was received but the caller must handle it, None if nothing was received, because
-    `short_way.sendable` finds no open segment, or an open transaction limits the answer.
+    answered, False if it was received and the caller must answer it. Return None if nothing was received,
+    because `short_way.sendable` finds no open segment, or an open transaction limits the answer.
     """
     start, end, stable = view.start_offset, view.end_offset, view.stable_offset
     if stable < 0 or (stable != end and exchange.committed):
