@@ -64,7 +64,7 @@ class PartitionAdoption:
         """Check the staged files, and flush the log. Join small files; write the expected offsets into the
         files that will become segments, and sync them.
 
-        The expected offsets are right unless the partition gets appends before `place`. Raises
+        The expected offsets are right unless another append to the partition comes before `place`. Raises
         StagedFilesError, RecordTooLargeError, InvalidRecordError; StorageError, OSError.
         """
         with gatherer.looking():
@@ -165,7 +165,9 @@ class PartitionAdoption:
     # --- with the token -------------------------------------------------------------------
 
     def place(self) -> LogOffsetMetadata:
-        """Return the end of the log; from now on the caller holds the append token."""
+        """Return the end of the log, to which an undo cuts it. From this call on the caller holds the append
+        token.
+        """
         topic = self.topic
         self._writer.check_leads()
         active = self._segments.active

@@ -411,11 +411,11 @@ def append_batches(
     "producer". Raises RecordTooLargeError, InvalidArgumentError (nothing was written then), StorageError,
     ReadOnlyError, StoreClosedError, ForkedError.
 
-    If `template` has a producer id, its epoch, its sequences and its transaction are judged by Kafka's rules
+    If `template` has a producer id, its epoch, its sequences and its transaction are checked by Kafka's rules
     (ProducerAppendInfo), and batches that repeat one of the producer's last 5 are not written again. Raises
     InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError. With
-    `sequenced=False`, or a base sequence of -1, sequences are not judged, as a coordinator's own records
-    require (Kafka: AppendOrigin.COORDINATOR).
+    `sequenced=False`, or a base sequence of -1, sequences are not checked: a coordinator's own records have
+    none (Kafka: AppendOrigin.COORDINATOR).
     """
     claim = claim_of(template, sequenced)
     partition = log.partition_for_write()

@@ -1,8 +1,8 @@
 """Appends a producer's batches in pieces, by one call of C for all.
 
-On disk are record batches; each piece is an append of its own. Threads: any. A thread that returns from C
-while another runs Python waits up to 5 ms for the interpreter's lock, and the producer could send some MB in
-that time. So one call has many pieces. Each piece is small enough to stay in a core's cache.
+On disk are record batches; each piece is an append of its own. Threads: any. When a call of C returns while
+another thread runs Python, it waits up to 5 ms for the interpreter's lock, in which time the producer could
+send some MB. So one call appends many pieces. Each piece is small enough to stay in a core's cache.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 of logs.
 
 A reader at the end of a log waits for the next record, which is mostly alone in its batch. C reads such a
-record during the wait (_native/follow.c). All other batches are left to `storage/log/read.py`.
+record during the wait (_native/follow.c). Other batches are read by `storage/log/read.py`, after the wait.
 
 On disk the log is only read. Threads: any for `LogEnd`, which never changes; one for `LastRecordEnds`.
 """

@@ -69,8 +69,8 @@ class LogSegments:
         return lists
 
     def lies_in(self, segments: Sequence[Segment]) -> bool:
-        """Return whether these segments are still sealed segments of the log, side by side. Any thread may
-        call this.
+        """Return whether these segments are still adjacent sealed segments of the log. Any thread may call
+        this.
         """
         sealed = self._list[:-1]
         at = sealed.index(segments[0]) if segments[0] in sealed else 0
@@ -98,7 +98,8 @@ class LogSegments:
 
     # --- changes ----------------------------------------------------------------------------
 
-    # `lists` is dropped first, so that the next caller makes it anew if an interrupt follows.
+    # Each method first drops `lists`. If an interrupt comes before the method ends, the next reader of
+    # `lists` then makes it anew.
 
     def append(self, segment: Segment) -> None:
         """Add a segment to the end of the list. Appends go to the segment before it until `activate`."""
@@ -124,7 +125,7 @@ class LogSegments:
         del self._list[self._list.index(segment) + 1 :]
 
     def cut_from(self, slot: int, segment: Segment) -> list[Segment]:
-        """Put a segment in place of the segments from index `slot` on; return the replaced segments."""
+        """Replace the segments from index `slot` on by one segment; return the replaced segments."""
         gone = self._list[slot:]
         self.lists = None
         self._list[slot:] = [segment]

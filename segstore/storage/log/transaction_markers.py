@@ -51,9 +51,9 @@ def end_transaction(
     offsets.
 
     No reader, in this or another process, sees the transaction completed in one partition and still open in
-    another. The offset is -1 for a partition that needs no marker, because no transaction is open there and
-    the epoch is known. If no transaction is open and the epoch is new, a marker is written, so that older
-    epochs are refused from then on.
+    another. If no transaction is open in a partition, and the partition knows the epoch already, no marker is
+    written there, and -1 is returned as its offset. If no transaction is open and the epoch is new to the
+    partition, a marker is written, so that the partition refuses older epochs from then on.
 
     Raises InvalidProducerEpochError if one of the partitions knows a newer epoch; StorageError,
     StoreClosedError, ReadOnlyError, ForkedError. After such an error no marker is written in any partition.
@@ -67,10 +67,11 @@ def end_transaction(
 
 
 def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -> list[Shown]:
-    """Write all markers and make them visible; they may not be durable before `flush_markers`.
+    """Write the markers, and make them visible, all at once; return each partition with its marker's offset.
+    The markers may not be durable before `flush_markers` is called.
 
-    `transaction_epoch` is the epoch of the records that the marker is for. If a partition has an open
-    transaction of a later epoch, that transaction stays open.
+    `transaction_epoch` is the epoch of the records in the transaction that the marker ends. If a partition
+    has an open transaction of a later epoch, that transaction stays open.
     """
     if marker.producer_id < 0 or marker.producer_epoch < 0:
         raise InvalidArgumentError(
@@ -200,7 +201,7 @@ def open_transactions(log: Writable) -> list[OpenTransaction]:
 
 def first_record(log: Writable, producer_id: int) -> tuple[int, int] | None:
     """Return offset and leader epoch (-1: not known) of the first record of the producer's open transaction
-    in a partition, or None. Errors as `open_transactions`.
+    in a partition, or None. Raises the errors of `open_transactions`.
     """
     partition = log.partition_for_write()
     with partition.token:
@@ -228,7 +229,9 @@ class ActiveProducer(NamedTuple):
 
 
 def active_producers(log: Writable) -> list[ActiveProducer]:
-    """Return all producers that a partition knows, by id. Errors as `open_transactions`."""
+    """Return all producers that a partition knows, in order of their ids. Raises the errors of
+    `open_transactions`.
+    """
     partition = log.partition_for_write()
     with partition.token:
         partition.writer.recall()
@@ -246,7 +249,9 @@ def active_producers(log: Writable) -> list[ActiveProducer]:
 
 
 def producer_epoch(log: Writable, producer_id: int) -> int:
-    """Return a producer's epoch in a partition, -1 for an unknown producer. Errors as `open_transactions`."""
+    """Return a producer's epoch in a partition, -1 for an unknown producer. Raises the errors of
+    `open_transactions`.
+    """
     partition = log.partition_for_write()
     with partition.token:
         partition.writer.recall()
@@ -255,7 +260,9 @@ def producer_epoch(log: Writable, producer_id: int) -> int:
 
 
 def producer_epochs(log: Writable, producer_ids: Collection[int]) -> dict[int, int]:
-    """Return the epochs of the given producers that a partition knows. Errors as `open_transactions`."""
+    """Return the epochs, by producer id, of the given producers that a partition knows. Raises the errors of
+    `open_transactions`.
+    """
     partition = log.partition_for_write()
     with partition.token:
         partition.writer.recall()
@@ -264,7 +271,7 @@ def producer_epochs(log: Writable, producer_ids: Collection[int]) -> dict[int, i
 
 
 def max_producer_id(log: Writable) -> int:
-    """Return the largest producer id that a partition has seen, -1 for none. Errors as
+    """Return the largest producer id that a partition has seen, -1 for none. Raises the errors of
     `open_transactions`.
     """
     partition = log.partition_for_write()

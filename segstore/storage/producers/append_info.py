@@ -2,8 +2,8 @@
 rule for an append at one expected offset.
 
 The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo, applied to all batches of an
-append at once; their sequences must be consecutive. The next batches of a known producer are mostly judged by
-C (`_native/claim.h`). Nothing is on disk.
+append at once; their sequences must be consecutive. If the batches of a known producer simply follow its last
+batch, C checks them (`_native/claim.h`). Nothing is on disk.
 
 Threads: the holder of the partition's append token. An append is judged and written without a pause in which
 another thread could append. So if two threads send the same batch, one thread writes it, and the other thread
@@ -37,7 +37,7 @@ class ProducerAppendInfo:
     """The producer of an append. If the whole append was written before, `repeated` has the earlier batches
     that the append repeats.
 
-    `sequenced`: whether the sequences are judged (Kafka: AppendOrigin.CLIENT). `verified`: whether the
+    `sequenced`: whether the sequences are checked (Kafka: AppendOrigin.CLIENT). `verified`: whether the
     transaction coordinator knows that the partition is part of the producer's transaction (Kafka:
     VerificationGuard, KIP-890).
     """

@@ -113,7 +113,7 @@ class Producers:
         return self.state.update(batches, lambda _: ended, self._clock())
 
     def take_as_follower(self, memory: Any, data: Any) -> list[AbortedTxn]:
-        """Apply batches that a leader wrote, of any producers; their sequences and epochs are not judged
+        """Apply batches that a leader wrote, of any producers; their sequences and epochs are not checked
         (R35). `data` has each batch's bytes at the batch's `position`. Return the transactions that they
         abort. Raises CorruptRecordError if a marker can't be read.
         """
