@@ -134,8 +134,8 @@ class Adopter:
 
     def _check_sealed(self, manifest: Manifest) -> None:
         """Raise StagedFilesError if the manifest was taken back (`SealedManifest.take_back`)."""
-        # Called after the intent was written: `take_back` first removes the manifest, then looks for the
-        # intent, so one of the two notices the other.
+        # This is called after the intent was written. `take_back` first removes the manifest, then looks for
+        # the intent. So at least one of the two notices the other.
         if manifest.is_sealed and not self._files.exists(self._folder.manifest(manifest.stem)):
             raise StagedFilesError(f"{manifest.id!r} was taken back")
 
@@ -151,12 +151,13 @@ class Adopter:
         self, manifest: Manifest, work: Sequence[PartitionAdoption], places: Sequence[LogOffsetMetadata]
     ) -> None:
         try:
-            # Forget the id first: the logs must not be cut while it is recorded.
+            # The id is forgotten first, because the logs must not be cut while the id is recorded as adopted.
             if self._ids.find(manifest.id) is not None:
                 self._ids.forget(manifest.id)
             for one in reversed(work):
                 one.put_back()
-            # Remove the note before the intent, so that recovery never joins the files again.
+            # The note is removed before the intent, because without an intent recovery would join the note's
+            # files again.
             forget_joined(self._folder, manifest.stem)
             not_undone = [place for one, place in zip(work, places, strict=True) if not one.undone]
             if not_undone:

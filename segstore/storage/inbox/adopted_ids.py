@@ -231,8 +231,8 @@ def _last_line(files: Files, path: str, begin: bytes) -> Adoption | None:
 
 
 def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
-    """Return the lines of the ids whose records all lie below these ends. A copy of the store with these ends
-    has these adopted ids.
+    """Return the lines of the ids whose records all lie below these ends: they are the adopted ids of a copy
+    of the store whose logs have these ends.
     """
     lines = []
     for line in data.splitlines(keepends=True):

@@ -1,7 +1,7 @@
 """Removes the files of dead processes from the inbox, and manifests that were refused long ago.
 
-The files are unsealed staged files, unread results and refused manifests. On disk files are removed from
-`.segstore/inbox/` and `.segstore/quarantine/`. Threads: the inbox's; `leftovers` any.
+The files of dead processes are unsealed staged files, temporary files and unread results. On disk files are
+removed from `.segstore/inbox/` and `.segstore/quarantine/`. Threads: the inbox's; `leftovers` any.
 """
 
 from __future__ import annotations

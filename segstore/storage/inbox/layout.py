@@ -36,8 +36,8 @@ def _warn(path: str, message: str, done: str) -> None:
 
 
 class Folder:
-    """The inbox of the store at `root`. `tell` (`Context.tell`) reports a directory or special file in the
-    place of a regular file: its path, the fault, the repair.
+    """The inbox of the store at `root`. `tell` (`Context.tell`) is called if a directory or special file is
+    in the place of a regular file, with its path, the fault and the repair.
     """
 
     def __init__(self, files: Files, root: str, tell: Callable[[str, str, str], None] = _warn) -> None:

@@ -100,8 +100,8 @@ class SealedManifest:
     def is_begun(self) -> bool:
         """Return whether an adoption under the id is under way.
 
-        If its id is recorded, its records may not be visible yet: the writer publishes them before it removes
-        the intent.
+        The id may be recorded before the records are visible. The writer removes the intent only after it has
+        published the records.
         """
         return any(map(self._is_mine, self.folder.of_kind(names.INTENT)))
 

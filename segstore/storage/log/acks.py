@@ -29,8 +29,8 @@ class Acknowledger(Protocol):
     """
 
     def check(self, acks: int) -> None:
-        """Check the in-sync replicas before an append is written. Raises NotEnoughReplicasError or
-        NotLeaderOrFollowerError; the append is not written then.
+        """Check, before an append is written, that there are enough in-sync replicas for `acks`. Raises
+        NotEnoughReplicasError or NotLeaderOrFollowerError; the caller does not write the append then.
         """
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:

@@ -2,9 +2,9 @@
 
 On the fast path one call of C appends a record (`append_short`; `_native/tail_append.c`) or a list of records
 (`append_list`). `append_one` and `append_columns` append an application's other records; `append_record`,
-`append_batches` and `append_pieces` (in a file of its own) append a producer's. They encode and compress the
-records in Python; then C writes the batches (`_write_short`). If C answers `SLOW`, `Partition.put` takes the
-append token and writes the batches. Threads: any.
+`append_batches` and `append_pieces` (in a file of its own) append a producer's records. These functions
+encode and compress the records in Python; then C writes the batches (`_write_short`). If C answers `SLOW`,
+`Partition.put` takes the append token and writes the batches. Threads: any.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ def append(
     claim: ProducerAppendInfo | ExpectedEnd | None = None,
     acks: Acks = ALL,
 ) -> int:
-    """Append `n` records with contiguous offsets, visible together; return the first offset. If `claim` has a
-    producer id, Kafka's rules for the producer are applied first; if it has an expected offset, that is
-    compared with the log's end. Then the append is flushed by `flush.messages`, and waits as `acks` asks.
+    """Append `n` records with contiguous offsets, visible together; return the first offset. If `claim` is a
+    ProducerAppendInfo, Kafka's rules for the producer are applied first. If `claim` is an ExpectedEnd, its
+    offset is first compared with the log's end. Then the append is flushed by `flush.messages`, and waits as
+    `acks` asks.
 
     Raises StorageError, OffsetMismatchError, and the errors of `append_info.judge`. Nothing is appended then,
-    unless the flush failed. Raises the errors of `Acknowledger`.
+    unless the error is that of the flush. Raises the errors of `Acknowledger`, too.
     """
     expected = claim.offset if isinstance(claim, ExpectedEnd) else -1
     short = len(chunks) == 1 and (claim is None or expected >= 0 or claim.sequenced)
@@ -332,8 +333,8 @@ def encode_columns(
     batch_bytes: int,
 ) -> tuple[int, Iterator[Encoded]]:
     """Return the number of records in these columns, and an iterator of their batches, each up to
-    `batch_bytes` and the topic's largest batch. Errors of the columns are raised before the first batch is
-    encoded.
+    `batch_bytes` and the topic's largest batch. If the columns are wrong, the errors are raised by this call,
+    before a batch is encoded.
     """
     batch_bytes = arguments.whole("batch_bytes", batch_bytes, 1)
     codec, level = validator.named_codec(compression)

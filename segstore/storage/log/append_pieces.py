@@ -42,9 +42,9 @@ NOTHING = Pieces([], [], 0, None)
 def append_pieces(
     log: Writable, columns: Columns, cuts: Sequence[int], compression: str | None, template: Template
 ) -> Pieces:
-    """Append batches by one call of C while the tail is open; `append_batches` appends the batches that C
-    does not. A batch ends before each record numbered in `cuts`; no batch is above `PIECE_BYTES`, nor above
-    the topic's limits.
+    """Append batches by one call of C as long as the tail is open, and return these batches. The caller
+    appends the other records by `append_batches`. A batch ends before each record numbered in `cuts`; no
+    batch is above `PIECE_BYTES`, nor above the topic's limits.
 
     Appends nothing if the topic has a codec or replicas, the columns have no timestamps, or each append is
     flushed. Raises the errors of `append_batches` for wrong records, and for a log that can't be written.

@@ -225,8 +225,9 @@ class Flusher:
             pool.files.sync_dir(self._segments.directory)
 
     def _write_again(self, handle: Handle, end: int) -> None:
-        """Write the bytes from the recovery point up to `end` again, so that the kernel reports an error of
-        the next sync to this process. Raises OSError, also for a batch with a wrong CRC.
+        """Write the bytes from the recovery point up to `end` again, so that they are written to disk anew by
+        the next sync, and the kernel reports its error to this process. Raises OSError, also for a batch with
+        a wrong CRC.
         """
         code = lib.seg_write_again(handle.fd, self.recovery_point, -1, end)
         if code == -errno.ENOMEM:

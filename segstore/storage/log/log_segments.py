@@ -1,9 +1,9 @@
 """The segments of one partition as its writer holds them: their list, the active one, and whether they are
 closed or fenced, which stops appends (Kafka: LogSegments, and the state of UnifiedLog).
 
-Only this object changes the list. It changes no file: `LogWriter.roll` makes the files of the next segment.
-Threads: the holder of the partition's append token. Any thread may call `lies_in`, read `fenced` and
-`closed`, and fence after a failed flush.
+Only this object changes the list. It changes no files; for example, `LogWriter.roll` makes the files of the
+next segment. Threads: the holder of the partition's append token. Any thread may call `lies_in`, read
+`fenced` and `closed`, and fence after a failed flush.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class LogSegments:
     """The segments of one log in the order of their base offsets; `active`, the last one, is open for
     appending.
 
-    `layout` counts changes of the list, after which other processes list the directory again. `removals`
-    counts removed segments of failed appends; after each the directory must be synced.
+    `layout` counts the changes of the list; after each change other processes list the directory again.
+    `removals` counts the segments that an undo of an append has removed; after each removal the directory
+    must be synced.
     """
 
     def __init__(

@@ -87,8 +87,8 @@ class LogStart:
     def retain(self, now_ms: int) -> Retained:
         """Remove the segments that retention.bytes and retention.ms no longer keep, oldest first.
 
-        Their files stay for file.delete.delay.ms as `.deleted`, unless the disk is full. Raises StorageError,
-        OSError.
+        Their files stay for file.delete.delay.ms as `.deleted`; on a full disk they are removed at once.
+        Raises StorageError, OSError.
         """
         partition = self._partition
         with partition.admin_lock:
@@ -232,9 +232,9 @@ class Partition:
 
     @property
     def recovery_begin(self) -> int:
-        """Return the offset from which a recovery must check the log after a crash of the machine: the
-        recovery point, or the base offset of an earlier sealed segment that a process may still write to. The
-        recovery cuts bytes beyond that segment's end [A5].
+        """Return the offset from which a recovery must check the log after a crash of the machine. It is the
+        recovery point, or the base offset of an earlier sealed segment to which a process may still write:
+        the recovery must cut the bytes beyond that segment's end [A5].
         """
         share = self.tail.native.c.share
         sealed = share.log.sealed if share else ()
@@ -244,8 +244,8 @@ class Partition:
         self.visible.publish()
 
     def show(self) -> None:
-        """Make the written records visible. If a signal handler has interrupted the lock's holder, the
-        scheduler does it later. The caller holds the token.
+        """Make the written records visible. If this call runs in a signal handler that has interrupted the
+        holder of the lock `publishing`, the scheduler makes them visible later. The caller holds the token.
         """
         try:
             self.visible.show()
@@ -281,8 +281,8 @@ class Partition:
 
     def put(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
         """Write encoded batches on the slow path, with contiguous offsets, visible together; return the first
-        offset. If `claim` has a producer id, Kafka's rules for the producer are applied first; if it has an
-        expected offset, that is compared with the log's end.
+        offset. If `claim` is a ProducerAppendInfo, Kafka's rules for the producer are applied first. If
+        `claim` is an ExpectedEnd, its offset is first compared with the log's end.
 
         The records are encoded and compressed before the token is taken (for a long append only its first
         bytes), and the log is synced after the token is released. Raises StorageError, OffsetMismatchError,
@@ -353,8 +353,8 @@ class Partition:
         return {int(each.base_offset) for each in sealed if each.owner and not each.is_replaced}
 
     def roll_from(self, view: LogView) -> bool:
-        """Roll, so that all of `view` lies in sealed segments. Return False if records were appended after
-        `view` was read.
+        """Roll, so that all records of `view` lie in sealed segments, and return True. Return False, without
+        a roll, if records were appended after `view` was read.
         """
         with self.token:
             if self.segments.closed or self.segments.next_offset != view.end_offset:
@@ -407,8 +407,8 @@ class Partition:
             self.visible.replace(old, new)
 
     def relist(self, gone: Iterable[int]) -> None:
-        """Have other processes list the segments again, after files of segments were replaced. Segments with
-        base offsets in `gone` exist no more. Raises OSError.
+        """Have other processes list the segments again, after files of segments were replaced. The segments
+        with base offsets in `gone` no longer exist. Raises OSError.
         """
         for base in gone:
             self.producers.forget_snapshot(base)

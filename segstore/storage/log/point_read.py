@@ -67,8 +67,8 @@ def borrowed() -> Iterator[_Point]:
 
 
 def leave(error: OSError | CorruptRecordError) -> None:
-    """Ignore a fault of the disk, which the slow path meets again; raise an error that a signal handler
-    raised.
+    """Return if `error` is a fault of the disk or damage, because the slow path meets it again and raises it.
+    If a signal handler has raised `error`, raise it.
     """
     if isinstance(error, OSError) and not is_refusal(error):
         try:

@@ -1,6 +1,7 @@
 """Reads of a partition's view: record batches and records by offset and by time, and gaps in offsets.
 
-Most reads of one record (`point_read`), and of many bytes (`range_read`), are one call of C instead.
+Most reads of one record (`point_read`), and most reads of many bytes (`range_read`), are one call of C, and
+don't come here.
 
 On disk everything is only read: logs, indexes, a topic's settings and the cleaner's checkpoint. Threads: any,
 without locks; cached facts are replaced in one assignment.
@@ -53,8 +54,8 @@ class Gaps:
         return self._end < 0 or offset < self._end
 
     def _look(self) -> int:
-        """Return the offset below which there may be gaps, -1 if they may be anywhere. Raises OSError for a
-        fault that may pass.
+        """Return the offset below which there may be gaps, -1 if they may be anywhere. Raises OSError if the
+        files can't be read now, but perhaps later.
         """
         try:
             info = TopicFiles(self._files, self._root).load()[0].get(self._key[0])
@@ -127,7 +128,7 @@ def fetch(
 ) -> list[FetchDataInfo]:
     """Return the batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, and at
     least one batch if there is any. Raises CorruptRecordError if the first batch is damaged, or if offsets
-    before it are missing by damage. If a later batch is damaged or missing, only the batches before that are
+    before it are missing by damage. If a later batch is damaged or missing, only the batches before it are
     returned.
     """
     found: list[FetchDataInfo] = []
@@ -301,8 +302,8 @@ def to_records(
     """Return the records of the fetched batches, without control records, records before `offset`, and
     records with timestamps outside `times` (first and last ms).
 
-    If batches are many times as large once decompressed, only the first batches are decoded, to bound the
-    memory.
+    If the batches become many times as large by decompression, only the first of them are decoded, so that
+    the memory stays bounded.
     """
     most, parts = max(_PLAIN_TIMES * max_bytes, _PLAIN_LEAST), []
     for part in found:

@@ -1,7 +1,7 @@
 """A partition that is read by a process that does not write it. Its views go up to the published end.
 
 On disk files are only read; nothing is created, changed or repaired. Threads: any; a view is replaced whole.
-If no end is published (a broker's directory), the end is that of the last whole, valid batch.
+If no end is published, as in a broker's directory, views go up to the end of the last whole, valid batch.
 """
 
 from __future__ import annotations

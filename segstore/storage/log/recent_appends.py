@@ -76,8 +76,9 @@ class RecentAppends:
                 _of_all.popleft().data = None
 
     def take(self, offset: int, end_offset: int, max_bytes: int) -> Recent | None:
-        """Return the append that begins at `offset`, whatever its size, and the appends after it, up to
-        `end_offset` and `max_bytes`; None if no kept append begins at `offset`.
+        """Return kept appends from the one that begins at `offset` on, which end at or below `end_offset`.
+        They have at most `max_bytes`, but the first append may be larger. Return None if no kept append
+        begins at `offset`, or if it ends above `end_offset`.
         """
         found: list[_Append] = []
         pieces: list[bytes | memoryview] = []

@@ -51,9 +51,9 @@ class Truncated(NamedTuple):
 
 
 class Replica:
-    """One partition's log as a replica, which readers see up to `high_watermark`; None keeps the partition's
-    current high watermark. `recovery_point_moved` makes a lower recovery point durable, and `start_moved`
-    makes a log start offset durable; `quarantine` is the directory for copies of cut batches.
+    """One partition's log as a replica. Readers see the log up to `high_watermark`; with None the partition's
+    current high watermark is kept. `recovery_point_moved` makes a lower recovery point durable, and
+    `start_moved` makes a log start offset durable; `quarantine` is the directory for copies of cut batches.
     """
 
     def __init__(
@@ -98,8 +98,9 @@ class Replica:
             self._partition.visible.set_high_watermark(offset)
 
     def set_start_offset(self, offset: int) -> None:
-        """Move the log start offset up to the leader's, but not above the high watermark (R13); segments
-        wholly below it are removed. A lower `offset` changes nothing. Raises StorageError.
+        """Move the log start offset up to `offset`, the leader's, but not above the high watermark (R13).
+        Segments wholly below the new start are removed. An `offset` below the log start offset changes
+        nothing. Raises StorageError.
         """
         partition = self._partition
         with os_errors():
@@ -186,7 +187,8 @@ class Replica:
         """Return whole batches as they are stored, for a follower: from the batch that holds `offset`, or the
         next one, up to `end_offset`, which is not above LEO. At most `max_bytes` are returned, but at least
         one batch if there is any. No CRC is checked, and no lock is taken. If the bytes fit into the memory
-        `into`, they are read into it; such an answer may end within a batch, or beyond `end_offset`.
+        `into`, they are read into that memory, and a view of it is returned; such a view may end within a
+        batch, or beyond `end_offset`.
 
         Raises OffsetOutOfRangeError if `offset` is not in [start_offset, LEO]; CorruptRecordError if a header
         at `offset` is damaged; StorageError, StoreClosedError.

@@ -190,7 +190,8 @@ class Tail:
 
     def _taken(self) -> None:
         """Pause the tail after the append token was taken; if an append by C has failed, set the writer's
-        `pending_undo`. A shared log is fenced if a sync of another process has failed [S2]. May be repeated.
+        `pending_undo`, so that the append is undone. A shared log is fenced if a sync of another process has
+        failed [S2]. May be repeated.
         """
         if self.native.c.share and self.native.sync_failure:
             self._fence()

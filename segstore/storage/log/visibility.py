@@ -63,8 +63,8 @@ class Visible:
             CompletedTxn, ...
         ] = ()  # transactions whose markers may lie above the high watermark
         self._held: dict[int, CommittedTogether] = {}  # by the offset of the marker in this partition
-        # Each is a pair of a view and the same view extended by C's appends; the view is `current` or
-        # `_written`.
+        # Both are pairs of a view and the same view extended by C's appends: the first one of `current`, the
+        # second one of `_written`.
         self._extended: tuple[LogView, LogView] | None = None
         self._written_extended: tuple[LogView, LogView] | None = None
         self._written = view = self._look_at_all()
@@ -324,8 +324,8 @@ class Visible:
         self.show(high_watermark)
 
     def raise_high_watermark(self, offset: int) -> None:
-        """Raise a replica's high watermark to `offset` from the next `show` on; a lower `offset` changes
-        nothing. The caller holds the append token.
+        """Raise a replica's high watermark to `offset`; readers see this after the next `show`. An `offset`
+        below the high watermark changes nothing. The caller holds the append token.
         """
         with self.publishing:
             if self._high_watermark is not None and offset > self._high_watermark:

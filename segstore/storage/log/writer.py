@@ -70,8 +70,9 @@ class AppendUndo:
     publication is done, the append is final.
 
     `saved` is the state of the producers whose batches are appended. `aborts` is the size in bytes of the
-    active `.txnindex`, -1 if the append does not change it. `rolled` are the segments made since, None before
-    the undo begins. `need` is the number of bytes of the append, for a long append up to the current chunk.
+    active `.txnindex`, -1 if the append does not change it. `rolled` are the segments that were made during
+    the append, None before the undo begins. `need` is the number of bytes of the append; of a long append,
+    the bytes up to the current chunk.
     """
 
     __slots__ = ("aborts", "active", "mark", "need", "rolled", "saved", "together")
@@ -130,9 +131,10 @@ class LogWriter:
         """Append all of the chunks, or none; return the first offset. Raises StorageError; the log is
         unchanged then.
 
-        With a `claim`, `append_info.judge` first decides whether the append is allowed, and its errors are
-        raised. A repeated append is not written; its first offset is that of the batches that it repeats.
-        Raises OffsetMismatchError if the log does not end at the expected offset.
+        If `claim` is a ProducerAppendInfo, `append_info.judge` is called first, and raises an error if the
+        append is not allowed. If the append repeats earlier batches, it is not written, and their first
+        offset is returned. If `claim` is an ExpectedEnd, raises OffsetMismatchError unless the log ends at
+        its offset.
         """
         segments = self.segments
         leads = not self.follows and self.term is None

@@ -3,10 +3,10 @@ snapshots.
 
 The state is a function of the log (Kafka: ProducerStateManager): batches are applied one by one in order of
 offset, so that a replay of the log gives the same state as the appends did. No batch of the log is refused
-here; `append_info` judges sequences and epochs before an append. The state lies in a table in C
-(`_native/producers.c`), which also applies the appends by C while the log's tail is open; the entries read
-here are copies. Nothing is written here; `state_manager` has the files. Threads: the holder of the
-partition's append token, which has paused the tail; any thread may call the functions for snapshots.
+here; `append_info` checks sequences and epochs before an append. The state lies in a table in C
+(`_native/producers.c`). While the log's tail is open, C applies its own appends to the table. Python reads
+copies of the table's entries. Nothing is written here; `state_manager` has the files. Threads: the holder of
+the partition's append token, which has paused the tail; any thread may call the functions for snapshots.
 """
 
 from __future__ import annotations

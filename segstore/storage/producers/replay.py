@@ -35,7 +35,7 @@ def replay(
     damaged: dict[int, CorruptRecordError] | None = None,
 ) -> list[AbortedTxn]:
     """Update `state` with the new batches in the segment's first `end` bytes; return the transactions that
-    they abort. `damaged` as in `take_in`.
+    they abort. `damaged` is passed to `take_in`.
     """
     aborted: list[AbortedTxn] = []
     files, handle = segment.pool.files, segment.handle

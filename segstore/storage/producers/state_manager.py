@@ -189,8 +189,8 @@ class Producers:
     # --- snapshots -----------------------------------------------------------------------
 
     def last_records(self) -> dict[int, tuple[int, int]]:
-        """Return the last offset of each producer's last data batch, -1 for none, and its epoch, by producer
-        id (Kafka: UnifiedLog.lastRecordsOfActiveProducers).
+        """Return, by producer id, the last offset of the producer's last data batch, -1 without one, and the
+        producer's epoch (Kafka: UnifiedLog.lastRecordsOfActiveProducers).
         """
         entries = self.state.producers.items()
         return {i: (e.batches[-1].last_offset if e.batches else -1, e.producer_epoch) for i, e in entries}

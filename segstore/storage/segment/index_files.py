@@ -51,8 +51,8 @@ class Indexed(Protocol):
 
 
 def load(segment: Indexed) -> Indexes:
-    """Return the segment's indexes. They are rebuilt first if they are missing, too short, out of order, or
-    point outside of the log.
+    """Return the segment's indexes. The indexes are rebuilt first if a file is missing or too short, or if
+    entries are out of order or point outside of the log.
     """
     found = _from_files(segment)
     return rebuild(segment) if found is None else found

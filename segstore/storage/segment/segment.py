@@ -252,7 +252,8 @@ class Segment:
 
     def check_before(self, position: int, target: int, back: int) -> None:
         """Raise CorruptRecordError if a batch fails its CRC between the index entry for `target` and byte
-        `position`, because that batch may hold `target`. A reader may then continue at offset `back`.
+        `position`, because that batch may hold `target`. The error gives `back` as the offset at which a
+        reader may continue.
         """
         hint = self.indexes[0].lookup(target - self.base_offset)
         start = 0 if hint is None or hint[1] >= position else hint[1]

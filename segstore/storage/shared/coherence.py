@@ -50,7 +50,9 @@ def path_of(root: str) -> str:
 
 
 class HostSocket:
-    """The host's side: a thread that answers guests. In a child process it does nothing."""
+    """The host's side of the connections: a thread that answers guests. In a forked child the methods do
+    nothing.
+    """
 
     def __init__(self, files: Files, root: str, shared: SharedFile) -> None:
         """Listen at the store's socket. The caller holds `.lock`. Raises StorageError; IllegalStateError if

@@ -1,9 +1,9 @@
 """The locks of a shared store's members: each locks a byte of `.segstore/members`.
 
 On disk an empty file. A member has an open file description lock on the byte with its slot's number. The
-kernel releases it when the last thread of the process has exited, so no pid, heartbeat or timeout is needed
-to notice that a member has died. Byte SEG_MAKING_BYTE is locked while `.segstore/shared` is made. Threads:
-functions without state.
+kernel releases the lock when the last thread of the process has exited, so no pid, heartbeat or timeout is
+needed to notice that a member has died. Byte SEG_MAKING_BYTE is locked while `.segstore/shared` is made.
+Threads: functions without state.
 """
 
 from __future__ import annotations

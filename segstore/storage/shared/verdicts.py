@@ -1,7 +1,8 @@
 """Requests of guests to their host, and its answers (verdicts), which mean "look again" or an error (V1 to V3
 of docs/shared.md).
 
-A request lies in its member's slot of the shared file; a member has at most one at a time. Threads: any.
+A request lies in its member's slot of the shared file; a member has at most one request at a time. Threads:
+any.
 """
 
 from __future__ import annotations
