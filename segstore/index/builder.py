@@ -1,9 +1,9 @@
 """The index builder makes a segment's index entries from its batch headers, for a segment that is written or
 indexed as a whole. The entries of the active segment are made with its appends (`_native/active.c`).
 
-It follows org.apache.kafka.storage.internals.log.LogSegment.append. The entries depend only on the batches
-and `index.interval.bytes`, so that a rebuilt index equals the original. Nothing is on disk. Threads: one at a
-time.
+The rules are those of org.apache.kafka.storage.internals.log.LogSegment.append. The entries depend only on
+the batches and `index.interval.bytes`, so that a rebuilt index equals the original. Nothing is on disk.
+Threads: one at a time.
 """
 
 from __future__ import annotations

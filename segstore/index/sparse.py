@@ -1,9 +1,9 @@
 """The sparse indexes of a segment, the offset index and the time index: files of fixed-size, rising entries.
 
-On disk an active index is empty until its first entry, then grows by 64 KiB of allocated blocks (a store
-through the mapping of a hole on a full disk would be a SIGBUS) and ends in zeros. A sealed index is trimmed
-to its entries. A broker's index may be preallocated, so the number of entries is never taken from the file's
-size.
+On disk an active index is empty until its first entry, then grows by 64 KiB of allocated blocks (a write
+through the mapping into a hole of the file, on a full disk, would raise SIGBUS) and ends in zeros. A sealed
+index is trimmed to its entries. A broker's index may be preallocated, so the number of entries is never taken
+from the file's size.
 
 Threads: one writer, and any number of look-ups at the same time, without locks. A look-up works on a `View`,
 which the writer replaces whole. A view reads only the entries below its count. These entries never change,
@@ -198,7 +198,7 @@ class ActiveIndex(SparseIndex):
             self._grow(need)
 
     def append(self, entries: bytes) -> None:
-        """Add whole entries; this can't fail if room was reserved. Raises OSError."""
+        """Add whole entries. Raises OSError, but not if `reserve` has made room for them."""
         n = len(entries) // self.ENTRY.size
         if not n:
             return
@@ -294,8 +294,8 @@ class SealedIndex(SparseIndex):
         """
         super().__init__(files, path)
         with files.open(path) as handle:
-            # A batch has at most one entry, and is not smaller than its header. This bounds the number of
-            # entries, even if the file is larger.
+            # A batch has at most one entry, and is at least as large as its header. So the log's size limits
+            # the number of entries, even if the file has room for more.
             most = (log_size // _LEAST_BATCH + 2) * self.ENTRY.size
             size = min(files.size(handle), most)
             memory: Any = files.map(handle, size) if size and mapped else files.pread(handle, size, 0)

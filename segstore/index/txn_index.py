@@ -2,9 +2,9 @@
 
 An entry has 34 bytes, big-endian: version int16 = 0, producer id, first offset, last offset (the marker's)
 and last stable offset, int64 each (org.apache.kafka.storage.internals.log.AbortedTxn). Last offsets rise.
-There is no file before a segment's first abort. Like every index it is only a hint. Only the leading
-plausible entries are used; if the file has more bytes, the log's control batches are read. Threads: any;
-functions without state.
+There is no file before a segment's first abort. Like every index the file is only a hint. Only its leading
+plausible entries are used; if the file has other bytes after them, the log's control batches are read.
+Threads: any; functions without state.
 """
 
 from __future__ import annotations

@@ -57,7 +57,9 @@ class Manifest(NamedTuple):
     files: tuple[StagedFile, ...]
     source: str = ""
     is_sealed: bool = False
-    """Whether the manifest is a file of the inbox, which its sealer may remove until its adoption begins."""
+    """Whether the manifest is a file in the inbox. Its sealer may remove that file until the adoption
+    begins.
+    """
 
     @property
     def records(self) -> int:

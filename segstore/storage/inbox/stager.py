@@ -73,9 +73,11 @@ BATCH_BYTES = 1 << 19
 batch.
 """
 _AHEAD_BYTES = 1 << 22
-"""Staged bytes after which the disk begins to write them, while more are being encoded."""
+"""After this many staged bytes the kernel begins to write them to disk, while more records are being
+encoded.
+"""
 _OVERLAPPED_BYTES = 1 << 20
-"""A call that stages this many bytes returns while its last bytes are being written."""
+"""A call that stages at least this many bytes returns before its last bytes are written."""
 _MOST_GUESSED = 1 << 62
 _MOST_OFFSETS = MOST_RELATIVE  # a staged file may become a segment, whose offsets are int32
 

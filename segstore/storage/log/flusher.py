@@ -56,8 +56,8 @@ class Flusher:
         # nothing was synced), and the errno of a failed sync.
         self._synced, self._errno = -1, 0
         self._writes_again = False
-        """Whether the next sync writes the bytes again, because another process died during a sync, and the
-        kernel may have reported an error to that process alone.
+        """Whether the next sync first writes the unsynced bytes again. Another process has died during a
+        sync, and the kernel may have reported an error of that sync to that process alone.
         """
         self._changes = count(1)  # numbers each change of a file other than the active segment's log
         self.lock = Mutex()

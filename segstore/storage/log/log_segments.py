@@ -46,7 +46,9 @@ class LogSegments:
         self.stop_appends: Callable[[], None] = _nothing
         """Stops C's appends, which don't check `fenced`."""
         self.on_fence: Callable[[BaseException], object] = _ignored
-        """Called with the error of a fence. It must not wait, because the fencing thread holds its locks."""
+        """Called by `fence`, with the error. The callee must not wait, because the thread that fences holds
+        locks.
+        """
         self.closed = False
         """Whether the partition is closed, or its topic deleted."""
         self._list = segments

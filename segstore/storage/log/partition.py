@@ -213,7 +213,9 @@ class Partition:
         self.admin_lock, self.rename_lock = Mutex(), Mutex()
         self.validator = LogValidator(config)
         self.acks: Acknowledger | None = None
-        """The other replicas, which an application's append waits for; None without any."""
+        """Makes an application's append wait for the other replicas; None if the partition has no other
+        replica.
+        """
         self.unsettled: str | None = None
         """The reason why a compaction's swap is half done, else None. The next open finishes the swap; until
         then no compaction runs.

@@ -104,9 +104,9 @@ class LogWriter:
         self.pool, self.config, self.producers = pool, config, producers
         self.segments, self.epoch, self.clock, self.rolled = segments, epoch, clock, rolled
         self.pending_undo: AppendUndo | None = None
-        """The state before an append, kept until the whole append is written. This is set before anything
-        changes, so that the undo can be done, or repeated, after any failure or signal handler's error, even
-        one during an undo.
+        """The state before an append, kept until the whole append is written. This is set before the append
+        changes the log, so that the append can be undone after any failure, also after the error of a signal
+        handler. If the undo itself fails, it can be repeated.
         """
         self.follows = False
         """Whether only a leader's batches are appended, because this replica does not lead."""
@@ -119,11 +119,11 @@ class LogWriter:
         once the file has `epoch`.
         """
         self.no_room: Callable[[OSError, int], object] = _ignored
-        """Called, with the append token held, for each append that finds the disk full: with the error, and
-        the append's bytes.
+        """Called for each append that finds the disk full, with the error and the append's number of bytes.
+        The append token is held during the call.
         """
         self.recent: RecentAppends | None = None
-        """The leader's last appends, for its followers; None without any."""
+        """Keeps the leader's last appends for its followers; None if they are not kept."""
 
     # --- appends --------------------------------------------------------------------------
 

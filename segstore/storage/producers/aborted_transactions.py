@@ -84,7 +84,9 @@ def outcomes(log: Viewed) -> Outcomes:
 # --- aborted transactions ------------------------------------------------------------
 
 MOST_SEARCHED = 10_000
-"""The most offsets that a thread which must not wait searches at once; for more, another thread searches."""
+"""The most offsets that are searched by a thread that must not wait. If there are more, another thread
+searches them.
+"""
 _NO_MARKER = "the end of the batch's transaction is not in the log"
 
 

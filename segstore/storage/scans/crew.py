@@ -33,7 +33,9 @@ class ScanThreads(Generic[R]):
         self._waiting: deque[tuple[Worker, list[R]]] = deque()
 
     def start(self) -> None:
-        """Start the threads before the first `begin`. If this fails, `leave` must be called too."""
+        """Start the threads; called before the first `begin`. Even if this raises an error, `leave` must be
+        called.
+        """
         for each in self._workers:
             each.start()
 

@@ -43,8 +43,9 @@ BY_HEADERS = frozenset({"topic", "partition", "offset", "timestamp_type"})
 """The columns that batch headers determine."""
 _CONSTANT = frozenset({"topic", "partition"})
 AT_A_TIME, HEADERS_AT_A_TIME, COUNTED_AT_A_TIME = 8 << 20, 64 << 20, 256 << 20
-"""Bytes of a piece in general, if headers are enough, and if records are only counted. They are so large that
-the Python code costs little beside the C code; headers need little memory, and counts need none.
+"""Sizes of a piece in bytes: in general, if headers are enough, and if records are only counted. Pieces are
+so large that the Python code takes little time beside the C code. Headers need little memory, and counts need
+none, so these pieces are larger.
 """
 STEP = 2 << 20
 """Bytes of a read, few enough to stay in a processor's cache until they are decoded."""

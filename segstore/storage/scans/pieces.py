@@ -1,8 +1,8 @@
 """`ScanPiece`: a range of a partition's offsets that is read at a time. The indexes decide the ends of
 pieces.
 
-On disk indexes of segments are read. They are only hints; a wrong index makes a piece too small or too large,
-no more. Threads: any; nothing is shared.
+On disk indexes of segments are read. The indexes are only hints: a wrong index makes a piece too small or too
+large, but no record is lost. Threads: any; nothing is shared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The record batches of ranges of a topic's partitions, in order of partition and offset.
 
 On disk: only reads. Threads: an iterator belongs to one thread at a time; the iterator's own threads stop
-when it is exhausted, closed or dropped. It imports pyarrow, and is imported only when a table is asked for.
+when it is exhausted, closed or dropped. The module imports pyarrow, and is imported only when a table is
+asked for.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class LogView(_Fields):
     """The segment that the last transfer from this view has used (`storage.transfer.short_way`)."""
 
     at_once: Any = None
-    """The same for a view that C's appends extend; `seg_transfer` reads this attribute."""
+    """As `sendable`, for a view that C's appends extend; `seg_transfer` reads this attribute."""
 
     def check(self, offset: int, where: str) -> None:
         """Raise OffsetOutOfRangeError if `offset` is not in [start, end]."""

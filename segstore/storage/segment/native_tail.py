@@ -63,7 +63,9 @@ class NativeTail:
     def __init__(self, clock: Callable[[], int] | None, owner: Any, recovery_point: int) -> None:
         owner = ffi.new("uint8_t[1]", b"\1") if owner is None else owner
         self.failure = ffi.new("int32_t *")
-        """The errno of a failed sync; a file of the pool refers to this number, and may outlive the tail."""
+        """The errno of a failed sync. A file of the pool refers to the memory of this number, and may exist
+        longer than the tail.
+        """
         self.commit = commit = ffi.new("seg_commit *", {"synced": recovery_point, "failed": self.failure})
         at_first = {"fd": -1, "high_watermark": -1, "fenced_below": -1}
         self.c = ffi.new("seg_tail *", {**at_first, "owner": owner, "commit": commit})

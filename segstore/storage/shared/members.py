@@ -28,7 +28,7 @@ from segstore.storage.shared.shared_file import SharedFile
 from segstore.version import VERSION
 
 LOOK_MS = 2
-"""Wait for a log's lock, in ms, before checking whether its owner is dead."""
+"""Ms that a process waits for a log's lock before it checks whether the lock's owner is dead."""
 SPINS = 100
 """Attempts to take a log's lock before a thread sleeps."""
 
