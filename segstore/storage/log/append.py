@@ -112,8 +112,8 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
     """Append `n` records by `write`, one call of C, to all replicas, or to a log that has a standby.
 
     Return the first offset. Return SLOW, with nothing appended, if a replica's tail is not open. Wait, as
-    `acks` asks, for the standby, or for a follower that lacks the records. Raises StorageError, and the errors
-    of `Acknowledger`.
+    `acks` asks, for the standby, or for a follower that lacks the records. Raises StorageError, and the
+    errors of `Acknowledger`.
     """
     acknowledger, native = partition.acks, partition.tail.native
     if acknowledger is None:
