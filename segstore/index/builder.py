@@ -1,9 +1,9 @@
 """The index builder makes a segment's index entries from its batch headers, for a segment that is written or
 indexed as a whole. The entries of the active segment are made with its appends (`_native/active.c`).
 
-It follows org.apache.kafka.storage.internals.log.LogSegment.append. The entries depend only on the batches
-and `index.interval.bytes`, so that a rebuilt index equals the original. Nothing is on disk. Threads: one at a
-time.
+The rules are those of org.apache.kafka.storage.internals.log.LogSegment.append. The entries depend only on
+the batches and `index.interval.bytes`, so that a rebuilt index equals the original. Nothing is on disk.
+Threads: one at a time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class IndexBuilder:
     @property
     def state(self) -> State:
         """Return the bytes since the last entry, the largest timestamp (-1 for none) and its offset, and the
-        last time index entry's timestamp. To set an earlier state undoes the later calls of `add`.
+        last time index entry's timestamp. If an earlier state is set, the calls of `add` since then are
+        undone.
         """
         s = self._state
         return s.bytes_since, s.max_timestamp, s.max_timestamp_offset, s.last_time_entry

@@ -1,15 +1,15 @@
 """The sparse indexes of a segment, the offset index and the time index: files of fixed-size, rising entries.
 
-On disk an active index is empty until its first entry, then grows by 64 KiB of allocated blocks (a store
-through the mapping of a hole on a full disk would be a SIGBUS) and ends in zeros. A sealed index is trimmed
-to its entries. A broker's index may be preallocated, so the number of entries is never taken from the file's
-size.
+On disk an active index is empty until its first entry, then grows by 64 KiB of allocated blocks (a write
+through the mapping into a hole of the file, on a full disk, would raise SIGBUS) and ends in zeros. A sealed
+index is trimmed to its entries. A broker's index may be preallocated, so the number of entries is never taken
+from the file's size.
 
 Threads: one writer, and any number of look-ups at the same time, without locks. A look-up works on a `View`,
 which the writer replaces whole. A view reads only the entries below its count. These entries never change,
 and a file is only trimmed above them. Only `truncate_to` removes entries, and leaves zeros in their place.
-The mapping of an old view is unmapped with the last reference to it. Other processes map only sealed files,
-and read active files by pread.
+The mapping of an old view is unmapped when the last reference to the mapping is dropped. Other processes map
+only sealed files, and read active files by pread.
 """
 
 from __future__ import annotations
@@ -142,8 +142,9 @@ class ActiveIndex(SparseIndex):
         active: Any,
         entries: int = 0,
     ) -> None:
-        """Open the file, create it if it is missing, and truncate it to its valid `entries`; from then on
-        `end` has the number of the entries, and `active` their memory. Raises OSError.
+        """Open the file, create it if it is missing, and truncate it to its first `entries` entries, which
+        are valid. From then on `end` has the number of the entries, and `active` has their memory. Raises
+        OSError.
 
         `max_bytes` is `segment.index.bytes`.
         """
@@ -156,8 +157,8 @@ class ActiveIndex(SparseIndex):
         self._looked_at = 0  # the most entries that a view had before some were dropped
         self.max_entries = max_bytes // self.ENTRY.size
         # Bytes of the file; the bytes after the entries are allocated. While the file grows or is trimmed,
-        # and after an interrupt of that, `_size` is the larger and `_room` the smaller number. Entries are
-        # only written below `_room`.
+        # and if an interrupt has left that unfinished, `_size` is the larger of both sizes, and `_room` the
+        # smaller one. Entries are only written below `_room`.
         self._size = self._room = entries * self.ENTRY.size
         with files.open(path, write=True, create=True) as handle:
             size = files.size(handle)
@@ -197,7 +198,7 @@ class ActiveIndex(SparseIndex):
             self._grow(need)
 
     def append(self, entries: bytes) -> None:
-        """Add whole entries; this can't fail if room was reserved. Raises OSError."""
+        """Add whole entries. Raises OSError, but not if `reserve` has made room for them."""
         n = len(entries) // self.ENTRY.size
         if not n:
             return
@@ -217,23 +218,24 @@ class ActiveIndex(SparseIndex):
             return
         self._looked_at = max(self._looked_at, n)
         self._count[0] = keep
-        # A look-up under way finds zeros now, which point to the log's start: the search from there is slow
-        # but right.
+        # A look-up that is under way may find these zeros, which point to the log's start. The search from
+        # there is slow, but finds the right batch.
         size = self.ENTRY.size
         memory[keep * size : n * size] = bytes((n - keep) * size)
 
     def seal(self) -> None:
-        """Trim the file to its entries. Look-ups still work, and the next append would grow the file again.
-        Raises OSError.
+        """Trim the file to its entries. Look-ups still work afterwards, and an append would make the file
+        larger again. Raises OSError.
         """
         used = self._count[0] * self.ENTRY.size
         if used == self._size:
             return
-        # `_most` is lowered before the file is trimmed, so that at any moment the file has the room that
-        # `seg_end` says.
+        # `_most` is lowered before the file is trimmed, so that the file is never shorter than the room that
+        # `seg_end` promises to C.
         self._room = used
         self._most[0] = self._most_in(used)
-        # A page that an older, longer view may still read must not be cut off.
+        # The file is not cut if an older, longer view may still read a page that would be cut off; a new file
+        # replaces it.
         if self._looked_at and _pages(self._looked_at * self.ENTRY.size) > _pages(used):
             replace_index(self._files, self.path, bytes(self._mapped[1][:used]))
         else:
@@ -261,8 +263,8 @@ class ActiveIndex(SparseIndex):
                 self._files.allocate(handle, room, size - room)
                 mapped = _mapping(self._files.map(handle, size, write=True))
             except OSError:
-                # An emulated posix_fallocate may have allocated a part, which is cut off. An error of that
-                # cut is ignored, so that the first error is raised.
+                # If posix_fallocate is emulated, it may have allocated a part before it failed. That part is
+                # cut off. An error of the cut is ignored, so that the error of the allocation is raised.
                 with contextlib.suppress(OSError):
                     self._files.truncate(handle, room)
                     self._size = room
@@ -287,12 +289,13 @@ class SealedIndex(SparseIndex):
         """Map the file and count its valid entries. Raises OSError (FileNotFoundError).
 
         Entries outside the segment's `log_size` (bytes) and `end_relative` (end offset - base offset) are not
-        valid. If the file may still be written or cut, `mapped=False` makes a copy instead.
+        valid. With `mapped=False` the file is copied into memory, not mapped, because it may still be written
+        or cut.
         """
         super().__init__(files, path)
         with files.open(path) as handle:
-            # A batch has at most one entry, and is not smaller than its header. This bounds the number of
-            # entries, even if the file is larger.
+            # A batch has at most one entry, and is at least as large as its header. So the log's size limits
+            # the number of entries, even if the file has room for more.
             most = (log_size // _LEAST_BATCH + 2) * self.ENTRY.size
             size = min(files.size(handle), most)
             memory: Any = files.map(handle, size) if size and mapped else files.pread(handle, size, 0)

@@ -2,9 +2,9 @@
 
 An entry has 34 bytes, big-endian: version int16 = 0, producer id, first offset, last offset (the marker's)
 and last stable offset, int64 each (org.apache.kafka.storage.internals.log.AbortedTxn). Last offsets rise.
-There is no file before a segment's first abort. Like every index it is only a hint. Only the leading
-plausible entries are used; if the file has more bytes, the log's control batches are read. Threads: any;
-functions without state.
+There is no file before a segment's first abort. Like every index the file is only a hint. Only its leading
+plausible entries are used; if the file has other bytes after them, the log's control batches are read.
+Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ def format_entries(txns: Iterable[AbortedTxn]) -> bytes:
 
 
 def aborted(entries: NDArray[np.void], fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-    """Return the entries of an array of `entry_type` that overlap offsets [fetch_offset, upper_bound); and
-    True if these are all, False if later segments may have more (Kafka: TransactionIndex.collectAbortedTxns).
+    """Return the entries of an array of `entry_type` that overlap offsets [fetch_offset, upper_bound). Also
+    return True if these are all such entries, False if later segments may have more (Kafka:
+    TransactionIndex.collectAbortedTxns).
     """
     decided = np.flatnonzero(entries["last_stable_offset"] >= upper_bound)
     looked_at = entries[: int(decided[0]) + 1] if len(decided) else entries

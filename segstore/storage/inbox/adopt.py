@@ -2,16 +2,19 @@
 steps.
 
 1. The id is looked up. If it was adopted, it is not adopted again, and other records under it are refused.
-Topics, partitions and every staged file are checked. Small files are gathered; large ones get the offsets
-that the partition would assign now. The gathered and the large files are synced, and so are the records that
-the partitions have already. Appends go on during this step. 2. The append tokens of the partitions are taken,
-in order of their directories. The intent, which has the end of each log, is written and synced, and so is a
-note (`joined`) of the segments that are joined from small files. 3. The batches are appended. 4. They are
-synced, except for joined segments, because the files that the note names are on disk. 5. The id is recorded
-with its offsets, synced. Until here a failure undoes everything; from here on the adoption is finished, by
-this process or by recovery at the next open. 6. The ends of all partitions are published at once. The tokens
-are released. 7. Intent, staged files and manifest are removed (`Inbox`); files that a note names are removed
-only after the segments joined from them are synced.
+   Topics, partitions and every staged file are checked. Small files are gathered; large ones get the offsets
+   that the partition would assign now. The gathered and the large files are synced, and so are the records
+   that the partitions have already. Appends go on during this step.
+2. The append tokens of the partitions are taken, in order of their directories. The intent, which has the end
+   of each log, is written and synced. A note (`joined`) of the segments that are joined from small files is
+   written and synced, too.
+3. The batches are appended.
+4. They are synced, except for joined segments, because the files that the note names are on disk.
+5. The id is recorded with its offsets, synced. Until here a failure undoes everything; from here on the
+   adoption is finished, by this process or by recovery at the next open.
+6. The ends of all partitions are published at once. The tokens are released.
+7. Intent, staged files and manifest are removed (`Inbox`); files that a note names are removed only after the
+   segments joined from them are synced.
 
 If a step fails, the id is forgotten, the logs are cut to their old ends, durably, and the intent is removed.
 If the disk refuses that, the partitions are fenced and the intent stays for the next open.
@@ -108,7 +111,8 @@ class Adopter:
             if places:
                 write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(places)))
             self._check_sealed(manifest)
-            # Written before the segments have names, so that no background sync of them delays the note's.
+            # The note is written before the segments get their names, so that no background sync of the
+            # segments delays the note's sync.
             if joined.segments:
                 write_joined(self._folder, joined)
             for one in work:
@@ -130,8 +134,8 @@ class Adopter:
 
     def _check_sealed(self, manifest: Manifest) -> None:
         """Raise StagedFilesError if the manifest was taken back (`SealedManifest.take_back`)."""
-        # Called after the intent was written: `take_back` first removes the manifest, then looks for the
-        # intent, so one of the two notices the other.
+        # This is called after the intent was written. `take_back` first removes the manifest, then looks for
+        # the intent. So at least one of the two notices the other.
         if manifest.is_sealed and not self._files.exists(self._folder.manifest(manifest.stem)):
             raise StagedFilesError(f"{manifest.id!r} was taken back")
 
@@ -147,12 +151,13 @@ class Adopter:
         self, manifest: Manifest, work: Sequence[PartitionAdoption], places: Sequence[LogOffsetMetadata]
     ) -> None:
         try:
-            # Forget the id first: the logs must not be cut while it is recorded.
+            # The id is forgotten first, because the logs must not be cut while the id is recorded as adopted.
             if self._ids.find(manifest.id) is not None:
                 self._ids.forget(manifest.id)
             for one in reversed(work):
                 one.put_back()
-            # Remove the note before the intent, so that recovery never joins the files again.
+            # The note is removed before the intent, because without an intent recovery would join the note's
+            # files again.
             forget_joined(self._folder, manifest.stem)
             not_undone = [place for one, place in zip(work, places, strict=True) if not one.undone]
             if not_undone:

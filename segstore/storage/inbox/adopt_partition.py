@@ -1,9 +1,9 @@
 """Appends verified staged files to one partition's log: copies, or whole files as segments.
 
-On disk are the partition's segment files. A staged file that becomes a segment gets a second name, and keeps
-its first: until the adoption is finished or undone, none of its bytes may be cut, and only names are removed.
-Threads: the holder of the partition's append token, except for `prepare`, which is called before. No method
-makes records visible.
+On disk are the partition's segment files. A staged file becomes a segment by a hard link, and keeps its own
+name. So until the adoption is finished or undone, such a file is never cut; an undo removes only its name as
+a segment. Threads: the holder of the partition's append token, except for `prepare`, which is called before.
+No method makes records visible.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, 
 
 
 class PartitionAdoption:
-    """The adoption of one manifest's files by one partition. The calls are `prepare`, `place`, `append`, then
-    `put_back` if the adoption fails. `topic` is the first file, which names the topic. `segment_bytes`: least
-    size of a file that becomes a segment.
+    """The adoption of one manifest's files by one partition. The caller calls `prepare`, `place` and `append`
+    in this order, and `put_back` if the adoption fails. `topic` is the first staged file, which has the names
+    of topic and partition. A file of less than `segment_bytes` does not become a segment.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class PartitionAdoption:
     # --- without the token ----------------------------------------------------------------
 
     def prepare(self, gatherer: Gatherer) -> None:
-        """Check the files, gather small ones, give large ones their expected offsets and sync them, and flush
-        the log.
+        """Check the staged files, and flush the log. Join small files; write the expected offsets into the
+        files that will become segments, and sync them.
 
-        The expected offsets are right unless the partition gets appends before `place`. Raises
+        The expected offsets are right unless another append to the partition comes before `place`. Raises
         StagedFilesError, RecordTooLargeError, InvalidRecordError; StorageError, OSError.
         """
         with gatherer.looking():
@@ -92,10 +92,11 @@ class PartitionAdoption:
         return len(run) > 1 or (self._is_gathered(run[0]) and run[0].file.size >= self._segment_bytes)
 
     def _may_sync_later(self, runs: Sequence[Sequence[VerifiedFile]]) -> bool:
-        """Return whether the new segments may be synced after the adoption is acknowledged. They may if all
-        files are joined, and their parts are on disk.
+        """Return whether the new segments may be synced after the adoption is acknowledged: all files are
+        joined into segments, and all staged files are on disk, so that the segments can be made again.
         """
-        # With flush.messages they may not, because the next append would wait for the sync of these segments.
+        # With flush.messages the segments are synced before, because otherwise the next append would wait for
+        # their sync.
         return self.partition.config.flush_messages == NEVER and all(
             self._is_joined(run)
             and all(one.durable for one in run)
@@ -106,7 +107,9 @@ class PartitionAdoption:
     def _joined_of(
         self, run: Sequence[VerifiedFile], gatherer: Gatherer, place: tuple[int, int], *, later: bool
     ) -> VerifiedFile:
-        """Join files into one. If `later`, the joined file is synced only after the adoption."""
+        """Join files into one file, and return the joined file, checked. With `later` it is not synced
+        now.
+        """
         parts = tuple(one.file for one in run)
         sync = not later and sum(part.size for part in parts) >= self._segment_bytes
         made = self._verified(gatherer.gather(parts, *place, sync=sync))
@@ -124,8 +127,8 @@ class PartitionAdoption:
         return verify(self._files, path, file, self.partition.config, self._segment_bytes)
 
     def _runs(self, checked: Sequence[VerifiedFile]) -> Iterator[list[VerifiedFile]]:
-        """Yield groups of files that are copied into one file each: a large file alone, small ones up to the
-        limits of a segment.
+        """Yield groups of consecutive files. A file that is not to be joined is a group of its own; other
+        files form groups up to the limits of a segment, and each group is joined into one file.
         """
         config = self.partition.config
         run: list[VerifiedFile] = []
@@ -144,7 +147,9 @@ class PartitionAdoption:
         yield run
 
     def _is_gathered(self, one: VerifiedFile) -> bool:
-        """Return whether a file may be joined with others: it is small, or was changed after its sync."""
+        """Return whether a file may be joined with other files: it can't become a segment by itself, and is
+        small, or was changed after its sync.
+        """
         # With LogAppendTime the batches get new timestamps, so the file can't become a segment.
         keeps_timestamps = self.partition.config.message_timestamp_type == "CreateTime"
         large = one.file.size >= self._segment_bytes
@@ -160,7 +165,9 @@ class PartitionAdoption:
     # --- with the token -------------------------------------------------------------------
 
     def place(self) -> LogOffsetMetadata:
-        """Return the end of the log; from now on the caller holds the append token."""
+        """Return the end of the log, to which an undo cuts it. From this call on the caller holds the append
+        token.
+        """
         topic = self.topic
         self._writer.check_leads()
         active = self._segments.active
@@ -223,9 +230,9 @@ class PartitionAdoption:
     # --- staged files as segments ------------------------------------------------------------
 
     def _take_whole(self, run: Sequence[VerifiedFile]) -> int:
-        """Make files the next segments; return the number of files. The first one that can't have a second
-        name,
-        and those after it, are left to the caller."""
+        """Make the leading files of `run` the next segments of the log, up to the first file that can't be
+        hard-linked; return their number. Then begin an active segment after them.
+        """
         segments, taken = self._segments, 0
         if segments.active.segment.size:
             self._writer.roll()
@@ -240,13 +247,14 @@ class PartitionAdoption:
             following = create_segment(self._pool, segments.directory, end, self.partition.config)
             segments.append(following)
             segments.activate(ActiveSegment(following, self.partition.config, end))
-            # No flush in the background is begun, because it would delay the adoption.
+            # Unlike after a roll, no flush in the background is begun, because the flush would delay the
+            # adoption.
             self.partition.sealed(end, taken)
         return taken
 
     def _take(self, one: VerifiedFile, base: int) -> bool:
         """Make a file the next segment; it replaces the last segment if that is empty and has base offset
-        `base`. Return False if the file can't have a second name.
+        `base`. Return False if the file can't be hard-linked.
         """
         segments, files, durable = self._segments, self._files, one.durable
         epoch = self._writer.epoch
@@ -275,7 +283,7 @@ class PartitionAdoption:
         return True
 
     def _link(self, path: str, temporary: str) -> bool:
-        """Give a file a second name; return False if that is not possible."""
+        """Hard-link a file to the path `temporary`; return False if the file can't be hard-linked."""
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(temporary)
         self._temporary = temporary
@@ -320,7 +328,7 @@ class PartitionAdoption:
         segments.activate(active)
         active.recall(restore.mark)
 
-        # Only names are removed, because the bytes are those of a staged file, too.
+        # Segments are unlinked, not cut, because their names are hard links to staged files.
         def put_back() -> None:
             for segment in removed[1:]:
                 self.partition.producers.forget_snapshot(segment.base_offset)

@@ -109,7 +109,8 @@ class AdoptedIds:
             self._files.pwrite(handle, line, self._size)
             self._files.sync(handle)
         self._record_copy(line, self._size)
-        # Set last: after an error above, `forget` cuts the file to the old size.
+        # `_size` is set last, so that after an error above it is still the old size, to which `forget` cuts
+        # the file.
         self._size, self._lines = self._size + len(line), self._lines + 1
 
     def _record_copy(self, line: bytes, at: int) -> None:
@@ -125,15 +126,16 @@ class AdoptedIds:
             self._not_copied(error)
 
     def forget(self, id_: str) -> None:
-        """Undo a failed `record`, durably. Raises OSError."""
+        """Remove the id of a failed `record` from both files, durably. Raises OSError."""
         self._known.forget(id_)
-        # Remove the copy first: an id that is in either file counts as adopted.
+        # The copy is removed first, because an id that is in either file counts as adopted.
         self._remove_copy()
         self._files.sync_dir(os.path.dirname(self._copy))
         if not self._files.exists(self.path):
             return
         with self._files.open(self.path, write=True) as handle:
-            # If `record` has not replaced the file, cut it: a new file would need room on disk.
+            # If `record` has not replaced the file, the file is cut, because a new file would need room on
+            # disk.
             if self._files.inode(handle) == self._inode:
                 self._files.truncate(handle, self._size)
                 self._files.sync(handle)
@@ -142,12 +144,14 @@ class AdoptedIds:
 
     def _rewrite(self) -> None:
         data = b"".join(map(format_adoption, self._known.all()))
-        # Remove the copy first: an expired id that only the copy has would seem to be lost in the file.
+        # The copy is removed first. Otherwise the copy would have expired ids that the rewritten file lacks,
+        # as if the file had lost them by damage.
         self._remove_copy()
         self._files.write_atomic(self.path, data)
         inode = self._files.inode(self.path)
         self._rewrite_copy()
-        # Set last: after an error above, `forget` finds another inode and rewrites the file.
+        # `_inode` is set last, so that after an error above `forget` finds another inode at the path, and
+        # rewrites the file.
         self._there, self._inode, self._size, self._lines = True, inode, len(data), len(self._known)
 
     def _remove_copy(self) -> None:
@@ -227,8 +231,8 @@ def _last_line(files: Files, path: str, begin: bytes) -> Adoption | None:
 
 
 def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
-    """Return the lines of the ids whose records all lie below these ends. A copy of the store with these ends
-    has these adopted ids.
+    """Return the lines of the ids whose records all lie below these ends: they are the adopted ids of a copy
+    of the store whose logs have these ends.
     """
     lines = []
     for line in data.splitlines(keepends=True):

@@ -1,7 +1,7 @@
 """Removes the files of dead processes from the inbox, and manifests that were refused long ago.
 
-The files are unsealed staged files, unread results and refused manifests. On disk files are removed from
-`.segstore/inbox/` and `.segstore/quarantine/`. Threads: the inbox's; `leftovers` any.
+The files of dead processes are unsealed staged files, temporary files and unread results. On disk files are
+removed from `.segstore/inbox/` and `.segstore/quarantine/`. Threads: the inbox's; `leftovers` any.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from segstore.storage.inbox.manifest import named
 # --- refusals ----------------------------------------------------------------------------------
 
 # Refused manifests are in `.segstore/quarantine/<stem>/`, with their files. They are kept as long as
-# left-overs. Only the last manifest of an id is kept, so that a job that seals bad records again and again
-# does not fill the disk.
+# left-overs. Of several refused manifests of one id, only the last is kept, so that a job that seals bad
+# records again and again does not fill the disk.
 
 
 def put_aside(folder: Folder, stem: str, path: str) -> None:
@@ -61,8 +61,9 @@ def remove_earlier(folder: Folder, stem: str) -> None:
 
 
 def leftovers(folder: Folder, now_ms: int, retention_ms: int) -> tuple[list[str], list[str]]:
-    """Return the stagers and the paths of small files that were not touched for `retention_ms`. Stagers that
-    a sealed manifest names, or whose process lives, are left out. Raises OSError.
+    """Return the names of stagers, and the paths of temporary files and results, that were not changed for
+    `retention_ms`. Stagers whose process lives, or whose files are still needed (`manifest.named`), are left
+    out. Raises OSError.
     """
 
     def is_old(path: str) -> bool:
@@ -83,8 +84,8 @@ def _is_old(folder: Folder, path: str, now_ms: int, retention_ms: int) -> bool:
 
 
 def sweep(folder: Folder, now_ms: int, retention_ms: int) -> None:
-    """Remove left-overs, and refused manifests older than `retention_ms`. Raises OSError after all other
-    files are removed.
+    """Remove left-overs, and refused manifests older than `retention_ms`. If a removal fails, the other ones
+    are still done, and then the first OSError is raised.
     """
     stagers, small = leftovers(folder, now_ms, retention_ms)
     removals = [partial(folder.remove_stager, name) for name in stagers]

@@ -43,8 +43,8 @@ class Gatherer:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """Let only one thread examine files at a time, because it holds the GIL. Other threads may join
-        files, which the kernel does without the GIL.
+        """A context in which one thread examines files. Only one thread does this at a time, because it holds
+        the GIL; other threads may join files, which the kernel does without the GIL.
         """
         with self._looking, self._on_processor():
             yield
@@ -61,13 +61,14 @@ class Gatherer:
             self._processors.put(None)
 
     def gather(self, parts: Sequence[StagedFile], base: int, epoch: int, *, sync: bool) -> StagedFile:
-        """Join the parts in one file, with offsets from `base` on; `sync`: make it durable. Raises
-        StagedFilesError if the parts have changed, OSError.
+        """Copy the parts into one file, set its offsets from `base` on and its leader epoch, and return it.
+        With `sync` the file is durable then. Raises StagedFilesError if the parts have changed, OSError.
         """
         size, records = sum(part.size for part in parts), sum(part.records for part in parts)
         name = names.staged_file(next(self._numbers))
         with self._create(name) as target:
-            # With allocated blocks, a rename over an empty segment does not make ext4 write the file first.
+            # The blocks are allocated now, because otherwise a later rename over an empty segment makes ext4
+            # write the file first.
             self._files.allocate(target, 0, size)
             with self._on_processor():
                 self._join(parts, target, begin_sync=sync)
@@ -88,8 +89,8 @@ class Gatherer:
         )
 
     def _join(self, parts: Sequence[StagedFile], target: Handle, *, begin_sync: bool) -> None:
-        """Copy the files one after the other; with `begin_sync` their write-back begins before all
-        are copied.
+        """Copy the files into `target`, one after the other. With `begin_sync` the write-back of copied bytes
+        begins before all files are copied.
         """
         at = begun = 0
         for part in parts:
@@ -117,7 +118,7 @@ class Gatherer:
 
     def __enter__(self) -> Gatherer:
         """Remove the files of an earlier adoption. Raises OSError."""
-        # The files are unlinked, never cut, because they may have second names as segments.
+        # The files are unlinked, never cut, because other hard links to them may be segments.
         self._folder.remove_gathered()
         return self
 

@@ -69,8 +69,8 @@ class RenameWatch:
         self._fd = self._slot[0]  # below 0: no watch was left
 
     def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds`; return whether a file may have arrived, or the watch was stopped. May return
-        early.
+        """Wait up to `seconds` for a new file; return True if a file may have arrived, or the watch was
+        stopped. May return earlier than that.
         """
         if self._fd < 0:
             return self._stopped.wait(min(seconds, _LOOK)) or True
@@ -126,8 +126,8 @@ class Inbox:
         self._context, self._config, self._topics, self._wake_sealers = context, config, topics, wake_sealers
         self.folder = Folder(context.files, context.root, context.tell)
         self.folder.prepare()
-        # Failures that repeat are reported once. The key is a stem if a manifest can't be adopted now,
-        # (stem,) if a manifest is refused, or "left-overs" or "looking".
+        # A failure that occurs again at each look is reported once. The key is a stem if a manifest can't be
+        # adopted now, (stem,) if a manifest is refused, or "left-overs" or "looking".
         self._reported = ReportedFailures()
         self._make_way(root_names)
         self._ids = AdoptedIds(
@@ -159,8 +159,8 @@ class Inbox:
     # --- opening ----------------------------------------------------------------------------
 
     def _make_way(self, root_names: Collection[str]) -> None:
-        """Move directories and other special files in the place of the adopted ids to the quarantine; the
-        other copy has the ids.
+        """If a directory or special file is in the place of one of the two files of adopted ids, move it to
+        the quarantine. The other file still has the ids.
         """
         for name in (names.ADOPTED, names.ADOPTED_COPY):
             place = f"{names.OURS}/{name}"
@@ -203,8 +203,8 @@ class Inbox:
 
     def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
         """Give up an adoption whose intent is damaged, and refuse its manifest. Raises OSError."""
-        # No crash damages an intent, which is synced before its rename. The records may be in the logs, in
-        # part or whole, so they are not adopted again.
+        # No crash damages an intent, because it is synced before its rename. Without a readable intent the
+        # logs can't be cut: they may have some or all of the records, so the manifest is not adopted again.
         path = self.folder.intent(stem)
         put_aside(self.folder, stem, path)
         self._context.tell(path, error.reason, f"moved to {os.path.join(self.folder.quarantine, stem)}")
@@ -226,8 +226,8 @@ class Inbox:
 
     def begin_with(self, adopter: Adopts, known: Iterable[Adoption], ending: float) -> None:
         """Begin as the inbox of a replicated store's directory: `adopter` adopts, and `known` are the store's
-        adopted ids, which this directory may lack. A close waits at most `ending` seconds, since the disk may
-        hang. Raises OSError.
+        adopted ids, which this directory may lack. `close` waits at most `ending` seconds for an adoption,
+        because the disk may hang. Raises OSError.
         """
         self._adopter, self._ending = adopter, ending
         for adoption in known:
@@ -243,7 +243,8 @@ class Inbox:
     def begin(self) -> None:
         """Adopt the waiting manifests, and from now on each new one. Raises OSError."""
         self.folder.remove_gathered()
-        # Begin to watch before the first look: a manifest that is sealed during the look is noticed then.
+        # The watch begins before the first look, so that a manifest that is sealed during the look is
+        # noticed.
         self._watch = RenameWatch(self.folder.sealed)
         for stem in self.folder.of_kind(names.INTENT):
             if not self._context.files.exists(self.folder.manifest(stem)):
@@ -290,7 +291,8 @@ class Inbox:
         self.adopt_all()
         self.settle()
         try:
-            # Pass the system's time, not the store's, because file times are compared with it.
+            # The system's time is passed, not that of the store's clock, because it is compared with times of
+            # files.
             sweep(self.folder, wall_clock(), self._config.inbox_leftovers_retention_ms)
             self._reported.over("left-overs")
         except OSError as error:
@@ -319,8 +321,8 @@ class Inbox:
                     self._wake_sealers()
 
     def settle(self) -> None:
-        """Sync the segments that adoptions have joined. A failed sync is logged, and left to the
-        next open.
+        """Sync the segments that adoptions have joined. A failed sync is logged, and the next open joins
+        these segments again.
         """
         with self._lock:
             self._unsynced.settle()
@@ -380,10 +382,11 @@ class Inbox:
         self._clear(manifest)
 
     def _clear(self, manifest: Manifest) -> None:
-        """Remove intent, staged files and manifest of an adopted id (step 7 of `adopt`), except the files
-        that joined segments need. Raises OSError; the next look tries it again.
+        """Remove intent, staged files and manifest of an adopted id (step 7 of `adopt`). Staged files from
+        which unsynced segments were joined stay. Raises OSError; the next look tries the removal again.
         """
-        # Remove the intent first: sealers wait until it is gone, and the records are visible already.
+        # The intent is removed first, because sealers wait for its removal, and the records are visible
+        # already.
         self.folder.unlink(self.folder.intent(manifest.stem))
         self._wake_sealers()
         needed = self._unsynced.files(manifest.stem)
@@ -393,8 +396,8 @@ class Inbox:
     def _refuse(
         self, stem: str, manifest: Manifest | None, error: SegstoreError, *, is_listed: bool = False
     ) -> None:
-        """Move a manifest with its files to the quarantine, and write the result for the sealer. `is_listed`:
-        the damage is in `Store.mended` already.
+        """Move a manifest and its staged files to the quarantine, write the error as the result, and wake the
+        sealer. `is_listed`: `Store.mended` has the damage already.
         """
         if self._reported.is_new((stem,), error):  # a manifest that can't be moved is refused at each look
             if isinstance(error, StagedFilesError) and not is_listed:
@@ -416,7 +419,9 @@ class Inbox:
     # --- the end ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Wait for the adoption that is under way; other manifests stay for the next open."""
+        """Stop the watch, and wait for an adoption that is under way. Manifests that are not adopted yet stay
+        for the next open.
+        """
         if self._watch is not None:
             self._watch.stop()
         if self._thread is not None and self._ending is not None:

@@ -95,8 +95,7 @@ def undo(
 
 def _cut(files: Files, directory: str, place: LogOffsetMetadata) -> None:
     """Remove the segments after `place`, and the bytes after its position."""
-    # Only the names of segments are removed, not their bytes: these may be a staged file's, which is adopted
-    # again.
+    # Segments are unlinked, not cut, because they may be hard links to staged files, which are adopted again.
     for base, suffixes in sorted(scan_directory(files, directory).items(), reverse=True):
         removed = suffixes if base > place.segment else {s for s in suffixes if s.endswith(names.TEMPORARY)}
         for suffix in sorted(removed):
@@ -108,8 +107,8 @@ def _cut(files: Files, directory: str, place: LogOffsetMetadata) -> None:
     elif size >= 0:
         if size > place.position:
             files.take_own(path)
-        # Sync the log even if it is short enough, because the failed process may have cut it without syncing
-        # it.
+        # The log is synced even if nothing has to be cut, because the failed process may have cut the log
+        # without a sync.
         with files.open(path, write=True) as handle:
             if size > place.position:
                 files.truncate(handle, place.position)

@@ -3,11 +3,12 @@
 
 A note is one framed line: {"version", "id", "durable", "segments": [[topic, topic id, partition, base offset,
 leader epoch, [rows of StagedFile]], ...]}. It is written before the id of its adoption is recorded. When the
-segments are durable it is rewritten with "durable" true; then the staged files are removed, and the note.
+segments are durable, the note is rewritten with "durable" true; then the staged files and the note are
+removed.
 
 Until then the staged files, which their stagers have synced, are the durable copy of the records. After a
-power cut they are joined again, which gives the same bytes. Threads: the store's writer; `kept` any, in any
-process.
+power cut the staged files are joined again into segments with the same bytes. Threads: the store's writer;
+`kept` any, in any process.
 """
 
 from __future__ import annotations
@@ -148,16 +149,19 @@ def join_again(
     joined: JoinNote,
     durable_below: Callable[[TopicInfo, int], int],
 ) -> None:
-    """Make a note's segments again, durably, before their partitions are opened; may be repeated.
+    """Join the segments of a note again from their staged files, durably, before their partitions are opened.
+    May be repeated.
 
-    A segment below `durable_below(topic, partition)` stays unchanged, because it is durable, and may have
-    been compacted or deleted. Raises StagedFilesError if a staged file is missing or damaged, OSError.
+    A segment that ends at or below `durable_below(topic, partition)` stays unchanged, because it is durable,
+    and may have been compacted or deleted since. Raises StagedFilesError if a staged file is missing or
+    damaged, OSError.
     """
     for segment in () if joined.durable else joined.segments:
         info = topics.get(segment.topic)
         if info is None or info.topic_id != segment.topic_id or segment.partition not in info.partition_ids:
             continue
-        # The bytes are written again even if the segment looks whole, because its sync may have failed.
+        # A segment is joined again even if its file looks whole, because an earlier sync may have failed, and
+        # the bytes may be missing on disk.
         if durable_below(info, segment.partition) < segment.end:
             _join(folder, segment)
 

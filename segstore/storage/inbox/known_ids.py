@@ -42,12 +42,12 @@ class Adoption(NamedTuple):
 
 
 def check_again(known: Adoption, records: int, source: str) -> None:
-    """Raise IdempotencyConflictError unless the `records` that come under an adopted id are those that were
-    adopted, sealed once more.
+    """Raise IdempotencyConflictError if the records that are sealed again under an adopted id can't be the
+    adopted ones; `records` is their number.
 
-    If both have a source, the sources must be equal: a second run of a job may make other rows, in another
-    order (random columns, a changed query), but the job's records were written once. Otherwise the numbers of
-    records must agree. With 0 records there is no conflict, because none is dropped.
+    If both have a source, the sources must be equal; the numbers need not, because a second run of a job may
+    make other rows (random columns, a changed query). If one has no source, the numbers of records must be
+    equal. With 0 records there is no conflict, because no record would be dropped.
     """
     by_source = known.source and source
     same = known.source == source if by_source else known.records == records
@@ -91,10 +91,12 @@ class KnownIds:
         self._last = {_series(each): each for each in self._held}
 
     def expire(self, now_ms: int) -> list[str]:
-        """Drop ids by age, and the oldest if there are too many; return the dropped ids. The newest id stays.
+        """Drop ids that are too old, and the oldest ids if there are too many; return the dropped ids. The
+        newest id is never dropped.
 
-        Ids that are not the newest of their series are dropped first: a Spark query that restarts after a
-        crash sends its last id, however many ids other jobs have added.
+        If there are too many, ids that are not the newest of their series are dropped first. The newest stays
+        longer, because a Spark query that restarts after a crash sends its last id again, however many ids
+        other jobs have added.
         """
         newest, least = next(reversed(self._held), None), now_ms - self._retention_ms
         old = [id_ for id_, held in self._held.items() if id_ != newest and held.adopted_ms < least]

@@ -9,9 +9,9 @@
     inbox/topics/<topic>.json         replicated store: topic settings for stagers (`told_topics`)
     <stem>                            <sequence, 20 digits>-<digest of the id>-<random>, 16 hex digits each
 
-Threads and processes: any; every file has one process that writes it, and a missing file that another process
-may have removed is skipped. Foreign processes may put files of any kind here: a link in place of a stager's
-directory is never followed, and opening a special file never waits.
+Threads and processes: any; every file has one process that writes it, and a file that another process has
+removed is skipped. Any process may put files of any kind here, so a link in place of a stager's directory is
+never followed, and an open of a special file never waits.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def _warn(path: str, message: str, done: str) -> None:
 
 
 class Folder:
-    """The inbox of the store at `root`. `tell` (`Context.tell`) reports a directory or special file in the
-    place of a regular file: its path, the fault, the repair.
+    """The inbox of the store at `root`. `tell` (`Context.tell`) is called if a directory or special file is
+    in the place of a regular file, with its path, the fault and the repair.
     """
 
     def __init__(self, files: Files, root: str, tell: Callable[[str, str, str], None] = _warn) -> None:
@@ -124,7 +124,9 @@ class Folder:
             raise
 
     def temporaries(self) -> list[str]:
-        """Return the paths of small files that were never renamed to their final names. Raises OSError."""
+        """Return the paths of temporary files of manifests, intents, notes and results, which were never
+        renamed to their final names. Raises OSError.
+        """
         return [
             os.path.join(directory, name)
             for directory in (self.path, self.sealed)
@@ -148,7 +150,9 @@ class Folder:
             self._tell(path, "a directory", f"moved to {put_aside(self.files, self.root, path)}")
 
     def remove_staged(self, files: Iterable[StagedFile]) -> None:
-        """Remove staged files, and then the empty directories of stagers that don't live. Raises OSError."""
+        """Remove staged files, and then the directories of their stagers that are empty and whose process
+        does not live. Raises OSError.
+        """
         removed = list(files)
         stagers = {stager for stager in {file.stager for file in removed} if self.is_stagers(stager)}
         for file in removed:

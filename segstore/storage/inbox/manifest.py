@@ -57,7 +57,9 @@ class Manifest(NamedTuple):
     files: tuple[StagedFile, ...]
     source: str = ""
     is_sealed: bool = False
-    """Whether the manifest is a file of the inbox, which its sealer may remove until its adoption begins."""
+    """Whether the manifest is a file in the inbox. Its sealer may remove that file until the adoption
+    begins.
+    """
 
     @property
     def records(self) -> int:
@@ -114,8 +116,9 @@ def read_manifest(folder: Folder, stem: str) -> Manifest:
 
 
 def named(folder: Folder) -> set[tuple[str, str]]:
-    """Return (stager, name) of all needed staged files: those of sealed manifests, and those of unsynced
-    joined segments. A damaged manifest counts as empty, because its files can't be adopted. Raises OSError.
+    """Return (stager, name) of all staged files that are still needed: those of sealed manifests, and those
+    from which unsynced segments were joined. A damaged manifest counts as empty, because its files can't be
+    adopted. Raises OSError.
     """
     files: set[tuple[str, str]] = set()
     for stem, _ in folder.stems():
@@ -166,8 +169,8 @@ _KNOWN: dict[str, type[SegstoreError]] = {
 
 
 def write_result(folder: Folder, stem: str, error: Exception) -> None:
-    """Write the error of a refused manifest for its sealer. A failed write is ignored, because the sealer
-    notices that the manifest is gone, or times out.
+    """Write the error of a refused manifest for its sealer. A failed write is ignored: then the sealer
+    notices that the manifest is gone, or its wait times out.
     """
     arguments: list[Any] = [str(error)]
     if isinstance(error, OSError) and error.errno is not None:

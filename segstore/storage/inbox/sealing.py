@@ -42,8 +42,8 @@ class SealedManifest:
         self.patience = PATIENCE
 
     def begin(self) -> None:
-        """Seal the manifest, unless its id is recorded. Raises IdempotencyConflictError, StagedFilesError,
-        OSError.
+        """Seal the manifest. If its id is recorded as adopted, only check that the records are the same, and
+        remove the staged files. Raises IdempotencyConflictError, StagedFilesError, OSError.
         """
         known = self.recorded()
         if known is not None:
@@ -62,13 +62,14 @@ class SealedManifest:
 
     def outcome(self) -> Adoption | None:
         """Return the adoption; None if it is not finished yet. Raises the errors of `seal`."""
-        # Look for the manifest first: it is removed after the id was recorded or the result written.
+        # The manifest is looked for first, because it is removed only after the id was recorded or the result
+        # was written.
         is_gone = self._stem and not self._files.exists(self.folder.manifest(self._stem))
         known = self.recorded()
         if known is not None:
             self.patience = _SETTLING
-            # Read the id again after `is_begun`: a failed adoption first forgets the id, then removes its
-            # intent.
+            # The id is read again after `is_begun`, because a failed adoption first forgets the id, then
+            # removes its intent.
             return known if not self.is_begun() and self.recorded() == known else None
         if not self._stem:
             raise StagedFilesError(f"{self._id!r} was adopted, and has been forgotten since")
@@ -85,11 +86,12 @@ class SealedManifest:
         return None
 
     def take_back(self) -> bool:
-        """Remove the manifest, if nobody else seals this id; return True if none of its records is in the log
-        or will be, False if it was adopted, or is being adopted until `is_begun` is False. Raises OSError.
+        """Remove the manifests of this id that wait for adoption. Return True if none of their records is in
+        the log, or will be. Return False if the id was adopted, or if an adoption is under way; then
+        `recorded` gives the outcome once `is_begun` returns False. Raises OSError.
         """
         # The adopter writes the intent, then looks for the manifest. This method removes the manifest, then
-        # looks for the intent.
+        # looks for the intent. So at least one of the two notices the other.
         for stem, _ in self.folder.stems():
             if self._is_mine(stem):
                 self.folder.unlink(self.folder.manifest(stem))
@@ -98,8 +100,8 @@ class SealedManifest:
     def is_begun(self) -> bool:
         """Return whether an adoption under the id is under way.
 
-        If its id is recorded, its records may not be visible yet: the writer publishes them before it removes
-        the intent.
+        The id may be recorded before the records are visible. The writer removes the intent only after it has
+        published the records.
         """
         return any(map(self._is_mine, self.folder.of_kind(names.INTENT)))
 

@@ -19,9 +19,9 @@ from segstore.storage.meta.framed import compact
 class StagedFile(NamedTuple):
     """A file of whole batches for one partition with contiguous offsets.
 
-    `size` is in bytes. `changed` is the ctime of its last change (ns; 0 if a later change might get the same
-    ctime), and `boot` the start of the kernel at that time. `keyed`: the topic was compacted at that time, so
-    that every record was checked to have a key.
+    `size` is in bytes. `changed` is the ctime of the file's last change (ns), 0 if a later change might get
+    the same ctime; `boot` is the id of the machine's start at that time. `keyed`: every record was checked to
+    have a key, because the topic was compacted then.
     """
 
     stager: str

@@ -1,9 +1,10 @@
 """The stager: it writes record batches for any partitions into its own files, without the writer's lock.
 
 On disk are `.segstore/inbox/<its name>/`: `owner`, locked while the stager lives, and <8 digits>.batches,
-each of whole batches for one partition with contiguous offsets, at most `segment.bytes` long. The first batch
-gets the base offset and leader epoch of the partition's next record at that time. If no other append comes
-before the adoption, the guess is right, and a large file is adopted without a write into it.
+each of whole batches for one partition with contiguous offsets, at most `segment.bytes` long. The batches get
+the base offsets and the leader epoch that the adoption is expected to give them: those of the partition's
+next records when the file is begun. If nobody else appends before the adoption, these values are right, and a
+large file is adopted without a write into it.
 
 Threads: one at a time; a thread of the stager's own writes to the disk. Processes: any number of stagers run
 beside each other and beside the store's writer; a stager belongs to the process that made it.
@@ -43,18 +44,19 @@ from segstore.storage.meta.topics import TopicInfo
 
 # --- kernel ------------------------------------------------------------------------------------
 
-# Before Linux 6.13 the kernel's clock of file times moves in ticks, and two changes of a file may get the
-# same time.
+# Before Linux 6.13 the kernel takes file times from a clock that moves in ticks, so two changes of a file may
+# get the same time.
 
 _TICK = 0.001  # seconds, the shortest tick of a kernel; the longest is 10 ms
 _LOOKS = 16
 
 
 def wait_until_past(files: Files, probe: Handle, ns: int) -> bool:
-    """Wait until a change of a file would get a ctime above `ns`, some ms at most; return False if that takes
-    longer (a file system that counts seconds, a clock that was set back).
+    """Wait until a change of a file would get a ctime above `ns`, and return True. Return False after some
+    ms, if the file system counts whole seconds, or the clock was set back.
 
-    `probe` is a file to touch; `ns` is a time of the same file system. Raises OSError.
+    `probe` is a file that is changed to learn the time; `ns` is a time of the same file system. Raises
+    OSError.
     """
     for look in range(_LOOKS):
         if look > 1:  # since 6.13 two looks are enough, because the kernel gives no ctime again that was read
@@ -71,9 +73,11 @@ BATCH_BYTES = 1 << 19
 batch.
 """
 _AHEAD_BYTES = 1 << 22
-"""Staged bytes after which the disk begins to write them, while more are being encoded."""
+"""After this many staged bytes the kernel begins to write them to disk, while more records are being
+encoded.
+"""
 _OVERLAPPED_BYTES = 1 << 20
-"""A call that stages this many bytes returns while its last bytes are being written."""
+"""A call that stages at least this many bytes returns before its last bytes are written."""
 _MOST_GUESSED = 1 << 62
 _MOST_OFFSETS = MOST_RELATIVE  # a staged file may become a segment, whose offsets are int32
 
@@ -161,8 +165,9 @@ class Stager(Closing):
         an internal topic, IllegalStateError once finished, ForkedError in a child of the process that made
         the stager.
 
-        The columns may be changed once this returns. The last bytes may still be being written then; the next
-        call, or `finish`, raises their error. After a StorageError the stager can only be closed.
+        The columns may be changed once this returns. The write of the last bytes may still be under way then;
+        if it fails, the next call, or `finish`, raises the error. After a StorageError the stager can only be
+        closed.
         """
         self._check_open()
         number = arguments.whole("partition", partition, 0, names.MAX_PARTITION)
@@ -186,8 +191,8 @@ class Stager(Closing):
     ) -> int:
         """Stage the rows of a table, after the records staged before; return their number.
 
-        Tables and their columns are those of `PartitionLog.append_table`; errors are those of `append_batch`,
-        too. After an error no row of the table is staged, unless it is a StorageError.
+        The table and its columns are as in `PartitionLog.append_table`. Raises the errors of that method and
+        of `append_batch`. After any error but StorageError no row of the table is staged.
         """
         return self.append_batch(topic, partition, *table_columns(table), compression, batch_bytes)
 
@@ -261,8 +266,9 @@ class Stager(Closing):
         return output
 
     def _place(self, info: TopicInfo, partition: int) -> tuple[int, int]:
-        """Return the expected base offset and leader epoch of the next staged file: after this stager's
-        earlier files of the partition, or at the partition's published end.
+        """Return the base offset and leader epoch that the next staged file is expected to get: those after
+        this stager's earlier files for the partition, or, without such files, those at the partition's
+        published end.
         """
         for output in reversed(self._done):
             if (output.info.name, output.partition) == (info.name, partition):
@@ -271,14 +277,16 @@ class Stager(Closing):
             self._ends = open_reader(self._files, os.path.join(self._folder.ours, names.ENDS))
         key = slot_key(info.topic_id, info.name, partition)
         ends = None if self._ends is None else self._ends.get(key)
-        # If a Kafka broker has written since, the published end is too low; a wrong guess is allowed.
+        # If a Kafka broker has written since, the published end is too low. That is no fault, because the
+        # adoption corrects wrong offsets.
         return (0, 0) if ends is None else (max(0, min(ends.end, _MOST_GUESSED)), max(ends.epoch, 0))
 
     # --- the end --------------------------------------------------------------
 
     def finish(self) -> Staged:
-        """Make all staged records durable, and close the stager; return the message for `seal`, which may run
-        in another process. Raises StorageError; the staged files are removed then.
+        """Make all staged records durable, and close the stager. Return the description of the staged files,
+        to be passed to `seal`, perhaps in another process. Raises StorageError; the staged files are removed
+        then.
         """
         self._check_open()
         outputs = [*self._done, *self._open.values()]
@@ -301,8 +309,8 @@ class Stager(Closing):
         return message
 
     def _date(self, outputs: Sequence[_Output]) -> None:
-        """Set the noted change times to 0 (unknown), unless a later change of a file must get a
-        later time.
+        """Set the noted change times of all files to 0, unless it is sure that any later change of a file
+        gets a later time.
         """
         assert self._owner is not None
         latest = max((output.changed for output in outputs), default=0)
@@ -311,8 +319,8 @@ class Stager(Closing):
                 output.changed = 0
 
     def close(self) -> None:
-        """Close the stager and remove its files unless it is finished; in a child of a fork do nothing. May
-        be repeated. Raises StorageError.
+        """Close the stager, and remove its files unless `finish` has succeeded. In a forked child do nothing.
+        May be repeated. Raises StorageError.
         """
         if os.getpid() != self._pid:
             return

@@ -1,10 +1,10 @@
 """The topics of a replicated store, published by its writer for stagers:
 `.segstore/inbox/topics/<topic>.json`.
 
-A directory has the settings of its own partitions only; a stager needs all, since any directory takes staged
-records of any partition. A file has the format of a topic's settings (`meta.topic_info`). It is a copy of the
-topic in the metadata log, which the writer rewrites at each open. So it is not synced, and a damaged file is
-an error for stagers only.
+A directory has only the settings of its own partitions. A stager needs those of all topics, because any
+directory takes staged records of any partition. A file has the format of a topic's settings
+(`meta.topic_info`). The file is a copy of the topic in the metadata log, and the writer rewrites the file at
+each open. So it is not synced, and a damaged file is an error for stagers only.
 
 Threads and processes: the directory's own thread writes; any may read.
 """

@@ -55,8 +55,9 @@ class UnsyncedJoins:
         return set() if joined is None else set(joined.files)
 
     def settle(self) -> None:
-        """Sync the segments, and remove the notes and their staged files. If that fails, for example because
-        a partition is fenced, the note stays for the next open.
+        """Sync the segments, and remove the notes and the staged files that the notes name. If a sync or
+        removal fails, for example because a partition is fenced, the note stays for the next call, or the
+        next open.
         """
         for stem, joined in tuple(self._joined.items()):
             try:
@@ -84,7 +85,7 @@ class UnsyncedJoins:
     ) -> None:
         """Make the segments of all notes durable after a crash. Raises OSError."""
         for path in self._folder.temporaries():
-            # Nothing depends on a note that was not renamed before the crash.
+            # Nothing depends on a note that had not got its final name when the crash came.
             if path.endswith(names.JOINED + names.TEMPORARY):
                 self._folder.unlink(path)
         for joined in all_joined(self._folder, self._give_up):
@@ -102,7 +103,7 @@ class UnsyncedJoins:
 
     def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
         """Move a note to the quarantine, and leave the log unchanged, because the note or its staged files
-        are damaged, which no crash causes.
+        are damaged. No crash causes such damage.
         """
         path = self._folder.joined(stem)
         put_aside(self._folder, stem, path)

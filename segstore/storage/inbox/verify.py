@@ -1,8 +1,8 @@
 """Verifies a staged file before it is adopted: every CRC, every offset, and the numbers in its manifest.
 
-If nobody has touched the file since it was synced, in the same start of the kernel, only the headers are
-read, because the stager has computed the CRCs of these bytes, and they are on disk. Keys are checked if the
-topic has become compacted since.
+If the file was not changed since its sync, and the machine was not restarted since then, only the headers are
+read, because the stager has computed the CRCs of these bytes, and the bytes are on disk. Keys are checked if
+the topic has become compacted since the file was staged.
 
 On disk files are read; batches get contiguous offsets again if an undone adoption has left others. Threads:
 any; no append token is held.
@@ -43,8 +43,8 @@ class VerifiedFile(NamedTuple):
 
     `place`: its base offset and leader epoch, -1 if it has several. `stamps`: the timestamp of its first
     batch, and the largest, in ms. `indexes`: its index entries as a segment, None if it must be copied.
-    `durable`: its present bytes are on disk. A file that was changed after its sync is always copied: a later
-    sync may have failed, and then the bytes in memory are not those on disk.
+    `durable`: its present bytes are on disk. A file that was changed after its sync is always copied, because
+    a later sync of it may have failed, and then the disk has other bytes than the memory.
     """
 
     file: StagedFile
@@ -62,8 +62,9 @@ class _MovedError(Exception):
 def chunks_of(
     files: Files, handle: Handle, size: int, *, check_crcs: bool
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.void], int]]:
-    """Yield pieces of about CHUNK_BYTES with whole batches: the buffer, the headers, the number of bytes. The
-    next chunk is read into the same buffer. The chunks end early if bytes are no batch.
+    """Yield pieces of about CHUNK_BYTES with whole batches: the buffer, the headers, the number of bytes.
+    Each chunk is read into the same buffer as the one before. The iteration ends before bytes that are no
+    batch.
     """
     buffer, at = np.empty(CHUNK_BYTES, np.uint8), 0
     while at < size:
@@ -83,8 +84,8 @@ def chunks_of(
 def verify(
     files: Files, path: str, file: StagedFile, config: TopicConfig, segment_bytes: int
 ) -> VerifiedFile:
-    """Check a staged file. A file of at least `segment_bytes` becomes a segment if its topic's limits allow
-    it.
+    """Check a staged file, and return its description for the adoption. A file of at least `segment_bytes`
+    may become a segment if the limits of its topic allow that.
 
     Raises StagedFilesError, RecordTooLargeError, InvalidRecordError; OSError if the disk can't be read.
     """
@@ -106,8 +107,8 @@ def verify(
 
 
 def examine(files: Files, path: str, file: StagedFile, config: TopicConfig) -> None:
-    """Check whether `verify` would accept a file, without changing it. Raises the errors of `verify`; offsets
-    that are not contiguous are no error, since `verify` repairs them.
+    """Check a staged file as `verify` does, but never change it. Raises the errors of `verify`. Offsets that
+    are not contiguous are no error, because `verify` repairs them.
     """
     with open_staged(files, path) as handle, contextlib.suppress(_MovedError):
         _check_size(files, handle, path, file)
@@ -242,8 +243,8 @@ class _Look:
             self._entries.append(self._builder.add(batches))
 
     def _indexes(self) -> tuple[bytes, bytes] | None:
-        """Return the index entries, relative to the file's future base offset; None if the file can't be a
-        segment.
+        """Return the entries of the offset index and of the time index, relative to the base offset that the
+        file gets as a segment. Return None if the file can't be a segment.
         """
         if not self._segment or self._builder is None:
             return None

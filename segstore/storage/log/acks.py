@@ -24,18 +24,18 @@ ALL = Acks()
 
 
 class Acknowledger(Protocol):
-    """The other replicas of a partition, for which its appends may have to wait. The caller of these methods
-    holds no lock of the partition.
+    """Makes appends to a partition wait for its other replicas. The caller of these methods holds no lock of
+    the partition.
     """
 
     def check(self, acks: int) -> None:
-        """Check the in-sync replicas before an append is written. Raises NotEnoughReplicasError or
-        NotLeaderOrFollowerError; the append is not written then.
+        """Check, before an append is written, that there are enough in-sync replicas for `acks`. Raises
+        NotEnoughReplicasError or NotLeaderOrFollowerError; the caller does not write the append then.
         """
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
-        """Wait for the replicas after all records below `end_offset` were written, and flushed by
-        flush.messages.
+        """Wait until the replicas that `acks` names have all records below `end_offset`. The caller has
+        written these records to the leader's log, and has applied flush.messages.
 
         Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError; in each case
         this log has the records, and may keep them.
@@ -45,6 +45,6 @@ class Acknowledger(Protocol):
         """Report an append that all replicas have written and that readers see."""
 
     def failed(self, error: StorageError) -> None:
-        """Report an append that failed with `error`, because the log is fenced or the disk refused the append
-        for a reason other than a lack of room (R32).
+        """Report that an append failed with `error`: the log is fenced, or the disk refused the append for a
+        reason other than a lack of room (R32).
         """

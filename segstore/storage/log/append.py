@@ -2,9 +2,9 @@
 
 On the fast path one call of C appends a record (`append_short`; `_native/tail_append.c`) or a list of records
 (`append_list`). `append_one` and `append_columns` append an application's other records; `append_record`,
-`append_batches` and `append_pieces` (in a file of its own) append a producer's. They encode and compress the
-records in Python; then C writes the batches (`_write_short`). If C answers `SLOW`, `Partition.put` takes the
-append token and writes the batches. Threads: any.
+`append_batches` and `append_pieces` (in a file of its own) append a producer's records. These functions
+encode and compress the records in Python; then C writes the batches (`_write_short`). If C answers `SLOW`,
+`Partition.put` takes the append token and writes the batches. Threads: any.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ def append(
     claim: ProducerAppendInfo | ExpectedEnd | None = None,
     acks: Acks = ALL,
 ) -> int:
-    """Append `n` records with contiguous offsets, visible together; return the first offset. If `claim` has a
-    producer id, Kafka's rules for the producer are applied first; if it has an expected offset, that is
-    compared with the log's end. Then the append is flushed by `flush.messages`, and waits as `acks` asks.
+    """Append `n` records with contiguous offsets, visible together; return the first offset. If `claim` is a
+    ProducerAppendInfo, Kafka's rules for the producer are applied first. If `claim` is an ExpectedEnd, its
+    offset is first compared with the log's end. Then the append is flushed by `flush.messages`, and waits as
+    `acks` asks.
 
     Raises StorageError, OffsetMismatchError, and the errors of `append_info.judge`. Nothing is appended then,
-    unless the flush failed. Raises the errors of `Acknowledger`.
+    unless the error is that of the flush. Raises the errors of `Acknowledger`, too.
     """
     expected = claim.offset if isinstance(claim, ExpectedEnd) else -1
     short = len(chunks) == 1 and (claim is None or expected >= 0 or claim.sequenced)
@@ -67,8 +68,9 @@ def append(
 
 
 def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
-    """Return the first offset of `n` records that were appended while the partition had no acknowledger. If a
-    standby in sync mode has come since, wait for it as `acks` asks. Raises the errors of `Acknowledger`.
+    """Return `first`, the offset of the first of `n` appended records. If the partition has an acknowledger
+    by now, because a standby has entered sync mode, first wait for the standby as `acks` asks. Raises the
+    errors of `Acknowledger`.
     """
     acknowledger = partition.acks
     if acknowledger is not None:
@@ -81,7 +83,8 @@ def _acknowledged(
     partition: Partition, acknowledger: Acknowledger | None, acks: Acks, n: int, write: Callable[[], int]
 ) -> int:
     """Append `n` records by `write`, which returns the first offset; flush by flush.messages, and wait for
-    other replicas. If a producer repeats an append, it waits until the replicas have the earlier batches.
+    other replicas. If a producer repeats an append, nothing is written, but the call waits until the replicas
+    have the batches of the first try.
     """
     if acknowledger is None:
         first = write()
@@ -108,9 +111,9 @@ def tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledge
 def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], int]) -> int:
     """Append `n` records by `write`, one call of C, to all replicas, or to a log that has a standby.
 
-    Return the first offset, or SLOW, without an append, if a replica's tail is not open. Wait, as `acks`
-    asks, for the standby, or for a follower that lacks the records. Raises StorageError, and the errors of
-    `Acknowledger`.
+    Return the first offset. Return SLOW, with nothing appended, if a replica's tail is not open. Wait, as
+    `acks` asks, for the standby, or for a follower that lacks the records. Raises StorageError, and the
+    errors of `Acknowledger`.
     """
     acknowledger, native = partition.acks, partition.tail.native
     if acknowledger is None:
@@ -132,8 +135,9 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
 
 
 def behind(acknowledger: Acknowledger, acks: Acks, n: int, answer: int) -> int:
-    """Wait, as `acks` asks, for the followers that lack `n` records of the leader's log. Return the first
-    offset; `answer` is `BEHIND - offset`. Raises the errors of `Acknowledger`.
+    """Wait, as `acks` asks, for the followers that lack `n` records which the leader has appended. `answer`
+    is `BEHIND - offset` with the records' first offset, which is returned. Raises the errors of
+    `Acknowledger`.
     """
     first = BEHIND - answer
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
@@ -162,9 +166,9 @@ def append_short(
     """Append a record by one call of C. Return the record's offset, or SLOW if the tail is closed, the record
     is not plain, or the log's end is not `expected`.
 
-    `batch` is the address of a `seg_batch`, 0 for none. The `seg_batch` names the producer with an id that
-    wrote the record, and receives the other fields of the batch header. Raises StorageError; the record is
-    not in the log then.
+    `batch` is the address of a `seg_batch`, or 0 if the record's producer has no id. The `seg_batch` has the
+    producer's fields; C sets its other fields to those of the batch header. Raises StorageError; the record
+    is not in the log then.
     """
     native = tail.native
     on_append, flush_left, clock = native.on_append, native.flush_left, native.clock
@@ -239,8 +243,8 @@ def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: boo
 
 
 def undone(tail: Tail, answer: int, need: int) -> int:
-    """Return `answer` if it says that a follower lacks the appended records; else raise the error of the
-    failed append of `need` bytes.
+    """Return `answer` if it is `BEHIND - offset`: the leader has the records, and a follower lacks them. Else
+    undo the failed append of `need` bytes, and raise its error.
     """
     with tail.token:  # pauses the tail, so that followers can fetch these records
         if answer <= BEHIND:
@@ -330,8 +334,8 @@ def encode_columns(
     batch_bytes: int,
 ) -> tuple[int, Iterator[Encoded]]:
     """Return the number of records in these columns, and an iterator of their batches, each up to
-    `batch_bytes` and the topic's largest batch. Errors of the columns are raised before the first batch is
-    encoded.
+    `batch_bytes` and the topic's largest batch. If the columns are wrong, the errors are raised by this call,
+    before a batch is encoded.
     """
     batch_bytes = arguments.whole("batch_bytes", batch_bytes, 1)
     codec, level = validator.named_codec(compression)
@@ -409,11 +413,11 @@ def append_batches(
     "producer". Raises RecordTooLargeError, InvalidArgumentError (nothing was written then), StorageError,
     ReadOnlyError, StoreClosedError, ForkedError.
 
-    If `template` has a producer id, its epoch, its sequences and its transaction are judged by Kafka's rules
+    If `template` has a producer id, its epoch, its sequences and its transaction are checked by Kafka's rules
     (ProducerAppendInfo), and batches that repeat one of the producer's last 5 are not written again. Raises
     InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError. With
-    `sequenced=False`, or a base sequence of -1, sequences are not judged, as a coordinator's own records
-    require (Kafka: AppendOrigin.COORDINATOR).
+    `sequenced=False`, or a base sequence of -1, sequences are not checked: a coordinator's own records have
+    none (Kafka: AppendOrigin.COORDINATOR).
     """
     claim = claim_of(template, sequenced)
     partition = log.partition_for_write()

@@ -2,9 +2,9 @@
 
 On disk files are only read. Threads: one, when the partition is opened.
 
-Each batch header has the leader epoch that the batch was written under, so the file can be made anew, except
-for epochs without a batch. The CRC of a batch does not cover its epoch. So if the epochs of a log go down,
-its headers may be damaged, and a readable file is believed rather than the log.
+Each batch header has the leader epoch that the batch was written under, so a lost checkpoint can be made
+anew, except for epochs without a batch. The CRC of a batch does not cover its epoch. So if the epochs fall
+within a log, its headers may be damaged, and a readable checkpoint is believed rather than the log.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def load_epochs(
 ) -> tuple[LeaderEpochs, str]:
     """Return the leader epochs of a log, and the fault of the checkpoint file, "" for none. Raises OSError.
 
-    The file of a `replicated` log may lack entries without a fault: if no batch has an epoch, or if all
-    batches lie below the log start offset, though a segment still has them.
+    If the log is `replicated`, it is no fault if the checkpoint has no entries, provided that no batch has an
+    epoch, or that all batches lie below the log start offset.
     """
     empty = opened.end_offset == (opened.start_offset if replicated else opened.segments[0].base_offset)
     if replicated and not empty:
@@ -49,8 +49,8 @@ def load_epochs(
 
 
 def derive(files: Files, segments: list[Segment]) -> tuple[list[tuple[int, int]], bool]:
-    """Return the pairs of leader epoch and start offset by the batches of a log, and whether the epochs rise.
-    Raises OSError.
+    """Return pairs of leader epoch and start offset, read from the batches of a log; and whether the epochs
+    never fall from one batch to the next. Raises OSError.
     """
     found: list[tuple[int, int]] = []
     rises = True

@@ -1,6 +1,6 @@
 """`NativeExchange`: requests of one connection that match a template. One call of C (`_native/exchange.c`)
-receives a request, executes it and sends the answer: a produce by the native tail, a fetch of a few batches
-from one segment.
+receives a request, executes it, and sends the answer. The request is a produce, which the native tail
+appends, or a fetch, which gets a few batches of one segment.
 
 On disk: writes and reads the log's files in the same form as `append_as_leader` and `stretch`, which handle
 requests that C refuses. Threads: an exchange belongs to one thread at a time.
@@ -23,8 +23,9 @@ _NOTHING, _NO_RECORDS = MessageTemplate(b"", []), RecordsFrame(False, b"")
 
 
 class CopyLimits(NamedTuple):
-    """Limits of the batches that C copies into an answer, in bytes: at most `most`; below `least` there is no
-    answer yet; above `longest` C does not copy. `committed`: C does not answer with transactional batches.
+    """Limits, in bytes, of the batches that C copies into an answer. C copies at most `most` bytes. If there
+    are fewer than `least` bytes, there is no answer yet; if there are more than `longest`, C does not copy
+    them. With `committed` C never answers with transactional batches.
     """
 
     most: int
@@ -88,8 +89,9 @@ class NativeExchange:
         return bytearray(ffi.buffer(c.room, c.received + c.answered)[c.received + c.sent :])
 
     def produce(self, partition: Partition, sock: int) -> bool | None:
-        """Receive a request, append its batch and answer; return whether C has answered. Return None, without
-        receiving, if C can't be used. Raises StorageError: the batch is not in the log.
+        """Receive a request, append its batch and answer. Return True if C has answered, False if the caller
+        must handle the request. Return None, with nothing received, if C can't be used. Raises StorageError;
+        the batch is not in the log then.
         """
         tail, validator = partition.tail.native, partition.validator
         if tail.on_append or tail.flush_left or partition.acks is not None or not tail.c.open:

@@ -3,10 +3,10 @@
 On disk it syncs logs, the index and snapshot files of segments that a roll has sealed, the leader epochs, and
 the directory; it writes nothing.
 
-Threads: any. One thread syncs for all. The other threads wait until that sync is done; a thread whose records
-are durable by then returns at once, and one of the remaining threads syncs next. While the native tail is
-open and only the active segment's log is to be synced, C syncs (`_native/commit.c`). The append token is
-never taken here.
+Threads: any. One thread syncs for all threads that flush. The other threads wait until that sync is done.
+Then a thread whose records are durable returns at once, and one of the remaining threads syncs next. While
+the native tail is open and only the active segment's log is to be synced, C syncs (`_native/commit.c`). The
+append token is never taken here.
 
 If several processes share a log, one process syncs for all (`_native/share_sync.c`). While the host syncs by
 this module, no other process syncs the log.
@@ -56,8 +56,8 @@ class Flusher:
         # nothing was synced), and the errno of a failed sync.
         self._synced, self._errno = -1, 0
         self._writes_again = False
-        """Whether the next sync writes the bytes again, because another process died during a sync, and the
-        kernel may have reported an error to that process alone.
+        """Whether the next sync first writes the unsynced bytes again. Another process has died during a
+        sync, and the kernel may have reported an error of that sync to that process alone.
         """
         self._changes = count(1)  # numbers each change of a file other than the active segment's log
         self.lock = Mutex()
@@ -83,15 +83,15 @@ class Flusher:
             self._sync_log_only(self._changes_now(), view)
 
     def _changes_now(self) -> tuple[int, int]:
-        """Return the number of the last change, and the generation of a shared log, or -1. A roll by another
-        process changes the generation.
+        """Return the number of the last change of a file, and the generation of the shared log, -1 if the log
+        is not shared. A roll by another process changes the generation.
         """
         c = self._tail.c
         return c.names, c.share.generation if c.share else -1
 
     def _sync_log_only(self, changes: tuple[int, int], view: LogView) -> None:
-        """Let C sync from now on if only the active segment's log needs a sync, and no file has changed since
-        `_changes_now` returned `changes`, before `view` was read.
+        """Let C sync from now on if only the active segment's log of `view` needs a sync. `changes` was
+        returned by `_changes_now` before `view` was read; if a file has changed since, C does not sync.
         """
         if self._needs_log_only(view):
             self._tail.c.synced_names = changes[0]
@@ -147,8 +147,8 @@ class Flusher:
             raise StorageError(f"{self._segments.directory} is fenced for writing: {self._segments.reason}")
 
     def _is_done(self, upto: int) -> bool:
-        # If a sync has made the name of a new segment durable, and a failed append then removes that segment,
-        # the directory must be synced again.
+        # A sync may have made the name of a new segment durable before the undo of a failed append removed
+        # that segment. Then the directory must be synced again.
         removed = self._names_synced[1] != self._segments.removals
         return self.recovery_point >= upto and not self._sealed and not removed
 
@@ -164,8 +164,8 @@ class Flusher:
         self.without_syncs(sync)
 
     def set_recovery_point(self, offset: int) -> None:
-        """Set the recovery point after all below `offset` became durable, or after the log was cut at
-        `offset`; the caller holds the append token.
+        """Set the recovery point to `offset`. All records below it are durable, or the log was cut there. The
+        caller holds the append token.
         """
         self._tail.synced = offset
 
@@ -225,8 +225,9 @@ class Flusher:
             pool.files.sync_dir(self._segments.directory)
 
     def _write_again(self, handle: Handle, end: int) -> None:
-        """Write the bytes from the recovery point up to `end` again, so that the kernel reports an error of
-        the next sync to this process. Raises OSError, also for a batch with a wrong CRC.
+        """Write the bytes from the recovery point up to `end` again, so that they are written to disk anew by
+        the next sync, and the kernel reports its error to this process. Raises OSError, also for a batch with
+        a wrong CRC.
         """
         code = lib.seg_write_again(handle.fd, self.recovery_point, -1, end)
         if code == -errno.ENOMEM:

@@ -50,8 +50,8 @@ class FlushPolicy:
         self.changed = True
 
     def bind(self, tail: NativeTail) -> None:
-        """Give a tail its flush settings. C applies `flush.messages` if C may sync, else `flush_if_due` does.
-        `flush_if_due` always applies flush.ms.
+        """Give a tail its flush settings. C applies `flush.messages` if C may sync; otherwise `flush_if_due`
+        applies it. flush.ms is always applied by `flush_if_due`.
         """
         config = self._writer.config
         by_messages = config.flush_messages != NEVER

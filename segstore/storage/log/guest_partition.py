@@ -3,7 +3,7 @@ and syncs by itself; other work on the log, for example a roll, is the host's.
 
 C appends as in a host (`_native/append.c`), with the log's lock held. If C can't append, `GuestPartition`
 removes the obstacle: it opens the files of another generation, cuts bytes that this process wrote beyond the
-end of a sealed segment, or sends a request to the host. Then the append is tried again. On disk the active
+end of a sealed segment, or sends a request to the host. Then it tries the append again. On disk the active
 segment's log and indexes are written.
 
 Threads: any. `token` is held while the tail is bound; C appends without the token.
@@ -100,8 +100,8 @@ class GuestTail:
         return code >= 0
 
     def torn(self, number: int, need: int) -> BaseException:
-        """Return the error for an append by C that failed with this errno; the log has none of its
-        records.
+        """Return the error to raise for an append by C that failed with this errno; none of the records are
+        in the log.
         """
         raised = self.native.write.raised()
         if raised is not None and not is_refusal(raised):
@@ -119,7 +119,9 @@ class GuestFlushing:
         self.synced: Callable[[], int]
 
     def bind(self, tail: NativeTail, config: TopicConfig) -> None:
-        """Use these settings from now on. C applies flush.messages if C may sync, else this object does."""
+        """Use the settings in `config` from now on. C applies flush.messages if it may sync the log, else
+        `flush_if_due` does.
+        """
         self._messages, self._ms = config.flush_messages, config.flush_ms
         self.synced = lambda: int(tail.c.share.log.synced)
         by_messages = self._messages != NEVER
@@ -191,12 +193,12 @@ class GuestPartition:
         self._slot = -1
 
     def for_write(self) -> Any:
-        """Return the partition that appends: this object, with the current settings, or the host's partition
-        if this process has become the host.
+        """Return the partition to append to: the host's partition if this process has become the host, else
+        this object, which then has the topic's current settings.
         """
         led = self._side.led(self.topic, self.partition, self._key)
         share = self._share
-        # A log whose settings have changed is closed until the next append.
+        # If the settings have changed, the log stays closed until the next append opens it with the new ones.
         if led is None and (share is None or not share.log.open or share.log.settings != self._settings):
             self._use(self._topic_config())
         return led or self
@@ -304,8 +306,8 @@ class GuestPartition:
         return "" if self.tail.native.is_open else "files"
 
     def _remove_obstacle(self, chunk: Encoded, tried: bool) -> None:
-        """Remove the obstacle to an append by C, or have the host remove it. After a failed try (`tried`) the
-        host is asked even if no obstacle is seen.
+        """Remove the obstacle to an append by C, or have the host remove it. If no obstacle is found, but C
+        has failed to append once (`tried`), ask the host to make room for the append.
         """
         self.context.check_writable()
         obstacle = self._obstacle()
@@ -361,8 +363,8 @@ class GuestPartition:
         self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
 
     def _cut_sealed(self) -> None:
-        """Cut the bytes that this process may have written beyond the ends of segments whose lock was taken
-        from it [A4].
+        """Cut the bytes that this process may have written beyond the ends of sealed segments, after its lock
+        on the log was taken away [A4].
         """
         share, sealed = self._share, ffi.new("seg_sealed *")
         with self.token:
@@ -482,8 +484,8 @@ def joined(chunks: list[Encoded]) -> Encoded:
 
 
 def cut_sealed(context: StoreContext, directory: str, sealed: Any, interval: int) -> None:
-    """Cut the bytes beyond the end of a sealed segment that no process writes to any more, and build its
-    indexes anew, because they could not be finished before. Raises OSError.
+    """Cut the bytes beyond the end of a sealed segment to which no process writes any more. Then rebuild the
+    segment's indexes, which could not be finished while a process might still write. Raises OSError.
     """
     if sealed.is_replaced:  # another file has this name now
         return

@@ -2,7 +2,7 @@
 of logs.
 
 A reader at the end of a log waits for the next record, which is mostly alone in its batch. C reads such a
-record during the wait (_native/follow.c). All other batches are left to `storage/log/read.py`.
+record during the wait (_native/follow.c). Other batches are read by `storage/log/read.py`, after the wait.
 
 On disk the log is only read. Threads: any for `LogEnd`, which never changes; one for `LastRecordEnds`.
 """
@@ -54,8 +54,8 @@ class LastRecordEnds:
         followed.last.committed, followed.last.check_crc = committed, check_crcs
 
     def expect(self, ends: Sequence[LogEnd | None]) -> None:
-        """Have the next waits read a record at the end of each partition, and then the records after it. A
-        partition with None is left to other readers.
+        """Have the next waits read records from these ends on, one end for each partition, one record at a
+        time. With None the waits read no record of that partition.
         """
         places = self.followed.content
         for number in range(self.followed.n):
@@ -67,8 +67,9 @@ class LastRecordEnds:
                 place.offset, place.position, place.fd = end.offset, end.position, end.handle.fd
 
     def read_up_to(self, ends: Sequence[LogEnd]) -> bool:
-        """Expect records at these ends, up to which all records were read. The next wait returns at once if
-        later records are published already. Return False if the published ends can't be compared now.
+        """Call `expect`, for a reader that has read all records up to these ends. The next wait returns at
+        once if later records are published already. Return False if the published ends can't be compared with
+        these ends now.
         """
         self.expect(ends)
         return self.followed.see([end.offset for end in ends])

@@ -1,9 +1,9 @@
 """The segments of one partition as its writer holds them: their list, the active one, and whether they are
 closed or fenced, which stops appends (Kafka: LogSegments, and the state of UnifiedLog).
 
-Only this object changes the list. It changes no file: `LogWriter.roll` makes the files of the next segment.
-Threads: the holder of the partition's append token. Any thread may call `lies_in`, read `fenced` and
-`closed`, and fence after a failed flush.
+Only this object changes the list. It changes no files; for example, `LogWriter.roll` makes the files of the
+next segment. Threads: the holder of the partition's append token. Any thread may call `lies_in`, read
+`fenced` and `closed`, and fence after a failed flush.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class LogSegments:
     """The segments of one log in the order of their base offsets; `active`, the last one, is open for
     appending.
 
-    `layout` counts changes of the list, after which other processes list the directory again. `removals`
-    counts removed segments of failed appends; after each the directory must be synced.
+    `layout` counts the changes of the list; after each change other processes list the directory again.
+    `removals` counts the segments that an undo of an append has removed; after each removal the directory
+    must be synced.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class LogSegments:
         self.stop_appends: Callable[[], None] = _nothing
         """Stops C's appends, which don't check `fenced`."""
         self.on_fence: Callable[[BaseException], object] = _ignored
-        """Called with the error of a fence. It must not wait, because the fencing thread holds its locks."""
+        """Called by `fence`, with the error. The callee must not wait, because the thread that fences holds
+        locks.
+        """
         self.closed = False
         """Whether the partition is closed, or its topic deleted."""
         self._list = segments
@@ -69,8 +72,8 @@ class LogSegments:
         return lists
 
     def lies_in(self, segments: Sequence[Segment]) -> bool:
-        """Return whether these segments are still sealed segments of the log, side by side. Any thread may
-        call this.
+        """Return whether these segments are still adjacent sealed segments of the log. Any thread may call
+        this.
         """
         sealed = self._list[:-1]
         at = sealed.index(segments[0]) if segments[0] in sealed else 0
@@ -98,7 +101,8 @@ class LogSegments:
 
     # --- changes ----------------------------------------------------------------------------
 
-    # `lists` is dropped first, so that the next caller makes it anew if an interrupt follows.
+    # Each method first drops `lists`. If an interrupt comes before the method ends, the next reader of
+    # `lists` then makes it anew.
 
     def append(self, segment: Segment) -> None:
         """Add a segment to the end of the list. Appends go to the segment before it until `activate`."""
@@ -124,7 +128,7 @@ class LogSegments:
         del self._list[self._list.index(segment) + 1 :]
 
     def cut_from(self, slot: int, segment: Segment) -> list[Segment]:
-        """Put a segment in place of the segments from index `slot` on; return the replaced segments."""
+        """Replace the segments from index `slot` on by one segment; return the replaced segments."""
         gone = self._list[slot:]
         self.lists = None
         self._list[slot:] = [segment]

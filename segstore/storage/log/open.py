@@ -30,10 +30,10 @@ class Expected(NamedTuple):
     `recovery_point_checked` and `log_start_checked`: whether the source of that offset has a checksum. A
     recovery point without a checksum is ignored if it lies beyond the log's end; a log start offset without a
     checksum removes no file. `log_start_claimed`: an earlier open has reported such a log start offset.
-    `now_ms` is the store's clock. `told` are messages about checkpoints that disagree. `replicated`: this is
-    a replica's log, which ends at its last record (R7), because its leader has any later ones. `may_be_old`
-    is passed to `Segment`. `ends`: the ends of sealed segments that processes may still write to, by base
-    offset (A5).
+    `now_ms` is the store's clock. `told` are messages about checkpoints that disagree with each other.
+    `replicated`: this is a replica's log, which ends at its last record (R7), because its leader has any
+    later ones. `may_be_old` is passed to `Segment`. `ends`: the ends of sealed segments that processes may
+    still write to, by base offset (A5).
     """
 
     clean: bool
@@ -54,8 +54,8 @@ class Expected(NamedTuple):
 
 class Opened(NamedTuple):
     """An opened log; all below `durable_offset` is synced. `recovered` is None if no recovery was needed.
-    `told` are messages about other faults. `buried` are paths of `.deleted` files, to be deleted later.
-    `claimed`: whether segments below the log start offset were kept, because no source with a checksum
+    `told` are messages about other faults. `buried` are paths of `.deleted` files, which the caller removes
+    later. `claimed`: whether segments below the log start offset were kept, because no source with a checksum
     confirms that offset.
     """
 
@@ -114,8 +114,9 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
 
 
 def _begun_anew(segments: list[Segment], config: TopicConfig, expected: Expected) -> list[Segment]:
-    """Return the segments of a replica's log. If the log start offset lies above the log's end, a crash came
-    after the decision to begin the log anew (R6); then return only a new segment.
+    """Return the segments of a replica's log. If the log start offset has a checksum and lies above the log's
+    end, a crash has interrupted a replica that began its log anew (R6). Then remove all segments, and return
+    only a new segment that begins at that offset.
     """
     last, start = segments[-1], expected.log_start
     if not expected.log_start_checked or start <= end_of_batches(last)[1]:
@@ -127,13 +128,15 @@ def _begun_anew(segments: list[Segment], config: TopicConfig, expected: Expected
 
 
 def _recovery_point(segments: list[Segment], expected: Expected, messages: list[str]) -> int:
-    """Return the recovery point. A recovery point beyond the log's end is ignored unless it has a checksum;
-    the log then counts as synced up to its last whole batch, so that no good batch is cut off.
+    """Return the recovery point. If the recovery point lies beyond the log's end and has no checksum, return
+    instead the offset after the log's last whole batch. Recovery cuts nothing below that offset, so no good
+    batch is lost.
     """
     claimed = max(expected.recovery_point, 0)
     if expected.log_start_checked and not expected.replicated:
-        # The log start offset only moves to durable offsets. A crash may have left any of the segments below
-        # it, because their names are removed in any order. So the log does not end at a gap between them.
+        # Segments below the log start offset are removed in any order, and a crash may have left some of
+        # them. The log start offset is durable, so with it as the recovery point no recovery ends the log at
+        # a gap between these segments.
         claimed = max(claimed, expected.log_start)
     if expected.recovery_point_checked or not segments or claimed <= end_of_batches(segments[-1])[1]:
         return claimed

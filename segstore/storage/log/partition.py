@@ -87,8 +87,8 @@ class LogStart:
     def retain(self, now_ms: int) -> Retained:
         """Remove the segments that retention.bytes and retention.ms no longer keep, oldest first.
 
-        Their files stay for file.delete.delay.ms as `.deleted`, unless the disk is full. Raises StorageError,
-        OSError.
+        Their files stay for file.delete.delay.ms as `.deleted`; on a full disk they are removed at once.
+        Raises StorageError, OSError.
         """
         partition = self._partition
         with partition.admin_lock:
@@ -100,7 +100,8 @@ class LogStart:
                 return Retained(0, 0)
             before = partition.segments[count].base_offset
             if config.retention_bytes >= 0:
-                # Newer bytes use up retention.bytes, so they must be durable before older bytes are removed.
+                # The older segments are removed because newer bytes fill retention.bytes. So these newer
+                # bytes must be durable first.
                 partition.flusher.flush(view.end_offset)
             full = partition.context.full.note is not None  # appends fail for lack of room
             delay_ms = 0 if full else config.file_delete_delay_ms
@@ -108,8 +109,9 @@ class LogStart:
             return Retained(count, retention.freed(view, count))
 
     def _rolled_from(self, view: LogView, others: bool) -> bool:
-        """Roll by `Partition.roll_from`. If the roll fails, return False if there are `others` to remove,
-        which may make room for a later roll; else raise its error.
+        """Roll by `Partition.roll_from`, and return its result. If the roll fails, return False if there are
+        `others`, older segments whose removal may make room for a later roll; else raise the roll's
+        StorageError.
         """
         try:
             return self._partition.roll_from(view)
@@ -126,8 +128,9 @@ class LogStart:
         with partition.token:
             dropped = partition.visible.begin_at(start)
         self._remove(dropped, delay_ms)
-        # The epochs are dropped last, because this frees no room, and after a crash the next open drops them.
-        # Without `rename_lock` the directory could by now belong to a new topic with the same name.
+        # The epochs are dropped last, because to drop them frees no room, and after a crash the next open
+        # drops them. Without `rename_lock` the directory could by now belong to a new topic with the same
+        # name.
         with partition.rename_lock, suppress(OSError):
             if partition.visible.current is not None and self._epochs.truncate_from_start(start):
                 self._epochs.save()
@@ -210,7 +213,9 @@ class Partition:
         self.admin_lock, self.rename_lock = Mutex(), Mutex()
         self.validator = LogValidator(config)
         self.acks: Acknowledger | None = None
-        """The other replicas, which an application's append waits for; None without any."""
+        """Makes an application's append wait for the other replicas; None if the partition has no other
+        replica.
+        """
         self.unsettled: str | None = None
         """The reason why a compaction's swap is half done, else None. The next open finishes the swap; until
         then no compaction runs.
@@ -229,9 +234,9 @@ class Partition:
 
     @property
     def recovery_begin(self) -> int:
-        """Return the offset from which a recovery must check the log after a crash of the machine: the
-        recovery point, or the base offset of an earlier sealed segment that a process may still write to. The
-        recovery cuts bytes beyond that segment's end [A5].
+        """Return the offset from which a recovery must check the log after a crash of the machine. It is the
+        recovery point, or the base offset of an earlier sealed segment to which a process may still write:
+        the recovery must cut the bytes beyond that segment's end [A5].
         """
         share = self.tail.native.c.share
         sealed = share.log.sealed if share else ()
@@ -241,8 +246,8 @@ class Partition:
         self.visible.publish()
 
     def show(self) -> None:
-        """Make the written records visible. If a signal handler has interrupted the lock's holder, the
-        scheduler does it later. The caller holds the token.
+        """Make the written records visible. If this call runs in a signal handler that has interrupted the
+        holder of the lock `publishing`, the scheduler makes them visible later. The caller holds the token.
         """
         try:
             self.visible.show()
@@ -278,8 +283,8 @@ class Partition:
 
     def put(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
         """Write encoded batches on the slow path, with contiguous offsets, visible together; return the first
-        offset. If `claim` has a producer id, Kafka's rules for the producer are applied first; if it has an
-        expected offset, that is compared with the log's end.
+        offset. If `claim` is a ProducerAppendInfo, Kafka's rules for the producer are applied first. If
+        `claim` is an ExpectedEnd, its offset is first compared with the log's end.
 
         The records are encoded and compressed before the token is taken (for a long append only its first
         bytes), and the log is synced after the token is released. Raises StorageError, OffsetMismatchError,
@@ -308,9 +313,9 @@ class Partition:
 
     def make_ready(self, header: Any, batches: int, generation: int, waited_for: int) -> None:
         """Make room for another process's append by `LogWriter.make_ready`, then let other processes append.
-        `generation` is the log's generation that the process knows: nothing is done if the log has a later
-        generation. `waited_for` is the word of a lock that is taken away from its living owner, 0 for none.
-        Raises the errors of `LogWriter.make_ready`.
+        `generation` is the log's generation that the other process knows. If the log has another generation
+        by now, nothing is done. `waited_for` is the word of a lock that is taken away from its living owner,
+        0 for none; with a lock the generation is not compared. Raises the errors of `LogWriter.make_ready`.
         """
         share = self.tail.native.c.share
         if share.log.open and share.generation != generation and not waited_for:
@@ -329,8 +334,9 @@ class Partition:
         self.flushing.soon(base_offset)
 
     def sealed(self, base_offset: int, count: int = 1) -> None:
-        """Record that a segment with this base offset follows `count` newly sealed segments, and have the
-        next flush sync these; the caller holds the append token.
+        """Record that `count` segments were sealed, and that a segment with this base offset follows them.
+        Write a producer snapshot at that offset, and have the next flush sync the sealed segments. The caller
+        holds the append token.
         """
         self.segments.layout += 1
         self.producers.snapshot(base_offset)
@@ -349,8 +355,8 @@ class Partition:
         return {int(each.base_offset) for each in sealed if each.owner and not each.is_replaced}
 
     def roll_from(self, view: LogView) -> bool:
-        """Roll, so that all of `view` lies in sealed segments. Return False if records were appended after
-        `view` was read.
+        """Roll, so that all records of `view` lie in sealed segments, and return True. Return False, without
+        a roll, if records were appended after `view` was read.
         """
         with self.token:
             if self.segments.closed or self.segments.next_offset != view.end_offset:
@@ -403,8 +409,8 @@ class Partition:
             self.visible.replace(old, new)
 
     def relist(self, gone: Iterable[int]) -> None:
-        """Have other processes list the segments again, after files of segments were replaced. Segments with
-        base offsets in `gone` exist no more. Raises OSError.
+        """Have other processes list the segments again, after files of segments were replaced. The segments
+        with base offsets in `gone` no longer exist. Raises OSError.
         """
         for base in gone:
             self.producers.forget_snapshot(base)

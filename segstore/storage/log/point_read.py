@@ -50,8 +50,8 @@ class _Point:
 
 
 _unused: list[_Point] = []
-"""Working memory for the next calls. A call takes one and returns it at its end, because a signal handler may
-interrupt a read, and read too.
+"""Working memory for the next calls. A call takes one object, and puts it back at its end. There may be
+several, because a signal handler may interrupt a read, and itself make a read.
 """
 
 
@@ -67,8 +67,8 @@ def borrowed() -> Iterator[_Point]:
 
 
 def leave(error: OSError | CorruptRecordError) -> None:
-    """Ignore a fault of the disk, which the slow path meets again; raise an error that a signal handler
-    raised.
+    """Return if `error` is a fault of the disk or damage, because the slow path meets it again and raises it.
+    If a signal handler has raised `error`, raise it.
     """
     if isinstance(error, OSError) and not is_refusal(error):
         try:

@@ -57,15 +57,16 @@ class Publisher:
 
     @staticmethod
     def synced(flusher: Flusher) -> int:
-        """Return the number that is published for the recovery point: the recovery point, or its complement
-        if a sync has failed.
+        """Return the number that is published for the recovery point: the recovery point itself, or its
+        bitwise complement if a sync has failed.
         """
         return flusher.recovery_point ^ -int(flusher.failed)
 
     @staticmethod
     def publish_all(published: Sequence[tuple[Publisher, LogView, LogView, Flusher, int]]) -> None:
-        """Publish the views of several partitions, each with the arguments of `publish`. The partitions of
-        one directory are published at once, one directory after the other in a replicated store.
+        """Publish the views of several partitions, each with the arguments of `publish`. Partitions of one
+        directory are published at once. A replicated store has several directories, which are published one
+        after the other.
         """
         if len(published) == 1:  # most transactions have one partition
             publisher, view, written, flusher, layout = published[0]

@@ -50,8 +50,8 @@ class _Range:
 
 
 _unused: list[_Range] = []
-"""Working memory for the next calls. A call takes one and returns it at its end, because a signal handler may
-interrupt a read, and read too.
+"""Working memory for the next calls. A call takes one object, and puts it back at its end. There may be
+several, because a signal handler may interrupt a read, and itself make a read.
 """
 
 

@@ -1,6 +1,7 @@
 """Reads of a partition's view: record batches and records by offset and by time, and gaps in offsets.
 
-Most reads of one record (`point_read`), and of many bytes (`range_read`), are one call of C instead.
+Most reads of one record (`point_read`), and most reads of many bytes (`range_read`), are one call of C, and
+don't come here.
 
 On disk everything is only read: logs, indexes, a topic's settings and the cleaner's checkpoint. Threads: any,
 without locks; cached facts are replaced in one assignment.
@@ -53,8 +54,8 @@ class Gaps:
         return self._end < 0 or offset < self._end
 
     def _look(self) -> int:
-        """Return the offset below which there may be gaps, -1 if they may be anywhere. Raises OSError for a
-        fault that may pass.
+        """Return the offset below which there may be gaps, -1 if they may be anywhere. Raises OSError if the
+        files can't be read now, but perhaps later.
         """
         try:
             info = TopicFiles(self._files, self._root).load()[0].get(self._key[0])
@@ -69,20 +70,20 @@ class Gaps:
 
 
 def forgets(before: TopicInfo, after: TopicInfo) -> bool:
-    """Return whether the settings `before` allowed gaps, and `after` do not. Earlier settings of a broker's
-    topic are unknown, and count as allowing gaps.
+    """Return whether the settings `before` allowed gaps, and `after` do not. The settings that a broker's
+    topic had still earlier are unknown, so gaps count as allowed before.
     """
     return before.gapped and not (after.gapped and before.ours)
 
 
 def remembering(before: TopicInfo, after: TopicInfo, held: Mapping[int, tuple[LogView, int]]) -> TopicInfo:
-    """Return a topic's settings `after`, extended by an offset for each partition, below which compaction
-    under the settings `before` may have left gaps. The cleaner's checkpoint does not tell this, because it
-    lacks compactions that were stopped. `held` has views and recovery points of partitions in which no
-    compaction begins any more; a partition that is not in `held` may have gaps anywhere.
+    """Return the settings `after` of a topic, with an offset for each partition: below that offset compaction
+    under the settings `before` may have left gaps. The cleaner's checkpoint does not have these offsets,
+    because it lacks compactions that were stopped. `held` has views and recovery points of partitions in
+    which no compaction begins any more; a partition that is not in `held` may have gaps anywhere.
 
-    The cleaner skips the active segment, and records that are not synced, so gaps lie below both. This does
-    not hold for a broker's log, which may be a replica of a compacted log.
+    The cleaner skips the active segment and records that are not synced, so gaps lie below both. In a
+    broker's log there may be gaps up to the end, because the log may be a replica of a compacted log.
     """
     if not forgets(before, after):
         return after
@@ -127,7 +128,7 @@ def fetch(
 ) -> list[FetchDataInfo]:
     """Return the batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, and at
     least one batch if there is any. Raises CorruptRecordError if the first batch is damaged, or if offsets
-    before it are missing by damage. If a later batch is damaged or missing, only the batches before that are
+    before it are missing by damage. If a later batch is damaged or missing, only the batches before it are
     returned.
     """
     found: list[FetchDataInfo] = []
@@ -193,8 +194,8 @@ def _after_gap(view: LogView, slot: int, offset: int, limit: int, first: Any, ga
 
 
 def _is_twice(view: LogView, slot: int, first: Any) -> bool:
-    """Return whether a batch is also in a later segment. This happens during a compaction's swap, when the
-    merged segment has its name already, and its source segments still have theirs.
+    """Return whether a batch of segment `slot` is also in a later segment. This happens during a compaction's
+    swap: the merged segment has its final name already, and some of its source segments are not removed yet.
     """
     other = view.slot(first.base_offset)
     if other <= slot:
@@ -224,8 +225,8 @@ def _fetch_segment(
     gaps: MayBeMissing,
     more: bool,
 ) -> FetchDataInfo | None:
-    """Fetch from one segment, which is visible up to byte `end` and offset `below`. With `more` an earlier
-    segment has given batches already, so only batches that fit into `max_bytes` are added.
+    """Fetch from one segment, which is visible up to byte `end` and offset `below`. With `more`, batches of
+    an earlier segment were fetched already, so the first batch is fetched only if it fits into `max_bytes`.
     """
     segment = view.segments[slot]
     handle = segment.handle
@@ -278,8 +279,8 @@ def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> FetchData
 
 
 def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], ScanEnd]:
-    """Return the batches before the first batch with an offset from `below` on: the start of the next
-    segment, or the visible end.
+    """Return the batches before the first batch that ends at or above offset `below`, and the end of a scan
+    there. `below` is the start of the next segment, or the visible end.
     """
     n = int((batches["last_offset"] < below).argmin())
     last = int(batches["last_offset"][n - 1]) if n else -1
@@ -287,8 +288,8 @@ def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], Sc
 
 
 def _after_damage(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> Any:
-    """Return the header of the batch that really holds `offset`, after the damaged batch `bad`, whose header
-    claims that offset. Raises CorruptRecordError if the damaged batch may be the one that holds `offset`.
+    """Return the header of the batch that holds `offset`, found after the damaged batch `bad`, whose header
+    claims that offset wrongly. Raises CorruptRecordError if `bad` may hold `offset`.
     """
     base = int(bad.base_offset)
     position = segment.pass_by(int(bad.position), base + 1, max(base, offset), end, reason)
@@ -301,8 +302,8 @@ def to_records(
     """Return the records of the fetched batches, without control records, records before `offset`, and
     records with timestamps outside `times` (first and last ms).
 
-    If batches are many times as large once decompressed, only the first batches are decoded, to bound the
-    memory.
+    If the batches become many times as large by decompression, only the first of them are decoded, so that
+    the memory stays bounded.
     """
     most, parts = max(_PLAIN_TIMES * max_bytes, _PLAIN_LEAST), []
     for part in found:
@@ -349,7 +350,7 @@ def offset_for_time(view: LogView, timestamp: int, *, control: bool = False) -> 
 
 def max_timestamp(view: LogView) -> tuple[int, int] | None:
     """Return the largest timestamp (ms) of a log, of transaction markers too, and the first offset that has
-    it; None if no record has a timestamp (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises as
+    it; None if no record has a timestamp (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises the errors of
     `offset_for_time`.
     """
     first = view.slot(view.start_offset)

@@ -1,8 +1,8 @@
 """Many single records, by their offsets: the columns of `PartitionLog.read_many`.
 
 On disk files are only read. Threads: any, without locks, because each call has memory of its own. The fast
-path is one call of C for many batches of a segment; it copies the requested records, not their batches. A
-batch that the fast path skips is decoded by the slow path, once for all of its requested records.
+path is one call of C for many batches of a segment; it copies the requested records, not their batches. If
+the fast path can't read a batch, the slow path decodes it, once for all requested records of the batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A partition that is read by a process that does not write it. Its views go up to the published end.
 
 On disk files are only read; nothing is created, changed or repaired. Threads: any; a view is replaced whole.
-If no end is published (a broker's directory), the end is that of the last whole, valid batch.
+If no end is published, as in a broker's directory, views go up to the end of the last whole, valid batch.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ReadOnlyPartition:
         published: PublishedLog,
         may_be_old: bool = True,
     ) -> None:
-        """`may_be_old`: as in `Segment`."""
+        """`may_be_old` is passed to each `Segment`."""
         self._pool, self.directory, self._config = pool, directory, config
         self._published, self._may_be_old = published, may_be_old
         self.lock = Mutex()
@@ -93,8 +93,8 @@ class ReadOnlyPartition:
         return self._was_published
 
     def written(self) -> LogView:
-        """Return the last view of `refresh`, up to the log end offset, which lies above the high watermark in
-        a replica.
+        """Return the view up to the log end offset, which in a replica may be above the high watermark, where
+        `view` ends.
         """
         view = self.view
         with self.lock:
@@ -105,7 +105,8 @@ class ReadOnlyPartition:
         StoreClosedError if all files are gone.
         """
         with self.lock:
-            # Some open files were removed from disk, so they are forgotten with the known segments.
+            # Some open files may have been removed from disk, so all open files and known segments are
+            # forgotten.
             self._pool.forget_directory(self.directory)
             for _ in range(_TRIES):
                 self._seen = self._view = self._written = None
@@ -143,7 +144,8 @@ class ReadOnlyPartition:
     def _looked_at(self, view: LogView | None, ends: Ends | None) -> tuple[tuple[Segment, ...], Ends | None]:
         """Return the segments, and the ends that were published after they were listed."""
         segments = self._segments(view)
-        # Ends are read after the listing, because with older ends a compacted segment would look truncated.
+        # The ends are read after the listing. With ends from before the listing a segment that was compacted
+        # since would look truncated.
         for _ in range(_TRIES):
             later = self._published.ends() if ends is not None else None
             if ends is None or later is None:  # if None, the next refresh finds the topic deleted
@@ -169,7 +171,7 @@ class ReadOnlyPartition:
 
     def _within(self, view: LogView, ends: Ends) -> LogView:
         """Return the view without offsets that were published, but lost in a power cut before they were
-        synced, because a writer will assign these offsets again.
+        synced. Readers must not see these offsets, because a writer will assign them again.
 
         Synced offsets stay visible even if their bytes are gone, so that a reader gets an error.
         """
@@ -189,12 +191,14 @@ class ReadOnlyPartition:
         known = {s.base_offset: s for s in view.segments} if view else {}
         sealed = self._published.sealed()
         found = read_only_segments(self._pool, self.directory, self._config, self._may_be_old)
-        # A process may write beyond a sealed segment's end only while the list has the segment. So the
-        # segment is in the list that was read before the sizes, or in the list that is read after them.
+        # A process can write beyond a sealed segment's end only while the published list has that segment.
+        # The list is read before and after the sizes, so if a size was too large, one of the two lists has
+        # the segment.
         _end_sealed(found[:-1], sealed | self._published.sealed())
         if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
             raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)
-        # Checked after the listing, so that a directory that was replaced before the listing is noticed.
+        # This is checked after the listing, so that a directory that was replaced before the listing is
+        # noticed.
         if not self._published.has_directory():
             raise self._deleted()
         if not found:
@@ -217,8 +221,9 @@ class ReadOnlyPartition:
         )
 
     def _grow(self, active: Segment, ends: Ends | None) -> None:
-        """Set the active log's size to its file's size; load its index again after much growth. Raises
-        FileNotFoundError if the segment was sealed and compacted into another segment.
+        """Set the active log's size to its file's size. After much growth, or a new leader epoch, its index
+        is loaded again at the next use. Raises FileNotFoundError if the segment was sealed and compacted into
+        another segment.
         """
         try:
             size = min(self._pool.files.size(active.path), MOST)

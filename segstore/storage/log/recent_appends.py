@@ -56,8 +56,9 @@ class RecentAppends:
         self._kept: deque[_Append] = deque()
 
     def keep(self, chunks: Iterable[Encoded]) -> None:
-        """Keep appended chunks, which have their offsets and leader epoch. A kept chunk's memory does not
-        return to the pool; other chunks are released.
+        """Keep chunks that were appended, so that their batches have their offsets and leader epoch. The
+        memory of a kept chunk does not return to the pool. Chunks that are not kept, or were copied, are
+        released.
         """
         for chunk in chunks:
             data = _data_of(chunk)
@@ -75,8 +76,9 @@ class RecentAppends:
                 _of_all.popleft().data = None
 
     def take(self, offset: int, end_offset: int, max_bytes: int) -> Recent | None:
-        """Return the append that begins at `offset`, whatever its size, and the appends after it, up to
-        `end_offset` and `max_bytes`; None if no kept append begins at `offset`.
+        """Return kept appends from the one that begins at `offset` on, which end at or below `end_offset`.
+        They have at most `max_bytes`, but the first append may be larger. Return None if no kept append
+        begins at `offset`, or if it ends above `end_offset`.
         """
         found: list[_Append] = []
         pieces: list[bytes | memoryview] = []
@@ -109,8 +111,9 @@ class RecentAppends:
 
 
 def _data_of(chunk: Encoded) -> bytes | memoryview | None:
-    """Return the bytes of a chunk, which never change again; None if they are many, and not in the pool's
-    memory.
+    """Return bytes of a chunk that never change again: a copy of a small chunk, which is released, or the
+    pool's memory of a large chunk. Return None for a large chunk whose memory belongs to the caller of the
+    append.
     """
     if chunk.size <= COPIED:
         data = bytes(chunk.data)

@@ -11,10 +11,10 @@ half done.
 2. From the recovery point on every batch is checked, its CRC too, and indexed anew.
 3. The log ends at the first bytes that are no valid batch (torn, a hole of zeros, a CRC that fails), or
    before a segment that does not follow. Later bytes are copied to the quarantine if they hold whole batches;
-   then later segments are removed, the last one first; then the log is cut and synced. A crash in between
-   leaves the same first bad batch to the next recovery. But if a batch ends at the base offset of the next
-   segment, the bytes after that batch belong to no record (A5). Then only those bytes are cut, and the log
-   continues in the next segment.
+   then later segments are removed, the last one first; then the log is cut and synced. After a crash between
+   these steps the next recovery finds the same first bad batch. But if a batch ends at the base offset of the
+   next segment, the bytes after that batch belong to no record (A5). Then only those bytes are cut, and the
+   log continues in the next segment.
 4. If bytes below the recovery point are missing, the log continues in a new segment at the recovery point, so
    that an offset that was durable once is not assigned again. A replica's log is instead cut after its last
    whole batch, and its leader sends the later records (R7). Empty segments at the end of a replica's log are
@@ -193,7 +193,8 @@ class PartitionRecovery:
                     break
             if position >= size or end >= self.recovery_point:
                 break
-            # Damage below the recovery point is bit rot, so checking continues after the damage.
+            # Damage below the recovery point is bit rot, after which the log goes on. So the check continues
+            # after the damage.
             found = next_whole(self.files, segment.handle, position + 1, size, end)
             if found is None:
                 break
@@ -202,7 +203,7 @@ class PartitionRecovery:
         segment.size = size
         if start or below != names.MAX_OFFSET:
             segment.attach(None)
-        # Else this is the last segment, whose new indexes stay loaded.
+        # Otherwise this is the last segment, and its new indexes stay loaded.
         return position, end, reason
 
     def _reopened(self, segment: Segment, position: int, end: int) -> ActiveSegment:
@@ -225,7 +226,7 @@ class PartitionRecovery:
             return error.position, segment.last_offset_before(error.position) + 1
         if found is None:
             return end_of_batches(segment)
-        # If there can be no gaps, a gap here means that the first batch has a wrong base offset.
+        # If the log can have no gaps, a gap before the first batch means that its base offset is wrong.
         return int(found.position), min(int(found.base_offset), self.recovery_point)
 
     def _cut_excess(self, segment: Segment, valid: int) -> None:

@@ -51,9 +51,9 @@ class Truncated(NamedTuple):
 
 
 class Replica:
-    """One partition's log as a replica, which readers see up to `high_watermark`; None keeps the partition's
-    current high watermark. `recovery_point_moved` makes a lower recovery point durable, and `start_moved`
-    makes a log start offset durable; `quarantine` is the directory for copies of cut batches.
+    """One partition's log as a replica. Readers see the log up to `high_watermark`; with None the partition's
+    current high watermark is kept. `recovery_point_moved` makes a lower recovery point durable, and
+    `start_moved` makes a log start offset durable; `quarantine` is the directory for copies of cut batches.
     """
 
     def __init__(
@@ -98,8 +98,9 @@ class Replica:
             self._partition.visible.set_high_watermark(offset)
 
     def set_start_offset(self, offset: int) -> None:
-        """Move the log start offset up to the leader's, but not above the high watermark (R13); segments
-        wholly below it are removed. A lower `offset` changes nothing. Raises StorageError.
+        """Move the log start offset up to `offset`, the leader's, but not above the high watermark (R13).
+        Segments wholly below the new start are removed. An `offset` below the log start offset changes
+        nothing. Raises StorageError.
         """
         partition = self._partition
         with os_errors():
@@ -124,11 +125,12 @@ class Replica:
     # --- roles ----------------------------------------------------------------------------
 
     def lead(self, epoch: int) -> None:
-        """Begin the leader epoch at the log's end, then take appends of applications, which are written under
-        it (R3). Each batch has the epoch in its header, even if a power cut loses the file of epochs.
+        """Begin the leader epoch `epoch` at the log's end, and take appends of applications from now on.
+        Their batches have the epoch in their headers (R3), from which an open derives it if a power cut loses
+        the file of epochs.
 
-        The file of epochs is written by `save_epochs`, or before the first append. If a crash comes first, no
-        batch has the epoch, and the next open forgets it.
+        The file of epochs is written by `save_epochs`, at the latest by the first append. After a crash
+        before that, no batch has the epoch, and the next open does not know it.
 
         If `epoch` is the latest already, only the role changes. Raises InvalidArgumentError for an epoch
         below the latest.
@@ -152,8 +154,8 @@ class Replica:
             self._partition.writer.recent = self.recent
 
     def save_epochs(self) -> None:
-        """Write the file of epochs, if it lacks the epoch under which this replica leads. Raises
-        StorageError; the next append then tries to write the file again.
+        """Write the file of epochs, if the file lacks the epoch under which this replica leads. Raises
+        StorageError; the next append then tries again to write the file.
         """
         partition = self._partition
         if partition.writer.save_epochs is not None:
@@ -166,8 +168,8 @@ class Replica:
         self._partition.flusher.names_changed()
 
     def follow(self) -> int:
-        """Stop taking appends of applications, and return the log end offset. Appends below it were written;
-        later ones raise NotLeaderOrFollowerError.
+        """Stop taking appends of applications, and return the log end offset. Appends below that offset were
+        written; later appends raise NotLeaderOrFollowerError.
         """
         partition = self._partition
         with os_errors(), partition.token:
@@ -185,7 +187,8 @@ class Replica:
         """Return whole batches as they are stored, for a follower: from the batch that holds `offset`, or the
         next one, up to `end_offset`, which is not above LEO. At most `max_bytes` are returned, but at least
         one batch if there is any. No CRC is checked, and no lock is taken. If the bytes fit into the memory
-        `into`, they are read into it; such an answer may end within a batch, or beyond `end_offset`.
+        `into`, they are read into that memory, and a view of it is returned; such a view may end within a
+        batch, or beyond `end_offset`.
 
         Raises OffsetOutOfRangeError if `offset` is not in [start_offset, LEO]; CorruptRecordError if a header
         at `offset` is damaged; StorageError, StoreClosedError.
@@ -233,8 +236,8 @@ class Replica:
         the log end offset. Offsets may have gaps, and epochs may change between batches. A batch that is cut
         off at the end of `data` is skipped, because a fetch may end anywhere. Messages of magic 0 and 1,
         which a broker may send, are converted to magic 2. If the leader's `high_watermark` is higher than
-        this replica's, readers see the log up to the leader's. The batches and the high watermark are
-        published at once.
+        this replica's, this replica's is raised to it, but at most to the new log end offset. The batches and
+        the high watermark are published at once.
 
         Raises CorruptRecordError if a batch is damaged, and InvalidArgumentError if the batches don't follow
         the log's end, or their leader epochs fall. Nothing is appended after such an error. Raises
@@ -256,7 +259,8 @@ class Replica:
             try:
                 partition.writer.write_as_follower(chunk)
             except BaseException:
-                # The next fetch may bring fewer of these batches, or batches of other epochs.
+                # The epochs are restored, because the next fetch may bring fewer of these batches, or batches
+                # of other epochs.
                 self._restore_epochs(before)
                 raise
             else:
@@ -268,9 +272,9 @@ class Replica:
         return end
 
     def append_next(self, data: bytes | memoryview, high_watermark: int) -> int | None:
-        """Append whole batches that begin at the log's end, all under the latest leader epoch, and raise the
-        high watermark; return the log end offset. Return None, and append nothing, if `data` has anything but
-        such batches. Raises StorageError.
+        """Append the batches in `data`, and raise the high watermark; return the log end offset. Return None,
+        with nothing appended, unless `data` has only whole batches of the latest leader epoch, and the first
+        one does not begin below the log's end. Raises StorageError.
         """
         partition = self._partition
         if partition.tail.native.is_open:
@@ -296,8 +300,8 @@ class Replica:
         return end
 
     def _append_short(self, tail: NativeTail, data: bytes | memoryview, high_watermark: int) -> int:
-        """Do the work of `append_next` by one call of C; return the log end offset, or SLOW if nothing was
-        appended. Raises StorageError.
+        """Append the batches in `data`, and raise the high watermark, by one call of C. Return the log end
+        offset, or SLOW if nothing was appended. Raises StorageError.
         """
         on_append, flush_left = tail.on_append, tail.flush_left
         now = lib.SEG_NOW if tail.clock is None else tail.clock()
@@ -316,8 +320,8 @@ class Replica:
 
     def go_on_at(self, offset: int, epoch: int) -> None:
         """Continue the log at `offset`, above its end, in a new segment, because the leader has no batch
-        before `offset` (R41). The leader epoch `epoch` begins there, unless it is -1. A power cut may remove
-        the new segment. Raises StorageError.
+        before `offset` (R41). The leader epoch `epoch` begins there, unless `epoch` is -1. The new segment is
+        not synced, so a power cut may remove it. Raises StorageError.
         """
         partition = self._partition
         with os_errors(), partition.token:
@@ -342,7 +346,7 @@ class Replica:
     def _is_latest(self, epochs: NDArray[np.int32]) -> bool:
         """Return whether all these leader epochs are the latest."""
         latest = self._epochs.current
-        # One epoch, the usual number, is compared without numpy, which is slower.
+        # Usually there is one epoch, which is compared without numpy, because numpy is slower.
         return epochs.item(0) == latest and (len(epochs) == 1 or bool((epochs == latest).all()))
 
     def _check_follows(self, batches: NDArray[np.void]) -> None:
@@ -367,10 +371,10 @@ class Replica:
                 self._epochs.assign(epoch, base)
 
     def _change_epochs(self, change: Callable[[], object], *, sync: bool) -> None:
-        """Change the leader epochs in memory and in the file, before a batch is written under them; then
-        publish the log under the latest. Without `sync` the next flush makes the file durable. If a power cut
-        comes first and leaves an older file, the next open takes the epochs from the batches. The caller
-        holds the append token. Raises OSError; the epochs are as before then.
+        """Change the leader epochs by `change`, and write their file, before a batch is written under a new
+        epoch. Then publish the log under the latest epoch. Without `sync` the next flush makes the file
+        durable; if a power cut before that leaves an older file, the next open derives the epochs from the
+        batches. The caller holds the append token. Raises OSError; the epochs are as before then.
         """
         before = self._epochs.entries
         change()
@@ -393,8 +397,8 @@ class Replica:
         self._partition.visible.begin_epoch(self._epochs.current)
 
     def _go_back_to(self, before: Sequence[tuple[int, int]]) -> None:
-        """Set the epochs back to those before an unfinished change. Until the next change the file may have
-        later epochs, which an open drops.
+        """Set the epochs in memory back to those `before` an unfinished change. Until the next change the
+        file may have the epochs of the unfinished change, too; an open drops them.
         """
         self._epochs.truncate_from_end(0)
         for entry in before:
@@ -407,9 +411,9 @@ class Replica:
     def truncate_to(self, offset: int) -> Truncated:
         """Cut the log after its last whole batch below `offset`, and forget the leader epochs, producers and
         aborted transactions of the cut part (R5; UnifiedLog.truncateTo). Copies of the batches are kept in
-        the quarantine. If `offset` is not below the log's end, only epochs that began at the end are
-        forgotten. If `offset` is below the first segment, the log begins anew there
-        (`truncate_fully_and_start_at`).
+        the quarantine. If `offset` is not below the log's end, nothing is cut, and only epochs without a
+        batch, which begin at the end, are forgotten. If `offset` is below the first segment, the log begins
+        anew there (`truncate_fully_and_start_at`).
 
         Raises StorageError; the partition is fenced then, unless nothing was changed.
         """
@@ -427,7 +431,8 @@ class Replica:
 
     def truncate_fully_and_start_at(self, offset: int) -> Truncated:
         """Remove the whole log, and begin it anew at `offset`, without epochs and producers (R6). No copies
-        are kept, because the leader has deleted these batches, too. Errors as `truncate_to`.
+        of the batches are kept, because the leader has deleted these batches, too. Raises the errors of
+        `truncate_to`.
         """
         with os_errors(), self._partition.admin_lock, self._partition.rename_lock:
             return self._start_at(offset)
@@ -436,7 +441,7 @@ class Replica:
         """Cut the segment that holds `offset`, and all later segments, without reading their batches, which
         are damaged or missing. The log then ends after the last batch before that segment. If the first
         segment is cut, the log begins anew at its start offset. Copies of files with whole batches are kept
-        in the quarantine. No append may run at the same time. Errors as `truncate_to`.
+        in the quarantine. No append may run at the same time. Raises the errors of `truncate_to`.
         """
         partition = self._partition
         with os_errors(), partition.admin_lock, partition.rename_lock:
@@ -536,10 +541,10 @@ class Replica:
         """Remove all segments, and begin the log in a new segment at `offset`."""
         partition = self._partition
         files = partition.context.files
-        # The log start offset is moved first: once it is durable and above the log's end, the next open
-        # begins the log anew there, even if a crash has left old segments. If `offset` is below the first
-        # segment, the new segment is made before the old segments are removed. After a crash the old segments
-        # lie after a gap, and the next open removes them.
+        # The log start offset is moved first. If it is above the end of the old log and durable, the next
+        # open after a crash begins the log anew there, even if old segments are left. If instead `offset` is
+        # below the first segment, the new segment is made before the old segments are removed. After a crash
+        # the old segments then lie after a gap, and the next open removes them.
         self._move_start(offset)
         partition.producers.forget_all(offset)  # first: a crash may leave the segments without producers
         below = offset < view.bases[0]
@@ -559,15 +564,16 @@ class Replica:
 
     def _move_start(self, offset: int) -> None:
         """Set the log start offset, durably."""
-        # Set in memory first, as a checkpoint that is written at the same time must have the new offset.
+        # The offset is set in memory first, because another thread may write a checkpoint now, and the
+        # checkpoint must have the new offset.
         self._partition.visible.start_offset = offset
         self._start_moved(offset)
 
     def _change(self, end: int, change: Callable[[], None], high_watermark: int) -> None:
         """Change the log's files by `change`, which removes everything from offset `end` on, and show the log
-        up to a high watermark. Readers stop seeing the removed part before the change begins. A recovery
-        point above `end` is durably lowered first, because the next open would otherwise report the removed
-        bytes as lost.
+        up to a high watermark. Readers stop seeing the removed part before the change begins. Before that, a
+        recovery point above `end` is lowered to `end`, durably, because otherwise the next open would report
+        the removed bytes as lost.
         """
         partition = self._partition
         visible, flusher, segments = partition.visible, partition.flusher, partition.segments
@@ -575,8 +581,8 @@ class Replica:
         def changed() -> None:
             visible.set_high_watermark(min(visible.high_watermark, end))
             if flusher.recovery_point > end:
-                # Set in memory first, as a checkpoint that is written at the same time must have the new
-                # point.
+                # The point is set in memory first, because another thread may write a checkpoint now, and the
+                # checkpoint must have the new point.
                 flusher.set_recovery_point(end)
                 self._recovery_point_moved(end)
                 visible.publish()

@@ -25,8 +25,8 @@ def breached(view: LogView, config: TopicConfig, now_ms: int, files: Files) -> i
     offset, then segments above retention.bytes, then segments older than retention.ms. The active segment
     counts only if it is not empty.
 
-    The age of a segment is that of its largest timestamp, or of its file if no record has a timestamp (Kafka:
-    LogSegment.largestTimestamp). Raises OSError.
+    The age of a segment is the time since its largest timestamp, or since the last change of its file if no
+    record has a timestamp (Kafka: LogSegment.largestTimestamp). Raises OSError.
     """
     count = view.slot(view.start_offset) if view.start_offset < view.end_offset else len(view.segments) - 1
     if "delete" not in config.cleanup_policy:
@@ -43,8 +43,9 @@ def breached(view: LogView, config: TopicConfig, now_ms: int, files: Files) -> i
 
 
 def _go_on(sizes: Sequence[int], count: int, goes: Callable[[int], bool]) -> int:
-    """Return `count` plus the number of next segments for which `goes` holds. A segment that compaction has
-    emptied counts with the next segment that has records.
+    """Return the number of leading segments to remove: the first `count`, and the segments after them as long
+    as `goes` holds. An empty segment, as compaction leaves it, is removed only with the next segment that has
+    records.
     """
     for slot in range(count, len(sizes)):
         if sizes[slot]:

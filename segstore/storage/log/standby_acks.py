@@ -1,8 +1,8 @@
 """`StandbyAcks`: acknowledgements of a partition whose records a standby in sync mode must have (R15, R23).
 
 Nothing is on disk. The in-sync replicas are this log and the standby, and min.insync.replicas is 2. The store
-never drops the standby from them by itself, so the high watermark is the standby's fetch offset. Threads:
-any; the high watermark only rises.
+never drops the standby from the in-sync replicas by itself, so the high watermark is the standby's fetch
+offset. Threads: any; the high watermark only rises.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class StandbyAcks:
         StorageError.
         """
         visible = self._partition.visible
-        # An append that begins to wait from now on waits for an offset above this fetch offset.
+        # If no append waits now, there is nothing to answer: an append that begins to wait later waits only
+        # for an offset above the high watermark.
         if offset <= visible.high_watermark and not self._waiting:
             return
         with self._lock:
@@ -112,8 +113,8 @@ class StandbyAcks:
             self._over = None
 
     def end(self) -> None:
-        """Acknowledge by the log alone, because there is no standby any more. Waiting appends are
-        acknowledged.
+        """Acknowledge the waiting appends, and later appends as soon as this log has them, because there is
+        no standby any more.
         """
         partition = self._partition
         with self._lock:

@@ -1,9 +1,9 @@
 """The tail of a partition's log: this module decides when C may append, and undoes C's failed appends.
 
-C appends while the tail is open. A thread that takes the append token pauses the tail, and finds the log as
-if all appends had been made on the slow path. After an append by the token's holder the tail is opened again,
-unless the partition is closed, fenced or a follower, or has an append to undo. Threads: the holder of the
-append token; any thread may `pause` the tail, and append by it.
+C appends while the tail is open. A thread that takes the append token pauses the tail. It then finds the log
+in the state that the slow path would have left. After an append by the token's holder the tail is opened
+again, unless the partition is closed, fenced or a follower, or has an append to undo. Threads: the holder of
+the append token; any thread may `pause` the tail, and append by it.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class Tail:
     def open_leader(
         self, validator: LogValidator, epoch: int, end_offset: int, followers: Sequence[NativeTail]
     ) -> None:
-        """Let C append to the log of a replica that leads in this epoch, and to the tails of all `followers`,
-        if the log ends at `end_offset`, all of it is visible, and `_is_usual` holds. The caller holds the
-        append token.
+        """Let C append to the log of a replica that leads in this epoch, and hand the batches on to the tails
+        of all `followers`. C may append only if the log ends at `end_offset`, all of it is visible, and
+        `_is_usual` holds. The caller holds the append token.
         """
         if len(followers) <= lib.SEG_FOLLOWERS and self._is_whole(epoch, end_offset, follows=False):
             self._open(validator, followers=followers)
@@ -88,9 +88,9 @@ class Tail:
     def open_follower(
         self, validator: LogValidator, epoch: int, end_offset: int, thread: DiskThread | None = None
     ) -> bool:
-        """Let C append to a follower's log the batches that its leader's tail hands on, under the conditions
-        of `open_leader`; return whether C may. With a `thread`, that thread writes the batches, else the
-        appending thread.
+        """Let C append to a follower's log the batches that the leader's tail hands on, under the conditions
+        of `open_leader`; return whether C may append. The batches are written by `thread`, or with None by
+        the thread that appends to the leader's log.
         """
         if self._is_whole(epoch, end_offset, follows=True):
             self._open(validator, follows=True, thread=thread)
@@ -141,8 +141,8 @@ class Tail:
         self.may_be_open = True  # set first, so that after an interrupt the next token holder pauses
         try:
             self._visible.open(replicated)
-            # Before C began, a sync may have failed, or the pool may have closed the file, which was not yet
-            # marked as in use.
+            # Before C could append, a sync may have failed. Or the pool may have closed the file, because the
+            # tail had not marked it as in use yet.
             if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
                 native.pause()
         except BaseException:  # after an interrupt the log is unchecked
@@ -151,7 +151,7 @@ class Tail:
 
     def _log(self) -> Handle | None:
         """Return the active segment's log, or None if it can't be opened. No error is raised, because the
-        append before is done, and must not fail.
+        tail is opened after an append, which has succeeded and must not fail any more.
         """
         try:
             return self._writer.segments.active.handle
@@ -178,7 +178,8 @@ class Tail:
 
     def flush(self) -> bool:
         """Make C's appends durable by one call of C; return False if the slow path must be taken."""
-        # C knows only the appends of this process, and a shared log has appends of other processes, too.
+        # In a shared log C flushes up to a given offset, because C knows only this process's appends, and
+        # other processes append, too.
         upto = self._visible.log_end_offset if self.native.c.share else ALL
         code: int = seg_tail_flush(self.native.address, upto)
         if code == 1:  # C has not published the new recovery point
@@ -189,7 +190,8 @@ class Tail:
 
     def _taken(self) -> None:
         """Pause the tail after the append token was taken; if an append by C has failed, set the writer's
-        `pending_undo`. A shared log is fenced if a sync of another process has failed [S2]. May be repeated.
+        `pending_undo`, so that the append is undone. A shared log is fenced if a sync of another process has
+        failed [S2]. May be repeated.
         """
         if self.native.c.share and self.native.sync_failure:
             self._fence()
@@ -212,9 +214,9 @@ class Tail:
             segments.fence(OSError(number, told, segments.active.segment.path))
 
     def torn(self, number: int, need: int) -> BaseException:
-        """Undo an append by C of `need` bytes that failed with this errno; return the error for its caller.
-        If the disk has no room for the undo, the next append first repeats it. The caller holds the append
-        token.
+        """Undo an append by C of `need` bytes that failed with this errno; return the error that the append's
+        caller raises. If the disk has no room for the undo, the next append first repeats the undo. The
+        caller holds the append token.
         """
         self._writer.take_back()
         raised = self.native.write.raised()

@@ -51,9 +51,9 @@ def end_transaction(
     offsets.
 
     No reader, in this or another process, sees the transaction completed in one partition and still open in
-    another. The offset is -1 for a partition that needs no marker, because no transaction is open there and
-    the epoch is known. If no transaction is open and the epoch is new, a marker is written, so that older
-    epochs are refused from then on.
+    another. If no transaction is open in a partition, and the partition knows the epoch already, no marker is
+    written there, and -1 is returned as its offset. If no transaction is open and the epoch is new to the
+    partition, a marker is written, so that the partition refuses older epochs from then on.
 
     Raises InvalidProducerEpochError if one of the partitions knows a newer epoch; StorageError,
     StoreClosedError, ReadOnlyError, ForkedError. After such an error no marker is written in any partition.
@@ -67,10 +67,11 @@ def end_transaction(
 
 
 def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -> list[Shown]:
-    """Write all markers and make them visible; they may not be durable before `flush_markers`.
+    """Write the markers, and make them visible, all at once; return each partition with its marker's offset.
+    The markers may not be durable before `flush_markers` is called.
 
-    `transaction_epoch` is the epoch of the records that the marker is for. If a partition has an open
-    transaction of a later epoch, that transaction stays open.
+    `transaction_epoch` is the epoch of the records in the transaction that the marker ends. If a partition
+    has an open transaction of a later epoch, that transaction stays open.
     """
     if marker.producer_id < 0 or marker.producer_epoch < 0:
         raise InvalidArgumentError(
@@ -93,7 +94,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
             written = together
             _hold([(partition, offsets[partition]) for partition in due])
         finally:
-            # Records that an earlier interrupt kept hidden are shown too.
+            # Records that an earlier interrupt kept hidden become visible, too.
             Visible.show_all(
                 [partition.visible for partition in partitions if not partition.visible.is_all], written
             )
@@ -122,11 +123,11 @@ def _hold(written: Sequence[tuple[Partition, int]]) -> None:
 
 
 def flush_markers(shown: Sequence[Shown]) -> None:
-    """Apply the flush settings of all partitions, wait for their other replicas, then raise the first error.
-    Raises StorageError, and the errors of `Acknowledger.wait`.
+    """Apply the flush settings of all partitions, and wait for their other replicas. Raise the first error
+    only after that was done for all partitions. Raises StorageError, and the errors of `Acknowledger.wait`.
 
-    Partitions that need no marker are flushed too, because their earlier markers may not be durable yet if a
-    sync has failed.
+    Partitions that need no marker now are flushed, too: they may have got their markers in an earlier call
+    whose sync failed.
     """
     errors: list[SegstoreError] = []
     waiting: list[tuple[Partition, int]] = []
@@ -164,8 +165,8 @@ def _is_due(partition: Partition, marker: Marker, transaction_epoch: int) -> boo
 
 
 def _write(partitions: Sequence[Partition], marker: Marker, together: AtomicPublish) -> dict[Partition, int]:
-    """Write the markers; return their offsets. The markers are permanent and visible only after `together` is
-    done. If a marker can't be written, all are undone.
+    """Write the markers; return their offsets. If a marker can't be written, all markers are undone. They can
+    be undone, and are not visible, until `together` is done.
     """
     try:
         return {partition: partition.writer.write_marker(marker, together) for partition in partitions}
@@ -200,7 +201,7 @@ def open_transactions(log: Writable) -> list[OpenTransaction]:
 
 def first_record(log: Writable, producer_id: int) -> tuple[int, int] | None:
     """Return offset and leader epoch (-1: not known) of the first record of the producer's open transaction
-    in a partition, or None. Errors as `open_transactions`.
+    in a partition, or None. Raises the errors of `open_transactions`.
     """
     partition = log.partition_for_write()
     with partition.token:
@@ -228,7 +229,9 @@ class ActiveProducer(NamedTuple):
 
 
 def active_producers(log: Writable) -> list[ActiveProducer]:
-    """Return all producers that a partition knows, by id. Errors as `open_transactions`."""
+    """Return all producers that a partition knows, in order of their ids. Raises the errors of
+    `open_transactions`.
+    """
     partition = log.partition_for_write()
     with partition.token:
         partition.writer.recall()
@@ -246,7 +249,9 @@ def active_producers(log: Writable) -> list[ActiveProducer]:
 
 
 def producer_epoch(log: Writable, producer_id: int) -> int:
-    """Return a producer's epoch in a partition, -1 for an unknown producer. Errors as `open_transactions`."""
+    """Return a producer's epoch in a partition, -1 for an unknown producer. Raises the errors of
+    `open_transactions`.
+    """
     partition = log.partition_for_write()
     with partition.token:
         partition.writer.recall()
@@ -255,7 +260,9 @@ def producer_epoch(log: Writable, producer_id: int) -> int:
 
 
 def producer_epochs(log: Writable, producer_ids: Collection[int]) -> dict[int, int]:
-    """Return the epochs of the given producers that a partition knows. Errors as `open_transactions`."""
+    """Return the epochs, by producer id, of the given producers that a partition knows. Raises the errors of
+    `open_transactions`.
+    """
     partition = log.partition_for_write()
     with partition.token:
         partition.writer.recall()
@@ -264,7 +271,7 @@ def producer_epochs(log: Writable, producer_ids: Collection[int]) -> dict[int, i
 
 
 def max_producer_id(log: Writable) -> int:
-    """Return the largest producer id that a partition has seen, -1 for none. Errors as
+    """Return the largest producer id that a partition has seen, -1 for none. Raises the errors of
     `open_transactions`.
     """
     partition = log.partition_for_write()

@@ -42,19 +42,21 @@ class LogValidator:
         return size > self._config.max_message_bytes
 
     def codec_for(self, compression: str | None) -> tuple[int, int | None]:
-        """Return the code and the level of a producer's codec, which counts if the topic's `compression.type`
-        is "producer". Errors as the function `codec_for`.
+        """Return the code and the level of a producer's codec if the topic's `compression.type` is
+        "producer", else of the topic's codec. Raises the errors of the function `codec_for`.
         """
         return self.named_codec(compression if self.keeps_codec else None)
 
     def named_codec(self, compression: str | None) -> tuple[int, int | None]:
         """Return code and level of an application's codec, or of the topic's `compression.type` for None.
-        Errors as the function `codec_for`.
+        Raises the errors of the function `codec_for`.
         """
         return (self.codec, self.level) if compression is None else codec_for(self._config, compression)
 
     def bind(self, tail: NativeTail) -> None:
-        """Give a tail the limits for a record. The tail also refuses a record that needs a warning."""
+        """Give a tail the limits for a record. The limits also make C refuse a record for which `check` must
+        warn.
+        """
         c, config = tail.c, self._config
         c.largest_batch, c.needs_key, c.plain = self.largest_batch, self.needs_keys, not self.codec
         c.stamps = not self.rules.create_time
@@ -125,8 +127,8 @@ _warned: set[tuple[int, str]] = set()
 
 
 def _warn_expired(config: TopicConfig, stamp: int) -> None:
-    """Warn that records expire at once, once in a process for each pair of settings, because to give
-    retention.ms in seconds is a common mistake.
+    """Warn that records expire at once. The warning comes once in a process for each pair of settings. Its
+    usual cause is a retention.ms that was given in seconds.
     """
     settings = config.retention_ms, config.cleanup_policy
     if "delete" in config.cleanup_policy and settings not in _warned:

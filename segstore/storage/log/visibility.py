@@ -2,7 +2,8 @@
 
 The view is replaced whole. On disk each view is published to other processes in the partition's slot of
 `.segstore/ends`. Threads: any may read it. A thread that replaces the view because the log has changed holds
-the append token, and has written the bytes. A view and its publication change together, under `publishing`.
+the append token, and has written the log's bytes before. The lock `publishing` is held while the view is
+replaced and published.
 
 While the native tail is open, C shows and publishes its appends (`seg_tail_reveal` in `_native/tail.c`).
 
@@ -55,15 +56,15 @@ class Visible:
         self.publishing = Mutex()  # held to replace the view or to publish it
         self._unpublished = False  # whether an interrupt may have prevented the view's publication
         self.tail = tail
-        # None stands for the log end offset. C may have shown readers a higher offset than this one.
+        # None stands for the log end offset. C may have raised the high watermark above this offset.
         self._high_watermark: int | None = None
         self._by_c = False  # whether C may have appended since the append token was taken last
         self._ended: tuple[
             CompletedTxn, ...
         ] = ()  # transactions whose markers may lie above the high watermark
         self._held: dict[int, CommittedTogether] = {}  # by the offset of the marker in this partition
-        # Each is a pair of a view and the same view extended by C's appends; the view is `current` or
-        # `_written`.
+        # Both are pairs of a view and the same view extended by C's appends: the first one of `current`, the
+        # second one of `_written`.
         self._extended: tuple[LogView, LogView] | None = None
         self._written_extended: tuple[LogView, LogView] | None = None
         self._written = view = self._look_at_all()
@@ -97,8 +98,8 @@ class Visible:
         return view.view
 
     def current_if_same(self, view: LogView) -> LogView | None:
-        """Return the current view if readers see exactly `view`, else None. Readers see the same while the
-        returned view stays current and the tail's `seen_offset` is the end of `view`.
+        """Return the current view if readers see exactly `view`, else None. Readers still see exactly `view`
+        as long as the returned view is current and the tail's `seen_offset` equals the end of `view`.
         """
         current = self.current
         if not isinstance(current, LogView) or current[:3] != view[:3]:
@@ -124,8 +125,8 @@ class Visible:
 
     @property
     def is_all(self) -> bool:
-        """Return whether all written records, for a replica those below its high watermark, are visible here
-        and in other processes. The caller holds the append token.
+        """Return whether all written records (in a replica, all records below its high watermark) are
+        visible, in this process and in others. The caller holds the append token.
         """
         if self.current is None:
             return True
@@ -152,9 +153,9 @@ class Visible:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the high watermark alone decides what readers see, and lies in the active segment,
-        so that C can move it. If so, no transaction is open or has just been completed, and the high
-        watermark is not above the log's end. The caller holds the append token.
+        """Return whether C can move the high watermark: it lies in the active segment, not above the log's
+        end, and equals the last stable offset, and no transaction is open or has just been completed. The
+        caller holds the append token.
         """
         current, written, high_watermark = self.current, self._written, self._high_watermark
         return (
@@ -169,21 +170,24 @@ class Visible:
 
     @property
     def stays_stable(self) -> bool:
-        """Return whether plain appends keep the rule for the last stable offset: either it follows the end,
-        or an open transaction pins it. The caller holds the append token.
+        """Return whether appends without a transaction leave the last stable offset in its present state:
+        either it moves with the log's end, or an open transaction keeps it where it is. The caller holds the
+        append token.
         """
-        # In a log without records, an open transaction whose records were deleted pins nothing.
+        # If the records of an open transaction were deleted, and the log has no records, its last stable
+        # offset is its end, although a transaction is open.
         view = self.view
         return (
             view.stable_offset < view.end_offset or self._writer.producers.state.first_unstable_offset is None
         )
 
     def open(self, replicated: bool) -> None:
-        """Let C append from now on, move the end of the current view, and publish it. With `replicated` C
-        moves the end of `written`, and the high watermark by itself. The caller holds the append token.
+        """Let C append from now on, and move and publish the end of the current view. With `replicated` C
+        moves the end of `written`, and moves the high watermark separately. The caller holds the append
+        token.
         """
-        # C begins under the lock, because otherwise another thread might publish an older end after C's first
-        # end.
+        # C begins with `publishing` held, because otherwise another thread might publish an older end after C
+        # has published its first one.
         with self.publishing:
             view, tail = self.current, self.tail
             assert isinstance(view, LogView)
@@ -194,8 +198,8 @@ class Visible:
             tail.begin()
 
     def take_in(self) -> None:
-        """Extend the views by C's appends, also by appends that only followers may see; the caller holds the
-        append token, and has paused the tail. These appends are published already.
+        """Extend the views by C's appends, which are published already, also by appends that only followers
+        may see. The caller holds the append token, and has paused the tail.
         """
         tail = self.tail
         if self._high_watermark is None:
@@ -212,11 +216,10 @@ class Visible:
         self._written = self._all()
 
     def _replace_views(self, written: LogView, view: LogView) -> None:
-        """Let readers see these views, and take their ends back from C. The caller holds `publishing`. The
-        caller holds `publishing`.
-        """
-        # A reader must not combine C's end with the segments of another view, nor see less than before. So
-        # the old views take over C's end, and C's end is removed, before the views are replaced.
+        """Let readers see these views, whose ends C no longer decides. The caller holds `publishing`."""
+        # A reader must not combine C's end with the segments of another view, nor see fewer records than
+        # before. So first the old views are extended to C's end, then C's end is removed, and only then the
+        # views are replaced.
         tail = self.tail
         self._take_ends()
         tail.look(0, -1, -1)
@@ -231,8 +234,8 @@ class Visible:
         return max(self._high_watermark or 0, int(self.tail.c.seen_offset))
 
     def _look(self, high_watermark: int | None = None) -> tuple[LogView, LogView]:
-        """Return the view of the written log, and the view for readers. For a replica the latter goes up to
-        this high watermark; with None, up to the current one, which C may have raised.
+        """Return the view of the written log, and the view for readers. In a replica, the view for readers
+        ends at this high watermark; None stands for the current high watermark, which C may have raised.
         """
         written = self._look_at_all()
         if self._high_watermark is None:
@@ -321,8 +324,8 @@ class Visible:
         self.show(high_watermark)
 
     def raise_high_watermark(self, offset: int) -> None:
-        """Raise a replica's high watermark to `offset` from the next `show` on; a lower `offset` changes
-        nothing. The caller holds the append token.
+        """Raise a replica's high watermark to `offset`; readers see this after the next `show`. An `offset`
+        below the high watermark changes nothing. The caller holds the append token.
         """
         with self.publishing:
             if self._high_watermark is not None and offset > self._high_watermark:
@@ -352,9 +355,10 @@ class Visible:
         return is_told and isinstance(view, LogView) and view.end_offset == offset
 
     def _moved(self, offset: int, ended: Sequence[CompletedTxn] | None) -> bool:
-        """Set the high watermark. Return False if partitions that became visible together must be published
-        first. Also return False if the high watermark goes back and `ended` is None; the caller then looks
-        up, without the lock, the transactions whose markers lie above `offset`.
+        """Set the high watermark to `offset`, and return True. Return False, and set nothing, in two cases.
+        Partitions that became visible together must be published first. Or the high watermark goes back and
+        `ended` is None; the caller then looks up, without the lock, the transactions whose markers are not
+        below `offset`, and passes them as `ended`.
         """
         with self.publishing:
             current, before = self.current, self._reached()
@@ -384,14 +388,14 @@ class Visible:
     # --- transactions over several replicas -----------------------------------------------
 
     def hold(self, offset: int, held: CommittedTogether) -> None:
-        """Keep the transaction whose marker is at `offset` undecided for readers, until `held` is shown. The
-        marker is not visible yet. The caller holds the append token.
+        """Keep the transaction whose marker is at `offset` undecided for readers, until `held.show` is
+        called. The marker is not visible yet. The caller holds the append token.
         """
         self._held = {**self._held, offset: held}
 
     def let_go(self, offset: int) -> None:
-        """Show readers the transaction whose marker is at `offset` as completed; with -1, all held
-        transactions.
+        """End `hold` for the transaction whose marker is at `offset`, or with -1 for all transactions: show
+        them to readers as completed.
         """
         for marker, held in list(self._held.items()):
             if offset in (marker, -1):
@@ -428,9 +432,9 @@ class Visible:
     @staticmethod
     def show_all(partitions: Sequence[Visible], together: AtomicPublish | None = None) -> None:
         """Make the written records of several partitions of one store visible at once, in this process and to
-        others. The appends of `together` can't be undone from then on. After an interrupt all or none of them
-        are visible; if they are not published yet, the next `show` or `publish` of any of the partitions
-        publishes them all.
+        others. From then on the appends of `together` can't be undone. After an interrupt the records of all
+        partitions are visible, or of none. If they are visible and not published yet, the next `show` or
+        `publish` of one of the partitions publishes all of the partitions.
 
         The caller holds the partitions' append tokens, and always passes the partitions in one order.
         """
@@ -457,8 +461,8 @@ class Visible:
             self._publish_pending()
 
     def _published(self) -> bool:
-        """Publish the view. Return False if partitions that became visible together must be published
-        first.
+        """Publish the current view, and return True. Return False if partitions that became visible together
+        must be published first.
         """
         with self.publishing:
             current = self.current
@@ -494,9 +498,10 @@ class Visible:
 
 
 class CommittedTogether:
-    """A transaction that was committed or aborted in several replicas. Their high watermarks pass its markers
-    one by one; once all have passed, readers see the transaction completed in all replicas at once. (In Kafka
-    each replica shows its own marker.)
+    """A transaction that was committed or aborted in several replicas. The replicas' high watermarks pass the
+    transaction's markers one by one. Once all markers are passed, readers see the transaction completed in
+    all replicas at once. (In Kafka readers see it completed in each replica whose high watermark has passed
+    the marker.)
 
     Threads: any. `over` is set once, with `publishing` of all partitions held.
     """
@@ -530,8 +535,9 @@ class CommittedTogether:
 def _show_together(
     together: AtomicPublish, partitions: Sequence[Visible], looked: Sequence[tuple[LogView, LogView]]
 ) -> None:
-    """Show readers the views of `looked` at once, here and in other processes. Each is a pair: the view of
-    the written log, and the view for readers. The caller holds `publishing` of all partitions.
+    """Show readers new views of several partitions at once, in this process and in others. `looked` has a
+    pair for each partition: the view of the written log, and the view for readers. The caller holds
+    `publishing` of all partitions.
     """
     pending = [
         PendingView(it.view, view, together, written)
@@ -559,7 +565,9 @@ def _publish(together: AtomicPublish) -> None:
 
 
 def _written(it: Visible, pending: PendingView) -> LogView:
-    """Return the view of the whole written log: the pending view's, or a later view with C's appends."""
+    """Return the view of the whole written log: `pending.written`, or the view with C's appends if that ends
+    later.
+    """
     return max(pending.written, it._all(), key=lambda view: view.end_offset)
 
 

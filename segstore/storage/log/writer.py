@@ -70,8 +70,9 @@ class AppendUndo:
     publication is done, the append is final.
 
     `saved` is the state of the producers whose batches are appended. `aborts` is the size in bytes of the
-    active `.txnindex`, -1 if the append does not change it. `rolled` are the segments made since, None before
-    the undo begins. `need` is the number of bytes of the append, for a long append up to the current chunk.
+    active `.txnindex`, -1 if the append does not change it. `rolled` are the segments that were made during
+    the append, None before the undo begins. `need` is the number of bytes of the append; of a long append,
+    the bytes up to the current chunk.
     """
 
     __slots__ = ("aborts", "active", "mark", "need", "rolled", "saved", "together")
@@ -103,9 +104,9 @@ class LogWriter:
         self.pool, self.config, self.producers = pool, config, producers
         self.segments, self.epoch, self.clock, self.rolled = segments, epoch, clock, rolled
         self.pending_undo: AppendUndo | None = None
-        """The state before an append, kept until the whole append is written. This is set before anything
-        changes, so that the undo can be done, or repeated, after any failure or signal handler's error, even
-        one during an undo.
+        """The state before an append, kept until the whole append is written. This is set before the append
+        changes the log, so that the append can be undone after any failure, also after the error of a signal
+        handler. If the undo itself fails, it can be repeated.
         """
         self.follows = False
         """Whether only a leader's batches are appended, because this replica does not lead."""
@@ -118,11 +119,11 @@ class LogWriter:
         once the file has `epoch`.
         """
         self.no_room: Callable[[OSError, int], object] = _ignored
-        """Called, with the append token held, for each append that finds the disk full: with the error, and
-        the append's bytes.
+        """Called for each append that finds the disk full, with the error and the append's number of bytes.
+        The append token is held during the call.
         """
         self.recent: RecentAppends | None = None
-        """The leader's last appends, for its followers; None without any."""
+        """Keeps the leader's last appends for its followers; None if they are not kept."""
 
     # --- appends --------------------------------------------------------------------------
 
@@ -130,9 +131,10 @@ class LogWriter:
         """Append all of the chunks, or none; return the first offset. Raises StorageError; the log is
         unchanged then.
 
-        With a `claim`, `append_info.judge` first decides whether the append is allowed, and its errors are
-        raised. A repeated append is not written; its first offset is that of the batches that it repeats.
-        Raises OffsetMismatchError if the log does not end at the expected offset.
+        If `claim` is a ProducerAppendInfo, `append_info.judge` is called first, and raises an error if the
+        append is not allowed. If the append repeats earlier batches, it is not written, and their first
+        offset is returned. If `claim` is an ExpectedEnd, raises OffsetMismatchError unless the log ends at
+        its offset.
         """
         segments = self.segments
         leads = not self.follows and self.term is None
@@ -171,8 +173,9 @@ class LogWriter:
         self._attempt([chunk], saved, partial(self.producers.take_as_follower, data=chunk.buffer), as_is=True)
 
     def write_marker(self, marker: Marker, together: AtomicPublish) -> int:
-        """Append a transaction marker; return its offset. Raises StorageError, as `write`. The marker stays
-        if `together` is done; else `take_back`, or the next view, removes it.
+        """Append a transaction marker; return its offset. Raises StorageError, as `write`. Once `together` is
+        done, the marker can't be undone any more. Before that, `take_back` removes it, and so does the next
+        view.
         """
         self.check_leads()
         saved = self.producers.save([marker.producer_id])
@@ -180,8 +183,8 @@ class LogWriter:
         return self._attempt([end_marker(marker, self.clock())], saved, take, together).mark.next_offset
 
     def check(self) -> None:
-        """Raise StoreClosedError if the log is closed; StorageError if it is fenced, or an undo lacks
-        room.
+        """Raise StoreClosedError if the log is closed; StorageError if it is fenced, or if the disk has no
+        room for the undo of a failed append.
         """
         segments = self.segments
         if not segments.closed and self.is_whole():
@@ -221,9 +224,9 @@ class LogWriter:
         together: AtomicPublish | None = None,
         as_is: bool = False,
     ) -> AppendUndo:
-        """Write the chunks; if that fails, undo what was written. Without `together` the append is final when
-        this returns. `take` receives the batches of producers with an id; with `as_is` the batches keep their
-        offsets and epochs.
+        """Write the chunks; if that fails, undo what was written. Without `together` the append can't be
+        undone any more when this returns. `take` is called with the written batches, and returns the
+        transactions that they abort. With `as_is` the batches keep their offsets and epochs.
         """
         self.begin_epoch()
         undo = self.pending_undo = AppendUndo(self.segments, saved, together)
@@ -276,8 +279,9 @@ class LogWriter:
         return aborted
 
     def _make_room(self, parts: list[ChunkPart], as_is: bool) -> int:
-        """Make room for the first part. If only some of its batches fit, split them off as the first part.
-        Return 1 if the first part fits now, 0 after a roll. Raises OSError.
+        """Make room for the first part. If only some of its batches fit into the active segment, split the
+        part, so that these batches are the first part. Return 1 if the first part fits now, 0 if the log was
+        rolled. Raises OSError.
         """
         first, more = parts[0], sum(part.n for part in parts[1:])
         fit = self.segments.active.room(first, self.clock, as_is, more)
@@ -288,7 +292,9 @@ class LogWriter:
         return int(fit > 0)
 
     def _write_long(self, chunks: Iterable[Encoded], take: Take | None, undo: AppendUndo) -> Aborted:
-        """Write the chunks of a long append, each before the next is encoded into the same memory."""
+        """Write the chunks of a long append one by one. Each is written before the next chunk is encoded into
+        the same memory.
+        """
         aborted: Aborted = []
         for chunk in chunks:
             undo.need += chunk.size
@@ -313,8 +319,8 @@ class LogWriter:
             raise RecordTooLargeError(
                 f"a batch is larger than segment.bytes={self.config.segment_bytes} allows"
             )
-        # The active segment is trimmed first, because other processes take the next segment's name as the
-        # sign that it is sealed.
+        # The active segment is trimmed first: once the next segment has a name, other processes take the
+        # active segment for sealed.
         active.trim()
         segment = new_segment(self.pool, segments.directory, begin, self.config)
         segments.append(segment)  # added first: `take_back` then removes its files
@@ -324,9 +330,9 @@ class LogWriter:
         self.rolled(segment.base_offset)  # writes a snapshot, begins a flush in the background
 
     def leave_sealed(self, tail: NativeTail) -> None:
-        """Continue in a new segment, because the active segment was sealed while another process may still
-        write to it [A3]. If the active segment is empty, the new segment takes its name. Raises OSError; may
-        be repeated then.
+        """Continue in a new segment, because the active segment was sealed although another process may still
+        write to it [A3]. If the active segment is empty, the new segment gets the empty segment's name.
+        Raises OSError; the call may be repeated then.
         """
         segments, active = self.segments, self.segments.active
         segment = new_segment(self.pool, segments.directory, active.end.next_offset, self.config)
@@ -343,15 +349,16 @@ class LogWriter:
         self.rolled(segment.base_offset)
 
     def make_ready(self, header: Any, batches: int) -> None:
-        """Make room for another process's append of `batches` batches: roll, and take room in the indexes.
-        `header` (`seg_batch *`) has the size, offsets and time of the whole append, as of a single batch.
-        Raises StorageError, RecordTooLargeError; the log is unchanged then.
+        """Make room for another process's append of `batches` batches: roll if necessary, and reserve room in
+        the indexes. `header` (`seg_batch *`) describes the append as if it were a single batch, with the
+        size, offsets and time of all batches. Raises StorageError, RecordTooLargeError; the log is unchanged
+        then.
         """
         self.check_leads()
         self.begin_epoch()
         when = int(header.max_timestamp)
-        # The other process compares this time with the segment's age, even if its own clock stamps the
-        # records.
+        # The other process decides by this time whether the segment is too old, even if the topic is
+        # LogAppendTime. So the same time must decide here.
         clock = self.clock if when < 0 else lambda: when
         part = ChunkPart(cast("Encoded", _AskedAppend(header)), 0, 1, 0, header.size)
         try:
@@ -398,11 +405,10 @@ class LogWriter:
 
     def take_back(self) -> None:
         """Undo an unfinished append, if there is one. If the disk has no room for the undo, the undo is tried
-        again before the next append; if the disk fails, the partition is fenced. An error of a signal handler
-        is raised; the next append, or view, then continues the undo.
+        again before the next append; if the disk fails, the partition is fenced. An error that a signal
+        handler raises ends the call; then the next append, or the next view, continues the undo.
         """
-        # The undo in memory comes first, so that a failed append is never visible, whether the undo on disk
-        # succeeds or not.
+        # The append is undone in memory first, so that it is never visible, even if the undo on disk fails.
         self.recall()  # only a signal handler can raise OSError here
         if self.pending_undo is None:
             return
@@ -417,8 +423,8 @@ class LogWriter:
         self.pending_undo = None
 
     def recall(self, but: AtomicPublish | None = None) -> None:
-        """Undo an unfinished append in memory only, unless it belongs to the publication `but`, which is just
-        being done. May be repeated.
+        """Undo an unfinished append in memory only, unless the append belongs to `but`, a publication that
+        makes it final now. May be repeated.
         """
         undo = self.pending_undo
         if undo is None or (but is not None and undo.together is but):
@@ -449,11 +455,14 @@ class LogWriter:
             self.segments.active.rewind(mark)
 
     def _reopen(self, undo: AppendUndo, segment: Segment, mark: Mark) -> None:
-        """Make a segment that a roll sealed active again. Raises OSError; the segment is as before then."""
+        """Make a sealed segment active again, to undo a roll. Raises OSError; the segment is as before
+        then.
+        """
         segment.sealed = False
         segment.attach(None)
         try:
-            # Both names change in one step, because a repeated undo must find the new object.
+            # Both attributes are set in one statement, because a repeated undo must find the new object in
+            # both.
             undo.active = self.segments.active = ActiveSegment(segment, self.config, mark.next_offset)
         except BaseException:
             segment.sealed = True

@@ -2,8 +2,8 @@
 reads.
 
 On disk the control batches of a log are read once, and later only the new control batches. A `.txnindex` is
-not used, because an empty file would look as if no transaction was aborted, and to check the file against the
-log takes the same reads. Threads: any; the outcomes are kept, under a lock.
+not used: an empty file would look as if no transaction was aborted, and to check the file against the log
+takes as many reads as to do without the file. Threads: any; the outcomes are kept, under a lock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ T = TypeVar("T")
 
 # --- outcomes ----------------------------------------------------------------------------------
 
-# For readers that read all records of the log, and select records by their transactions' outcomes.
+# Outcomes are for readers that read all records of the log, and then select records by the outcomes of their
+# transactions.
 
 COMMITTED, ABORTED, OPEN = range(3)
 
@@ -83,7 +84,9 @@ def outcomes(log: Viewed) -> Outcomes:
 # --- aborted transactions ------------------------------------------------------------
 
 MOST_SEARCHED = 10_000
-"""The most offsets that a thread which must not wait searches at once; for more, another thread searches."""
+"""The most offsets that are searched by a thread that must not wait. If there are more, another thread
+searches them.
+"""
 _NO_MARKER = "the end of the batch's transaction is not in the log"
 
 
@@ -102,8 +105,8 @@ class _ReadEntries(NamedTuple):
 
 
 class AbortedTransactions:
-    """The aborted transactions of one partition. The log is read only after a read meets batches of
-    transactions.
+    """The aborted transactions of one partition. The log is searched for control batches only when a reader
+    has met batches of transactions.
     """
 
     def __init__(self, files: Files) -> None:
@@ -124,7 +127,7 @@ class AbortedTransactions:
 
     def unread(self, view: LogView) -> int:
         """Return the number of offsets up to the view's end that were not searched for control batches yet.
-        No lock is taken.
+        This takes no lock, so another thread may be searching them.
         """
         done = -1 if self._found is None else self._found.end_offset
         return view.end_offset - (max(done, view.start_offset) if done <= view.end_offset else 0)
@@ -135,8 +138,9 @@ class AbortedTransactions:
         return Outcomes(found.aborted, found.ongoing)
 
     def without(self, view: LogView, records: Records) -> Records:
-        """Return the records that do not belong to an aborted transaction, up to the first record with an
-        unknown outcome. Raises CorruptRecordError if that is the first record.
+        """Return the records that do not belong to an aborted transaction, up to the first record whose
+        transaction has an unknown outcome. Raises CorruptRecordError if the outcome for the very first record
+        is unknown.
         """
         bad, doubt = self.judged(view, records.batches)
         if doubt is not None:
@@ -146,8 +150,8 @@ class AbortedTransactions:
     def judged(
         self, view: LogView, batches: NDArray[np.void]
     ) -> tuple[NDArray[np.bool_], tuple[int, str] | None]:
-        """Return an array that marks the batches of aborted transactions; and the first batch with an unknown
-        outcome and the reason, or None.
+        """Return a mask of the batches of aborted transactions; and a pair for the first batch whose
+        transaction has an unknown outcome: its number and the reason, None if all outcomes are known.
         """
         bad = np.zeros(len(batches), bool)
         open_to_doubt = (batches["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)) == TRANSACTIONAL_FLAG
@@ -163,8 +167,8 @@ class AbortedTransactions:
             bad |= hit
             if end in self._damaged:
                 reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), self._damaged[end].reason)
-        # Below the last stable offset no transaction is open. If a transaction seems open there, its marker
-        # is gone.
+        # The batches lie below the last stable offset, where no transaction is open. So if a transaction
+        # seems to be open, its marker is lost.
         for producer_id, begin in ongoing.items():
             hit = open_to_doubt & (batches["producer_id"] == producer_id) & (batches["base_offset"] >= begin)
             reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), _NO_MARKER)
@@ -179,7 +183,8 @@ class AbortedTransactions:
             if done.end_offset < view.end_offset:
                 try:
                     slot = view.slot(max(done.end_offset, view.start_offset))
-                    # If compaction or a roll has put another segment there, known batches are skipped.
+                    # If another segment is there now, after a compaction or a roll, it is read from its
+                    # beginning, and batches that were read before are skipped.
                     same = view.segments[slot] is done.segment
                     for at in range(slot, len(view.segments)):
                         done = self._take_in(view, at, done.position if at == slot and same else 0, done)
@@ -226,8 +231,8 @@ def doubtful(view: LogView, header: np.void, reason: str) -> CorruptRecordError:
 
 # --- commits -----------------------------------------------------------------------------------
 
-# The transactions that a partition's markers committed. After a power cut these markers may be the only trace
-# of the coordinator's decision.
+# These functions find the transactions that a partition's markers committed. After a power cut the markers
+# may be the only trace of the coordinator's decision.
 
 log = Logger("segstore")
 

@@ -2,11 +2,12 @@
 rule for an append at one expected offset.
 
 The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo, applied to all batches of an
-append at once; their sequences must be consecutive. The next batches of a known producer are mostly judged by
-C (`_native/claim.h`). Nothing is on disk.
+append at once; their sequences must be consecutive. If the batches of a known producer simply follow its last
+batch, C checks them (`_native/claim.h`). Nothing is on disk.
 
-Threads: the holder of the partition's append token. An append is written right after it was judged, so if two
-threads send the same batch, one writes it, and the other gets its offset.
+Threads: the holder of the partition's append token. An append is judged and written without a pause in which
+another thread could append. So if two threads send the same batch, one thread writes it, and the other thread
+gets its offset.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _HALF = SEQUENCES // 2
 
 
 class ProducerAppendInfo:
-    """The producer of an append. If the whole append was written before, `repeated` has the batches that it
-    repeats.
+    """The producer of an append. If the whole append was written before, `repeated` has the earlier batches
+    that the append repeats.
 
-    `sequenced`: whether the sequences are judged (Kafka: AppendOrigin.CLIENT). `verified`: whether the
+    `sequenced`: whether the sequences are checked (Kafka: AppendOrigin.CLIENT). `verified`: whether the
     transaction coordinator knows that the partition is part of the producer's transaction (Kafka:
     VerificationGuard, KIP-890).
     """
@@ -96,7 +97,7 @@ def judge(state: ProducerState, claim: ProducerAppendInfo, chunks: Sequence[Enco
     if claim.sequenced:
         if t.producer_epoch == entry.producer_epoch:
             known = ProducerEntry.of(entry)
-            # NO_SEQUENCE is -1, so the sequence 0 follows it as it follows 2^31 - 1.
+            # NO_SEQUENCE is -1, so that sequence 0 follows both NO_SEQUENCE and the last sequence, 2^31 - 1.
             if t.base_sequence != (known.last_sequence + 1) % SEQUENCES:
                 claim.repeated = _repeated(known, t, _sequences(chunks))
                 return claim.repeated[0].first_offset
@@ -115,9 +116,9 @@ def judge(state: ProducerState, claim: ProducerAppendInfo, chunks: Sequence[Enco
 
 
 def _check_verified(claim: ProducerAppendInfo, entry: Any) -> None:
-    """Raise UnverifiedTransactionError for records of a transaction that is not open here and not verified by
-    the coordinator (Kafka: UnifiedLog.batchMissingRequiredVerification). `entry` is the producer's
-    `seg_producer`, or None.
+    """Raise UnverifiedTransactionError for records of a transaction that is neither open in this partition
+    nor verified by the coordinator (Kafka: UnifiedLog.batchMissingRequiredVerification). `entry` is the
+    producer's `seg_producer`, or None.
     """
     t = claim.template
     if claim.verified or not t.attributes & TRANSACTIONAL_FLAG:
@@ -147,8 +148,9 @@ def _sequences(chunks: Sequence[Encoded]) -> list[tuple[int, int]]:
 def _repeated(
     entry: ProducerEntry, template: Template, batches: list[tuple[int, int]]
 ) -> list[BatchMetadata]:
-    """Return the retained batches that `batches` repeat, which do not follow the producer's last batch.
-    Raises OutOfOrderSequenceError, DuplicateSequenceError if some are not retained.
+    """Return the producer's retained batches that `batches` repeat. `batches` do not follow the producer's
+    last batch, so if one is not retained, raise DuplicateSequenceError for old sequences, else
+    OutOfOrderSequenceError.
     """
     known = {(batch.first_sequence, batch.last_sequence): batch for batch in entry.batches}
     found = [known[key] for key in batches if key in known]
@@ -156,7 +158,8 @@ def _repeated(
         raise _not_retained(entry, template, batches[0][0], batches[-1][1])
     for before, batch in pairwise(found):
         if batch.first_offset != before.last_offset + 1:
-            # The batches were not written together, so one first offset can't give the offsets of all.
+            # The batches were written with other batches between them, so their offsets don't follow from the
+            # first one.
             raise DuplicateSequenceError("the batches are there, written one by one with others between them")
     return found
 

@@ -3,10 +3,10 @@ snapshots.
 
 The state is a function of the log (Kafka: ProducerStateManager): batches are applied one by one in order of
 offset, so that a replay of the log gives the same state as the appends did. No batch of the log is refused
-here; `append_info` judges sequences and epochs before an append. The state lies in a table in C
-(`_native/producers.c`), which also applies the appends by C while the log's tail is open; the entries read
-here are copies. Nothing is written here; `state_manager` has the files. Threads: the holder of the
-partition's append token, which has paused the tail; any thread may call the functions for snapshots.
+here; `append_info` checks sequences and epochs before an append. The state lies in a table in C
+(`_native/producers.c`). While the log's tail is open, C applies its own appends to the table. Python reads
+copies of the table's entries. Nothing is written here; `state_manager` has the files. Threads: the holder of
+the partition's append token, which has paused the tail; any thread may call the functions for snapshots.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ class ProducerState:
         they abort. `now` is the clock (ms) if this process appends them.
 
         Batches below `map_end_offset` are skipped. `read_control` is called for each control batch of a
-        producer; if it raises, earlier batches stay applied.
+        producer. If `read_control` raises an error, the batches before that control batch stay applied.
         """
         aborted: list[AbortedTxn] = []
         headers = held("seg_batch[]", batches)
@@ -333,19 +333,19 @@ class ProducerState:
         return [AbortedTxn(producer_id, first_offset, offset, offset + 1 if stable is None else stable)]
 
     def expire(self, now_ms: int, after_ms: int = PRODUCER_ID_EXPIRATION_MS) -> int:
-        """Forget producers without a write for `after_ms` and without an open transaction; return their
-        number.
+        """Forget the producers that have written nothing for `after_ms` and have no open transaction; return
+        the number of forgotten producers.
 
-        The last record's timestamp counts (Kafka: ProducerStateManager.isProducerExpired), or the clock at an
-        append of this process if that is later, so that a producer that writes old records now is not
-        forgotten.
+        The time of a producer's last write is the timestamp of its last record (Kafka:
+        ProducerStateManager.isProducerExpired), or the clock at its last append in this process if that is
+        later. So a producer that writes records with old timestamps now is not forgotten.
         """
         return int(lib.seg_producers_expire(self.c, max(now_ms - after_ms, -INT64_MAX)))
 
 
 def _checked(code: int) -> int:
-    """Return the code of a function of the table. Raises MemoryError if memory was lacking; the remaining
-    batches were not applied then.
+    """Return `code`, the result of a C function on the table, unless it says that memory was lacking: then
+    raise MemoryError; some batches were not applied.
     """
     if code < _NO_OFFSET:
         raise MemoryError("no memory for another producer")

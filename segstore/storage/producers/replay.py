@@ -1,9 +1,9 @@
 """Replays a segment's batch headers into producer state, and writes the `.txnindex` files.
 
-On disk only `.txnindex` files change. A segment has no such file before its first abort. The index is synced
-after its log, whose control batches are the authority. It is for brokers; segstore's own readers never use
-it. Threads: the owner of the state calls `replay` and `take_in`; the holder of the partition's append token
-changes index files; `mend` is called before the partition is used.
+On disk only `.txnindex` files change. A segment has no such file before its first abort. The file is synced
+after the log, and if both differ, the log's control batches are right. Brokers read the file; segstore's own
+readers never do. Threads: the owner of the state calls `replay` and `take_in`; the holder of the partition's
+append token changes index files; `mend` is called before the partition is used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def replay(
     damaged: dict[int, CorruptRecordError] | None = None,
 ) -> list[AbortedTxn]:
     """Update `state` with the new batches in the segment's first `end` bytes; return the transactions that
-    they abort. `damaged` as in `take_in`.
+    they abort. `damaged` is passed to `take_in`.
     """
     aborted: list[AbortedTxn] = []
     files, handle = segment.pool.files, segment.handle
@@ -53,8 +53,8 @@ def take_in(
     """Update `state` with batches (the memory of `seg_batch`) of a segment; return the transactions that they
     abort.
 
-    A marker that can't be read is put into `damaged` by its offset, and counts as an abort; without `damaged`
-    its CorruptRecordError is raised.
+    If a marker can't be read, its CorruptRecordError is put into `damaged` under the marker's offset, and the
+    marker counts as an abort. Without `damaged` the error is raised.
     """
 
     def read_control(i: int) -> tuple[int, int]:
@@ -102,7 +102,9 @@ def index_size(files: Files, segment: Segment) -> int:
 
 
 def add_aborted(files: Files, segment: Segment, txns: Sequence[AbortedTxn]) -> None:
-    """Add entries for transactions that a marker in this segment aborted. Raises OSError."""
+    """Add entries to the segment's `.txnindex`, for transactions that markers in this segment aborted. Raises
+    OSError.
+    """
     size = index_size(files, segment)
     with files.open(segment.file(names.TXN_INDEX), write=True, create=True) as handle:
         files.pwrite(handle, format_entries(txns), size)
@@ -132,9 +134,9 @@ def mend(
     """Bring `state` to `end_offset`, the log's end, by replaying the segments. Rewrite transaction indexes
     that are damaged, or that differ from the aborts found in a replayed segment. Raises OSError.
 
-    `state_at(offset)` is the state in a snapshot at that offset or below. Entries of transactions whose
-    markers lie below `synced` are on disk. A later entry that matches no transaction in the log may come from
-    records that a power cut has lost.
+    `state_at(offset)` returns the state in the newest snapshot at or below that offset. Entries for markers
+    below the offset `synced` are trusted. Entries for later markers are dropped unless they are found in the
+    log, because they may come from records that a power cut has lost.
     """
     ends = [*[s.base_offset for s in segments[1:]], end_offset]
     for slot, segment in enumerate(segments):
@@ -157,8 +159,8 @@ def mend(
         if right != data:
             _replace(files, segment, right)
         elif data:
-            # The replayed entries count as durable from now on. They are written again, because an earlier
-            # sync may have failed.
+            # The entries are right, but an earlier sync of them may have failed. They count as durable from
+            # now on, so they are written again and synced.
             with files.open(path, write=True) as handle:
                 files.pwrite(handle, data, 0)
                 files.sync(handle)
@@ -173,8 +175,9 @@ def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) 
 
 
 def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
-    """Return the entries of both lists, by last offset. If compaction, deletion or repair removed batches of
-    a transaction, the entry made from the log is incomplete, and the existing entry stays.
+    """Return the entries of `held`, from the file, and of `found`, from the log, by last offset. If both have
+    an entry for a transaction, return the one with the lower first offset, because compaction, deletion or
+    repair may have removed the first batches from the log.
     """
     kept = {txn.last_offset: txn for txn in held}
     for txn in found:

@@ -35,8 +35,8 @@ log = Logger("segstore")
 
 class Producers:
     """The producers of one partition. `state` is their state at the log's end: `take` applies written
-    batches, and `recall` undoes batches that are cut off again. `begun_anew`: there was no snapshot, and the
-    log does not begin at offset 0, so producers without a batch in the log are unknown.
+    batches, and `recall` undoes `take` for batches that are cut off again. `begun_anew`: there was no
+    snapshot, and the log does not begin at offset 0, so producers without a batch in the log are unknown.
     """
 
     def __init__(
@@ -61,18 +61,20 @@ class Producers:
         clock: Callable[[], int],
         expiration_ms: int,
     ) -> Producers:
-        """Return the state at the log's end: the newest readable snapshot and the later batches, without
-        expired producers. `recovery_point` is None after a clean shutdown. In replayed segments `.txnindex`
-        files are made to agree with the log. Raises OSError.
+        """Return the producers with their state at the log's end, made from the newest readable snapshot and
+        the batches after it. Expired producers are dropped. `recovery_point` is None after a clean shutdown.
+        The `.txnindex` files of replayed segments are made to agree with the log. Raises OSError.
         """
         trusted = end_offset
         if recovery_point is not None:
-            # Above the recovery point snapshots may be older, or newer, than the log. Producers from before
-            # the first segment are only in its snapshot.
+            # A snapshot above the recovery point may belong to batches that a power cut has lost, so it is
+            # not used. The snapshot at the first segment's base offset is always used, because it alone has
+            # the producers of earlier, removed segments.
             trusted = min(trusted, max(recovery_point, segments[0].base_offset))
         found = _drop_snapshots_above(files, directory, trusted)
         found = _drop_damaged(files, directory, found, every=recovery_point is not None)
-        # An older snapshot lacks the removed batches between it and the first segment.
+        # A snapshot below the first segment is not used: the batches between both were removed, and can't be
+        # replayed.
         taken = [at for at in found if at >= segments[0].base_offset]
         if recovery_point is not None:
             _sync_from(files, directory, taken, recovery_point)
@@ -111,9 +113,9 @@ class Producers:
         return self.state.update(batches, lambda _: ended, self._clock())
 
     def take_as_follower(self, memory: Any, data: Any) -> list[AbortedTxn]:
-        """Apply batches of any producers as a leader wrote them, without judging them (R35); `data` has their
-        bytes, at their positions. Return the transactions that they abort. Raises CorruptRecordError if a
-        marker can't be read.
+        """Apply batches that a leader wrote, of any producers; their sequences and epochs are not checked
+        (R35). `data` has each batch's bytes at the batch's `position`. Return the transactions that they
+        abort. Raises CorruptRecordError if a marker can't be read.
         """
         batches = np.frombuffer(memory, batch_type())
 
@@ -128,7 +130,9 @@ class Producers:
         return self.state.update(batches, read_control, self._clock())
 
     def recall(self, saved: Sequence[Saved]) -> None:
-        """Go back to a saved state, because the batches applied since are not in the log. May be repeated."""
+        """Go back to the `saved` states, because the batches that were applied since then are no longer in
+        the log. May be repeated.
+        """
         for each in saved:
             self.state.restore(each)
 
@@ -139,7 +143,7 @@ class Producers:
         self.state.ended = []
 
     def cut(self, segments: list[Segment], end_offset: int) -> None:
-        """Go back to the state at `end_offset`, at which the log was cut. Snapshots above that offset are
+        """Set the state to that at `end_offset`, where the log was cut. Snapshots above that offset are
         removed, and `.txnindex` files are made to agree with the log. Raises OSError.
         """
         taken = _drop_snapshots_above(self._files, self._directory, end_offset)
@@ -185,8 +189,8 @@ class Producers:
     # --- snapshots -----------------------------------------------------------------------
 
     def last_records(self) -> dict[int, tuple[int, int]]:
-        """Return the last offset of each producer's last data batch, -1 for none, and its epoch, by producer
-        id (Kafka: UnifiedLog.lastRecordsOfActiveProducers).
+        """Return, by producer id, the last offset of the producer's last data batch, -1 without one, and the
+        producer's epoch (Kafka: UnifiedLog.lastRecordsOfActiveProducers).
         """
         entries = self.state.producers.items()
         return {i: (e.batches[-1].last_offset if e.batches else -1, e.producer_epoch) for i, e in entries}
@@ -234,8 +238,8 @@ def _read(files: Files, directory: str, offset: int) -> ProducerState:
 
 
 def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -> list[int]:
-    """Remove unreadable snapshots, from the newest to the first that is readable, as Kafka does, or `every`
-    one; return the offsets of the snapshots that stay.
+    """Remove the unreadable snapshots that are newer than the newest readable one, as Kafka does; with
+    `every` remove all unreadable snapshots. Return the offsets of the snapshots that stay.
     """
     left: list[int] = []
     for offset in reversed(taken):
@@ -252,8 +256,8 @@ def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -
 
 def _sync_from(files: Files, directory: str, taken: list[int], recovery_point: int) -> None:
     """Sync the snapshots from the recovery point on."""
-    # No flush has synced them since their rolls, and none will, because recovery moves the recovery point
-    # past them.
+    # No flush has synced these snapshots since the rolls that made them. No later flush will, because
+    # recovery moves the recovery point past them.
     for offset in (offset for offset in taken if offset >= recovery_point):
         with files.open(_path(directory, offset), write=True) as handle:
             files.sync(handle)

@@ -14,8 +14,8 @@ INT64_MIN = -INT64_MAX - 1
 class Bounds(NamedTuple):
     """Limits of partitions, offsets and times, all inclusive; times in ms since the epoch.
 
-    Records outside are not wanted. Records within may be unwanted, too, so a caller with a predicate must
-    apply it to the records. `partitions`: None for all.
+    Records outside of the limits don't match the predicate. Records within the limits may not match either,
+    so the caller must apply the predicate to them. `partitions` is None for all partitions.
     """
 
     partitions: frozenset[int] | None = None

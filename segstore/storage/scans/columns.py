@@ -1,7 +1,7 @@
 """The columns of a topic's table as Arrow arrays. Nothing is on disk.
 
-Its functions have no state, and are safe from any thread. It imports pyarrow, and is imported only when a
-table is asked for.
+Threads: any; functions without state. The module imports pyarrow, and is imported only when a table is asked
+for.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class BatchMaker:
         return made
 
     def _most_rows(self, has_more: bool) -> int:
-        """Return the most rows of a batch; `has_more`: whether the batch has other columns than topic and
-        partition.
+        """Return the largest number of rows of a batch. `has_more`: whether the batch has columns other than
+        topic and partition.
         """
         if has_more:
             return _MOST_ROWS
@@ -106,7 +106,9 @@ def _column(field: pa.Field, rows: RecordTable) -> pa.Array:
 
 
 def constant(n: int, value: pa.Scalar) -> pa.Array:
-    """Return a column that repeats one value; it is made once for many batches."""
+    """Return a column of `n` rows that all have one value. The column is kept, and used again for later
+    batches.
+    """
     size = next((size for size in (1 << 14, _MOST_ROWS, _MOST_TOPICS, _MOST_NUMBERS) if n <= size), n)
     return _repeated(size, value).slice(0, n)
 

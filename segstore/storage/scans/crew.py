@@ -1,8 +1,8 @@
 """`ScanThreads`: a few threads that do the work of a scan; results come in the order of the work.
 
-On disk: nothing. Threads: a crew belongs to one thread at a time. `leave` stops the threads, each after its
-current work, and does not wait for them, because the garbage collector may drop a scan while a lock is held
-that the work needs.
+On disk: nothing. Threads: a crew belongs to one thread at a time. `leave` has each thread stop after its
+current work. `leave` does not wait for the threads, because the garbage collector may call it in a thread
+that holds a lock which the work needs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class ScanThreads(Generic[R]):
         self._waiting: deque[tuple[Worker, list[R]]] = deque()
 
     def start(self) -> None:
-        """Start the threads before the first `begin`. If this fails, `leave` must be called too."""
+        """Start the threads; called before the first `begin`. Even if this raises an error, `leave` must be
+        called.
+        """
         for each in self._workers:
             each.start()
 
@@ -55,8 +57,9 @@ class ScanThreads(Generic[R]):
             yield self.result()
 
     def result(self) -> R:
-        """Return the result of the oldest work, or raise its exception. Raises ForkedError in a child of the
-        process that began it, which lacks the threads.
+        """Wait for the oldest work whose result was not returned yet, and return its result or raise its
+        exception. Raises ForkedError in a forked child of the process that began the scan, because the child
+        lacks the threads.
         """
         if os.getpid() != self._pid:
             raise ForkedError(f"this scan is of process {self._pid}: begin another one in {os.getpid()}")
@@ -71,7 +74,8 @@ class ScanThreads(Generic[R]):
 
 
 def in_order(tasks: Iterator[T], work: Callable[[T], R], size: Callable[[T], int], small: int) -> Iterator[R]:
-    """Yield `work(task)` for each task, in order, with up to four threads that work two tasks each ahead.
+    """Yield `work(task)` for each task, in order. Up to four threads do the work, each up to two tasks ahead
+    of the caller.
 
     If all tasks together are smaller than `small`, no thread is started: the calling thread does each task
     when its result is asked for. Leading tasks of size 0 are always done by the calling thread. An exception

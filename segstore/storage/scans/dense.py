@@ -2,8 +2,8 @@
 read again.
 
 On disk: only reads. Threads: any; the remembered ranges of a segment are replaced in one assignment, so that
-of two concurrent assignments one may lose a range. Batches of a segment change only if a replica cuts off the
-last batches. So a range stays valid while its last batch is unchanged.
+of two concurrent assignments one may lose a range. A segment's batches change only if a replica cuts off the
+last ones and appends others. So a range is valid as long as its last batch is unchanged.
 """
 
 from __future__ import annotations
@@ -50,22 +50,24 @@ _FIELDS = "position", "base_offset", "last_offset", "crc", "leader_epoch", "size
 
 def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
     """Remember a run of batches of a segment as one range, joined with the ranges directly before and after
-    it. `end` is the segment's visible size in bytes. A short run without such neighbours is not remembered.
+    it. `end` is the segment's visible size in bytes. A short run is remembered only if there is such a range
+    to join.
     """
     span = dense_range(run)
     joined = span
     for each in segment.dense:
         if each.timestamp_type != span.timestamp_type:
             continue
-        # The range before must be checked now, because later only the last batch of the joined range is
-        # checked.
+        # The range before must be checked now, because the last batch of the joined range, the only one that
+        # is checked later, is not its own.
         if each.end == span.first and _is_there(segment, each, end):
             joined = joined._replace(first=each.first)
         elif each.first == span.end:
             joined = each._replace(first=joined.first)
     if len(run) < _LEAST and joined == span:
         return
-    # A known range that overlaps is outdated, because otherwise these batches would not have been read.
+    # A known range that overlaps the new one is out of date. If it were still valid, the batches of the new
+    # range would not have been read.
     known = [each for each in segment.dense if each.end <= joined.first or each.first >= joined.end]
     if len(known) < _MOST:
         segment.dense = tuple(sorted([*known, joined]))

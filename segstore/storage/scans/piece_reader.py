@@ -1,8 +1,8 @@
 """`PieceReader`: reads the records of a piece of a partition's log as columns.
 
-If only offsets and timestamp types are wanted, a batch with as many records as offsets is known by its
-header. Other batches are read, checked and decoded. Control batches are left out, and with `read_committed`
-also the batches of aborted transactions.
+If only offsets and timestamp types are wanted, and a batch has as many records as offsets, only its header is
+read. Other batches are read whole, checked and decoded. Control batches are left out, and with
+`read_committed` also the batches of aborted transactions.
 
 On disk: only reads. Threads: any number may use one reader.
 """
@@ -43,8 +43,9 @@ BY_HEADERS = frozenset({"topic", "partition", "offset", "timestamp_type"})
 """The columns that batch headers determine."""
 _CONSTANT = frozenset({"topic", "partition"})
 AT_A_TIME, HEADERS_AT_A_TIME, COUNTED_AT_A_TIME = 8 << 20, 64 << 20, 256 << 20
-"""Bytes of a piece in general, if headers are enough, and if records are only counted. They are so large that
-the Python code costs little beside the C code; headers need little memory, and counts need none.
+"""Sizes of a piece in bytes: in general, if headers are enough, and if records are only counted. Pieces are
+so large that the Python code takes little time beside the C code. Headers need little memory, and counts need
+none, so these pieces are larger.
 """
 STEP = 2 << 20
 """Bytes of a read, few enough to stay in a processor's cache until they are decoded."""
@@ -67,7 +68,7 @@ _MOST_HEADERS = 4096
 
 class PieceRead(NamedTuple):
     """The rows of a piece up to `next_offset`. If `next_offset` is below the piece's end, the next read
-    continues there; if it is the piece's start, the log ends there.
+    continues at `next_offset`. If `next_offset` is the piece's start, the log ends there.
     """
 
     partition: int
@@ -96,8 +97,8 @@ class PieceReader:
         """Bytes of the log per piece."""
 
     def cost(self, piece: ScanPiece) -> int:
-        """Return an estimate of the bytes of the log to read for a piece: 0 if remembered ranges seem to
-        cover it. Raises as `read`.
+        """Return an estimate of the bytes of the log that must be read for a piece, 0 if remembered ranges
+        seem to cover the piece. Raises the errors of `read`.
         """
         if not self.by_headers:
             return piece.size
@@ -106,8 +107,8 @@ class PieceReader:
         return 0 if is_known else piece.size
 
     def read(self, piece: ScanPiece) -> PieceRead:
-        """Read a piece, at least its first batch. Raises as `PartitionLog.read`, if the first batch is
-        damaged; if a later batch is damaged, only the batches before that one are read.
+        """Read a piece, at least its first batch. If the first batch is damaged, raises the errors of
+        `PartitionLog.read`. If a later batch is damaged, only the batches before the damaged batch are read.
         """
         log = piece.of.log
         return log.with_reading(piece.start, self.committed, lambda reading: self._read(reading, piece))
@@ -175,8 +176,8 @@ class _Making:
                     return
 
     def _by_short_way(self, end: int, size: int) -> int:
-        """Read plain batches of one segment up to offset `end`, at most `size` bytes, by one call of C;
-        return their bytes, 0 if the first batch must be read by the slow path.
+        """Read plain batches of one segment up to offset `end`, at most `size` bytes, by one call of C.
+        Return the number of bytes of these batches, 0 if the first batch must be read by the slow path.
         """
         view, at = self._reading.view, self.at
         slot = view.slot(at)
@@ -228,9 +229,9 @@ class _Making:
         self.at = max(self.at, min(offset, self._end))
 
     def _wanted(self, batches: NDArray[np.void]) -> tuple[NDArray[np.bool_], NDArray[np.void]]:
-        """Return a mask that selects the batches that are neither control batches nor aborted, and the
-        batches to which it applies: all batches before the first whose transaction has an unknown outcome.
-        Raises CorruptRecordError if that is the very first one.
+        """Return a mask and batches. The batches are those before the first batch whose transaction has an
+        unknown outcome. The mask selects those of them that are neither control batches nor aborted. Raises
+        CorruptRecordError if the outcome for the very first batch is unknown.
         """
         aborted, view = self._reading.aborted, self._reading.view
         wanted = (batches["attributes"] & CONTROL_FLAG) == 0
@@ -269,8 +270,8 @@ class _Making:
         return True
 
     def _walk(self, slot: int, end: int, below: int) -> bool:
-        """Add rows by the headers of one segment, which is visible up to byte `end` and offset `below`;
-        return False if no further segment may be read.
+        """Add rows by the headers of one segment, which is visible up to byte `end` and offset `below`.
+        Return False if the read of the piece ends in this segment.
         """
         limit = self._end
         first = first_batch(self._reading.view, slot, end, self.at, limit, self._reading.gaps)
@@ -300,8 +301,8 @@ class _Making:
         return np.frombuffer(bytearray(ffi.buffer(out, n * BATCH_SIZE)), batch_type())
 
     def _take_headers(self, slot: int, batches: NDArray[np.void]) -> bool:
-        """Add rows of batches by their headers, and read the batches that headers don't determine. Return
-        False if the read stops before the last of these batches, or after it.
+        """Add rows of batches by their headers, and read the batches whose records the headers don't
+        determine. Return False if not all rows of these batches were added, or if there are no batches.
         """
         count = len(batches)
         batches = batches[: int((batches["base_offset"] < self._end).sum())]
@@ -343,14 +344,15 @@ _FEW = 8
 
 
 def _runs(batches: NDArray[np.void], wanted: NDArray[np.bool_]) -> Iterator[tuple[int, int, int]]:
-    """Yield kind, begin and end of runs of batches of one kind; a run of _DENSE batches has no gap and one
-    timestamp type.
+    """Divide batches into runs of one kind; yield the kind, the number of the first batch, and the number
+    after the last batch of each run. A run of _DENSE batches has no gap, and one timestamp type.
     """
     if not len(batches):
         return
     bases, lasts, counts = batches["base_offset"], batches["last_offset"], batches["count"]
     new = batches["magic"] == MAGIC
-    # The count of a plain batch was checked against its size; a compressed batch may claim any count.
+    # The count of a plain batch was checked against its size. The header of a compressed batch may have any
+    # count, so a large count there is not believed.
     possible = ((batches["attributes"] & CODEC_MASK) == 0) | (counts <= _MOST_ROWS)
     kinds = np.where(new & possible & (counts == lasts - bases + 1), _DENSE, _READ)
     kinds[~wanted | (new & (counts == 0))] = _LEFT_OUT

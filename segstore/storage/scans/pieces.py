@@ -1,8 +1,8 @@
 """`ScanPiece`: a range of a partition's offsets that is read at a time. The indexes decide the ends of
 pieces.
 
-On disk indexes of segments are read. They are only hints; a wrong index makes a piece too small or too large,
-no more. Threads: any; nothing is shared.
+On disk indexes of segments are read. The indexes are only hints: a wrong index makes a piece too small or too
+large, but no record is lost. Threads: any; nothing is shared.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ScanPiece(NamedTuple):
 
 
 def pieces_of(ranges: Iterable[TopicRange], size: int, committed: bool) -> Iterator[ScanPiece]:
-    """Yield the pieces of ranges in order, about `size` bytes each. A range ends at the log's present end,
-    with `committed` at its last stable offset. Raises as `PartitionLog.read`.
+    """Yield the pieces of ranges in order, about `size` bytes each. No piece goes beyond the log's present
+    end, or with `committed` beyond its last stable offset. Raises the errors of `PartitionLog.read`.
     """
     for each in ranges:
         start = each.start
@@ -56,8 +56,8 @@ def _next(of: TopicRange, start: int, size: int, reading: Reading) -> ScanPiece 
 
 
 def _cut(view: LogView, start: int, end: int, size: int) -> tuple[int, int]:
-    """Return (end, bytes) of a piece: the piece goes from `start` up to that offset, which is at most `end`,
-    and has about `size` bytes, at most one batch more.
+    """Return the end offset of the piece that begins at `start`, at most `end`, and the number of its bytes,
+    which is about `size`.
     """
     taken, slot = 0, view.slot(start)
     while True:
@@ -69,7 +69,8 @@ def _cut(view: LogView, start: int, end: int, size: int) -> tuple[int, int]:
             last_byte = min(last_byte, index.entry(entry)[_POSITION])
         if last_byte - at > size - taken:
             entry = _first(index, _POSITION, at + size - taken + 1) - 1
-            # The entry before has the last offset of a batch that ends at this entry's position, or earlier.
+            # The piece is cut after the batch of the index entry before this one, because that batch ends at
+            # or before this entry's position.
             if entry > 0 and (cut := base + index.entry(entry - 1)[_OFFSET] + 1) > start:
                 return min(cut, end), taken + index.entry(entry)[_POSITION] - at
         taken += max(last_byte - at, 0)

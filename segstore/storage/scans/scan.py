@@ -25,10 +25,10 @@ AT_A_TIME = 1 << 20
 
 
 class Edge(Enum):
-    """The ends of a log as bounds of a range; they are the defaults.
+    """The two ends of a log as bounds of a range: the default bounds.
 
-    None is refused as a bound, because `offset_for_time` returns None if no record is that late, and a caller
-    who passes this None on must not get the whole log.
+    None is refused as a bound: `offset_for_time` returns None if no record is that late, and a caller who
+    passes that None as a bound must not get the whole log.
     """
 
     EARLIEST = "earliest"
@@ -77,7 +77,8 @@ class Times(NamedTuple):
 
 def given_times(start: int | Edge, end: int | Edge, from_time: Any, to_time: Any) -> Times:
     """Return the time bounds for the arguments `from_time` and `to_time`. Raises InvalidTypeError;
-    InvalidArgumentError if an end has two bounds, or the range ends before it begins.
+    InvalidArgumentError if an end of the range has both an offset and a time as bound, or if the range ends
+    before it begins.
     """
     for by_offset, is_given, by_time, time in (
         ("start", given_edge(start) is not EARLIEST, "from_time", from_time),
@@ -121,9 +122,9 @@ class ScannedLog(Protocol):
 
 
 def reads(log: ScannedLog, start: int, end: int, max_bytes: int = AT_A_TIME, **how: Any) -> Iterator[Records]:
-    """Yield the records from `start` up to `end`, about `max_bytes` of the log at a time, or up to the
-    present end (or last stable offset) of the log. `how` are options of `PartitionLog.read`, whose errors are
-    raised.
+    """Yield the records from `start` up to `end`, about `max_bytes` of the log at a time. If the log's
+    present end, or last stable offset, is below `end`, stop there. `how` are options of `PartitionLog.read`,
+    whose errors are raised.
     """
     while start < end:
         records = log.read(start, max_bytes, **how)
@@ -169,8 +170,9 @@ class Scan:
         return chain.from_iterable(self.reads())
 
     def reads(self, max_bytes: int = AT_A_TIME) -> Iterator[Records]:
-        """Yield Records, each of about `max_bytes` of the stored log, at least one batch. Raises as
-        `PartitionLog.read`: OffsetOutOfRangeError if retention has removed records of the range.
+        """Yield Records, each of about `max_bytes` of the stored log, at least one batch. Raises the errors
+        of `PartitionLog.read`, for example OffsetOutOfRangeError if retention has removed records of the
+        range.
         """
         first = max(self.start, self._log.start_offset) if self._from_start else self.start
         return reads(self._log, first, self.end, max_bytes, **self._how)

@@ -1,7 +1,8 @@
 """The record batches of ranges of a topic's partitions, in order of partition and offset.
 
 On disk: only reads. Threads: an iterator belongs to one thread at a time; the iterator's own threads stop
-when it is exhausted, closed or dropped. It imports pyarrow, and is imported only when a table is asked for.
+when it is exhausted, closed or dropped. The module imports pyarrow, and is imported only when a table is
+asked for.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def batches_of(
     reader: PieceReader,
     finish: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of the schema, each of one partition, after they went through `finish`, which the thread
-    that read them calls. Raises the errors of `PartitionLog.read`, after yielding the records before the
-    error.
+    """Yield the results of `finish` for record batches of the schema, each of one partition. `finish` is
+    called by the thread that has read the batch. Raises the errors of `PartitionLog.read`, after the records
+    before the error were yielded.
     """
     maker = BatchMaker(topic, schema)
 

@@ -7,8 +7,8 @@ The end of the log is in one record, `end` (`_native/contract/active.h`: `seg_en
 this record; only `mark` copies it.
 
 Invariant: bytes of the log from `end.position` on belong to no batch; they are overwritten, or cut off by
-`rewind` or recovery. Room in the indexes is reserved before the log is written, so that a full disk fails
-before the log has changed. Threads: one at a time, the holder of the partition's append token.
+`rewind` or recovery. Room in the indexes is reserved before the log is written, so that an append to a full
+disk fails before the log has changed. Threads: one at a time, the holder of the partition's append token.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ActiveSegment:
         """The `seg_active` that C appends to."""
         files: Files = segment.pool.files
         self._files = files
-        # Kafka's segment.jitter.ms, so that partitions that began together don't all roll together.
+        # Kafka's segment.jitter.ms makes partitions that began at the same time roll at different times.
         self._jitter = random.random()
         self.configure(config)
         self._born_ms: int | None = None  # the clock's time of the first batch, or of the first check
@@ -129,8 +129,9 @@ class ActiveSegment:
         most, jitter = config.max_segment_ms, config.segment_jitter_ms
         self.config = config
         self._by_clock = config.message_timestamp_type == "LogAppendTime"
-        # The segment's largest age in ms. The jitter is always less than segment.ms (Kafka:
-        # LogConfig.randomSegmentJitter), because otherwise each record could get a segment of its own.
+        # This is the largest age of the segment, in ms. The jitter is always less than segment.ms (Kafka:
+        # LogConfig.randomSegmentJitter), because with a largest age of 0 each record could get a segment of
+        # its own.
         self._most_ms = most - int(self._jitter * min(jitter, most)) if jitter else most
         self.c.young_ms = self._most_ms
         self.c.most_position = config.segment_bytes
@@ -178,7 +179,9 @@ class ActiveSegment:
 
     @property
     def handle(self) -> Handle:
-        """Return the open log. The pool may close it, so that idle partitions hold no descriptor."""
+        """Return the open log; open it first if the pool has closed it. The pool closes logs so that idle
+        partitions hold no descriptor.
+        """
         return self.segment.pool.get(self.segment.path, write=True)
 
     # --- appending ---------------------------------------------------------------------
@@ -196,9 +199,9 @@ class ActiveSegment:
         more: int = 0,
     ) -> int:
         """Return the number of leading batches of a part that fit into the segment, 0 if the log must roll
-        first. The batches get the next offsets, or keep their own (`as_is`). Reserves room in the indexes on
-        disk for these batches, and for `more` batches after them. Raises OSError if the disk is full; nothing
-        has changed then.
+        first. Room for these batches, and for up to `more` batches after them, is reserved in the index
+        files. With `as_is` the batches will keep their own offsets. Raises OSError if the disk is full;
+        nothing has changed then.
 
         The rules are those of org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
         """
@@ -230,8 +233,8 @@ class ActiveSegment:
                 last = header.last_offset - end.base_offset
             else:
                 last += header.last_offset - header.base_offset + 1
-            # A leader with a larger segment.bytes may have written a larger batch, which gets a segment of
-            # its own.
+            # A batch of a leader may be larger than segment.bytes here, if the leader's setting was larger.
+            # Such a batch gets a segment of its own.
             is_alone = as_is and i == 0 and not end.position
             if (left < 0 and not is_alone) or last > MOST_RELATIVE:
                 return i
@@ -242,17 +245,17 @@ class ActiveSegment:
         if rolled_ms < 0:
             return False
         # Kafka measures a segment's age by record timestamps if there are any, else by the clock. In a
-        # LogAppendTime topic the clock is the records' timestamp, except in a follower, whose records have
-        # the leader's.
+        # LogAppendTime topic the records are about to get the clock's time as their timestamp, except in a
+        # follower, whose records keep the leader's timestamps.
         latest = headers[0].max_timestamp
         if latest < 0 or (self._by_clock and not as_is):
             latest = clock()
         return bool(latest - rolled_ms > self._most_ms)
 
     def outlived(self, now_ms: int) -> bool:
-        """Return whether the segment was begun more than segment.ms ago by the clock, independent of its
-        records' timestamps, because an idle log must not keep old records for ever. The age of a reopened
-        segment counts from the first call.
+        """Return whether the clock shows that the segment was begun more than segment.ms ago. Timestamps of
+        records don't count here, because without new records they would never make the log roll. The age of a
+        reopened segment counts from the first call.
         """
         if not self.end.position:
             return False
@@ -261,12 +264,12 @@ class ActiveSegment:
         return now_ms - self._born_ms > self._most_ms
 
     def append(self, parts: Sequence[ChunkPart], judged: int, epoch: int, as_is: bool) -> int:
-        """Append as many leading parts as fit, by one system call; return their number. `room` has told the
-        caller that the first `judged` parts fit. The batches get the next offsets and the leader epoch, or
-        keep their own (`as_is`), and index entries are added.
+        """Append as many leading parts as fit, by one system call, and add their index entries; return the
+        number of these parts. By an earlier call of `room`, the first `judged` parts fit. The batches get the
+        next offsets and the leader epoch `epoch`, or with `as_is` keep their own.
 
-        Raises OffsetsExhaustedError, InvalidArgumentError: nothing has changed then. Raises OSError: bytes
-        may lie beyond the end.
+        Raises OffsetsExhaustedError, InvalidArgumentError: nothing has changed then. Raises OSError; bytes
+        may have been written beyond the log's end then.
         """
         c = ffi.new("seg_part[]", len(parts))
         for i, (chunk, first, n, at, size, stamp) in enumerate(parts):
@@ -299,8 +302,9 @@ class ActiveSegment:
             )
 
     def index(self, batches: NDArray[np.void]) -> None:
-        """Index these batches, which lie in the log, and move the end after them. Raises OSError, also
-        (EOVERFLOW) if an offset or a position doesn't fit the segment's int32.
+        """Add index entries for batches that lie in the log already, and move the log's end after them.
+        Raises OSError; its errno is EOVERFLOW if an offset or a position doesn't fit the int32 of an index
+        entry.
         """
         needed, first = ffi.new("int64_t[2]"), held("seg_batch *", batches)
         while (code := lib.seg_active_index(self.c, first, len(batches), needed)) == lib.SEG_E_ROOM:
@@ -315,14 +319,15 @@ class ActiveSegment:
         relative = mark.next_offset - self.segment.base_offset
         self._offsets.truncate_to(relative)
         self._times.truncate_to(relative)
-        # A failed roll may have left its closing time index entry, which must not be added again.
+        # A failed roll may have added the closing time index entry. If it is still there, it must not be
+        # added a second time.
         last = self._times.entry(-1)[0] if self._times.entries else -1
         self.end.state.last_time_entry = last
         self._files.truncate(self.handle, mark.position)
 
     def recall(self, mark: Mark) -> None:
-        """Set the log's end back to `mark` in memory: later bytes then belong to no batch. This also works if
-        the segment was sealed since. The indexes keep their entries.
+        """Set the log's end back to `mark`, in memory only: bytes after `mark` then belong to no batch. The
+        indexes keep their entries. The segment may have been sealed since `mark`.
         """
         end, self.segment.end = self.end, self.end
         end.state, end.rolled_ms = mark.state, mark.rolled_ms

@@ -74,8 +74,8 @@ def walk(
     """Yield steps of whole batches from `position` to `end`, about `chunk` bytes each.
 
     No batch begins below offset `least` (-1: not known), or below the batch before it. With `sparse` only the
-    headers of large batches are read; steps with such headers have no data. With `large` the caller knows
-    that large batches come first. If the last step's `stop.position` is `end`, the whole range was read; else
+    headers of large batches are read; steps with such headers have no data. `large`: the caller expects that
+    the first batches are large. If the last step's `stop.position` is `end`, the whole range was read; else
     there is no batch at that position, or it is cut off, or (with `check_crcs`) its CRC is wrong.
     """
     size = chunk
@@ -106,8 +106,8 @@ def walk(
 
 
 def _headers_alone(files: Files, handle: Handle, position: int, end: int, least: int) -> ScanStep:
-    """Return a step with up to AT_A_TIME headers, each read by itself. The step ends early at bytes that are
-    no header.
+    """Return a step with up to AT_A_TIME headers, each read by itself. The step ends before bytes that are no
+    header.
     """
     room = min(AT_A_TIME, (end - position) // LARGE + 1)
     out = ffi.new("seg_batch[]", room)
@@ -133,7 +133,8 @@ def next_whole(files: Files, handle: Handle, position: int, end: int, least_offs
             return position + int(found)
         if position + len(data) >= end or len(data) < asked:  # this was the end of the range or file
             return None
-        # A batch may extend beyond the bytes that were read, so first read more from the same position.
+        # A batch may begin within these bytes and end after them. So next, more bytes are read from the same
+        # position.
         if size < MOST_SEARCHED:
             size *= 4
         else:
@@ -151,8 +152,9 @@ def walk_past_damage(
     start: int = 0,
     chunk: int = CHUNK,
 ) -> Iterator[ScanStep]:
-    """Yield steps over a file from byte `start` on, whose batches may be damaged anywhere; `walk` explains
-    `sparse` and `chunk`. If a step does not begin where the step before stopped, damage lies between both.
+    """Yield steps of whole batches from byte `start` to `end`, and continue after damaged bytes. If a step
+    does not begin where the step before stopped, the bytes between both are damaged. `walk` explains `sparse`
+    and `chunk`.
     """
     position, least = start, 0
     while position < end:
@@ -165,8 +167,8 @@ def walk_past_damage(
         if last >= end:
             return
         if before is not None and not check_crcs and not _crc_holds(files, handle, before.batches[-1]):
-            # The damaged batch's last offset may be wrong, too, so good batches may have offsets below that
-            # offset.
+            # The last offset in this batch's header may be wrong, too. So the search must also find good
+            # batches with lower offsets.
             least = int(before.batches["base_offset"][-1]) + 1
             last -= 1
         found = next_whole(files, handle, last + 1, end, least)

@@ -2,8 +2,8 @@
 the tails of followers in its own directory (`_native/hand_over.c`). A disk that hangs blocks only this
 thread.
 
-On disk it writes bytes of active segments, each after the end of a log whose native tail is open. Threads:
-the Python thread that serves the directory calls `job`; any thread may call `end`.
+On disk it writes to active segments, always after the end of the log, and only while the log's native tail is
+open. Threads: the Python thread that serves the directory calls `job`; any thread may call `end`.
 """
 
 from __future__ import annotations

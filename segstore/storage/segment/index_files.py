@@ -51,8 +51,8 @@ class Indexed(Protocol):
 
 
 def load(segment: Indexed) -> Indexes:
-    """Return the segment's indexes. They are rebuilt first if they are missing, too short, out of order, or
-    point outside of the log.
+    """Return the segment's indexes. The indexes are rebuilt first if a file is missing or too short, or if
+    entries are out of order or point outside of the log.
     """
     found = _from_files(segment)
     return rebuild(segment) if found is None else found
@@ -61,14 +61,15 @@ def load(segment: Indexed) -> Indexes:
 def _from_files(segment: Indexed) -> Indexes | None:
     files, paths = segment.pool.files, (segment.file(names.INDEX), segment.file(names.TIME_INDEX))
     try:
-        # A live writer may have appended since the view was made, so entries of later batches are skipped.
+        # The writer may have appended since the reader's view was made, so entries of batches after the
+        # view's end are skipped.
         most = min(segment.visible - segment.base_offset, MOST_RELATIVE + 1)
         bounds = {"log_size": segment.size, "end_relative": most}
         offsets = SealedOffsetIndex(files, paths[0], mapped=segment.sealed, **bounds)
         times = SealedTimeIndex(files, paths[1], mapped=segment.sealed, **bounds)
     except OSError as error:
-        # Indexes are only hints, so an index on a bad sector counts as missing. A lack of descriptors is no
-        # damage.
+        # Indexes are only hints, so an index that can't be read, for example on a bad sector, counts as
+        # missing. Other errors, for example a lack of descriptors, are raised, because they are no damage.
         if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EIO}:
             raise
         return None
@@ -91,7 +92,7 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
         segment.pool.files, segment.handle, position, segment.size, check_crcs=False, chunk=_TAIL
     ):
         if not step.headers and step.stop.status == lib.SEG_SHORT:
-            continue  # the next step will have a batch that is larger than this step
+            continue  # the next step is larger, and will have the whole batch
         if not step.headers:
             return last < 0  # the entry points to damage, which a read will report
         headers = step.c
@@ -105,14 +106,15 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
         if builder.add(fitting)[0] and all(header.magic == MAGIC for header in held("seg_batch[]", fitting)):
             return False
         end = headers[len(headers) - 1].last_offset - segment.base_offset
-    # The offset index is bounded by the log's size; a time index entry can only be judged by its offset.
+    # Entries of the offset index were checked against the log's size. A time index entry has no position, so
+    # its offset is compared with the log's last offset.
     return not times.entries or (times.entry(-1)[1] <= end and _is_right(segment, offsets, *times.entry(-1)))
 
 
 def is_of_entry(header: Any, last_offset: int) -> bool:
-    """Return whether a header (`seg_batch *`) can be the one that an offset index entry points to. For magic
-    2 the batch must end at the entry's offset. For messages of magic 0 and 1 brokers made one entry for a
-    whole append: the entry points to the first message, and has the offset of the last message.
+    """Return whether an offset index entry with this last offset may point to this header (`seg_batch *`). A
+    batch of magic 2 must end at the entry's offset. For messages of magic 0 and 1 brokers made one entry for
+    a whole append: the entry points to the first message, and has the offset of the last message.
     """
     return bool(
         header.last_offset == last_offset or (header.magic != MAGIC and header.last_offset < last_offset)
@@ -121,8 +123,8 @@ def is_of_entry(header: Any, last_offset: int) -> bool:
 
 def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:
     """Return whether a time index entry is right: the batch that holds its relative offset ends there, and
-    has its timestamp as the largest. Return True if damage hides the batch. A power cut may leave half of an
-    entry.
+    has its timestamp as the largest. This is checked because a power cut may leave half of an entry. Return
+    True if the batch is damaged.
     """
     hint = offsets.lookup(relative)
     position, target = hint[1] if hint else 0, segment.base_offset + relative
@@ -200,6 +202,6 @@ def rebuild(segment: Indexed) -> Indexes:
             replace_index(files, segment.file(names.TIME_INDEX), time_entries, sync=segment.sealed)
         except OSError as error:
             if error.errno not in NO_ROOM or not segment.sealed:
-                raise  # an active segment's index files get more entries: they must be whole
+                raise  # an active segment's index files get more entries, so they must be whole
             log.warning("%s: no room for its indexes: they are rebuilt at the next open", segment.path)
     return SealedOffsetIndex.of(offset_entries), SealedTimeIndex.of(time_entries)

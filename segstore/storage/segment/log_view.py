@@ -35,7 +35,7 @@ class LogView(_Fields):
     """The segment that the last transfer from this view has used (`storage.transfer.short_way`)."""
 
     at_once: Any = None
-    """The same for a view that C's appends extend; `seg_transfer` reads this attribute."""
+    """As `sendable`, for a view that C's appends extend; `seg_transfer` reads this attribute."""
 
     def check(self, offset: int, where: str) -> None:
         """Raise OffsetOutOfRangeError if `offset` is not in [start, end]."""
@@ -69,9 +69,9 @@ class LogView(_Fields):
 
 
 class AtomicPublish:
-    """Marks views of several partitions that become visible at once. When `done` is set, all threads see the
-    new views. From then on the records that were written for these views can't be undone. `partitions` has
-    the `Visible` of each partition with a new view.
+    """Joins the new views of several partitions, so that they become visible at once: when `done` is set, all
+    threads see the new views. From then on the appends in these views can't be undone. `partitions` has the
+    `Visible` of each partition with a new view.
     """
 
     __slots__ = ("done", "partitions")
@@ -83,8 +83,8 @@ class AtomicPublish:
 
 class PendingView(NamedTuple):
     """The view of a partition while the views of several partitions are replaced at once: `before` until
-    `together` is done, then `after`. `written` is the view of the whole written log; followers see it when
-    `after` is published.
+    `together` is done, then `after`. `written` is the new view of the whole written log, which followers see
+    from the publication of `after` on.
     """
 
     before: LogView

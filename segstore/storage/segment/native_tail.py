@@ -63,7 +63,9 @@ class NativeTail:
     def __init__(self, clock: Callable[[], int] | None, owner: Any, recovery_point: int) -> None:
         owner = ffi.new("uint8_t[1]", b"\1") if owner is None else owner
         self.failure = ffi.new("int32_t *")
-        """The errno of a failed sync; a file of the pool refers to this number, and may outlive the tail."""
+        """The errno of a failed sync. A file of the pool refers to the memory of this number, and may exist
+        longer than the tail.
+        """
         self.commit = commit = ffi.new("seg_commit *", {"synced": recovery_point, "failed": self.failure})
         at_first = {"fd": -1, "high_watermark": -1, "fenced_below": -1}
         self.c = ffi.new("seg_tail *", {**at_first, "owner": owner, "commit": commit})
@@ -223,16 +225,16 @@ class NativeTail:
         _until_done(lib.seg_tail_pause, self.c, False)
 
     def quit(self) -> None:
-        """Let no append begin any more, without waiting. An append that is under way may still complete, so
-        its file stays open.
+        """Let no append begin any more; return without waiting for C. An append that is under way may still
+        complete, so the tail's file stays open until then.
         """
         self._has_quit, handle = True, self.handle
         if lib.seg_tail_quit(self.c):
             self._let_go_of(handle)
 
     def fence(self, epoch: int) -> None:
-        """Let no append begin under a leader epoch below this one, without waiting. C answers SLOW to appends
-        that are waiting for another append.
+        """Let no append begin under a leader epoch below this one; return without waiting for C. An append
+        that waits for another append then gets the answer SLOW.
         """
         lib.seg_tail_fence(self.c, epoch)
 
@@ -241,8 +243,8 @@ class NativeTail:
         return bool(epoch < self.c.fenced_below)
 
     def let_go(self) -> None:
-        """Pause the tail, and release its file. If a thread of another directory may still append, or a sync
-        is under way, do not wait for either; the file stays open until both are done.
+        """Pause the tail, and release its file. If a thread of another directory may append by this tail,
+        call `quit` instead, which does not wait. The file stays open until the last append or sync is done.
         """
         if self._has_quit or self.by_thread or self.c.hands_over:
             self.quit()
@@ -256,8 +258,8 @@ class NativeTail:
         _until_done(lib.seg_tail_look, self.c, position, shown, seen)
 
     def show(self, high_watermark: int) -> bool:
-        """Show and publish the log up to a high watermark; return False if the tail is paused, or already
-        shows a higher offset.
+        """Show and publish the log up to a high watermark, and return True. Return False, with nothing done,
+        if the tail is paused, or already shows a higher offset.
         """
         return bool(_until_done(lib.seg_tail_show, self.c, high_watermark))
 

@@ -80,8 +80,8 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """Return the bytes of the log that are batches. After the size is set, it no longer follows appends
-        (`end`).
+        """Return the size in bytes of the log up to its last batch. Once this property is set, appends no
+        longer change it (`end`).
         """
         end = self.end
         return self.final_size if end is None else int(end.position)
@@ -96,14 +96,15 @@ class Segment:
 
     @property
     def handle(self) -> Handle:
-        """Return the open log; it stays open for as long as a reference exists."""
+        """Return the open log, which stays open as long as a reference to the returned handle exists."""
         open_handle = self._held
         if open_handle is not None:
             return open_handle
         handle = self.pool.opened(self._key) or self.pool.get(self.path)
         if self.identity and (self._known is None or self._known() is not handle):
             handle = self._checked(handle)
-        # If `hold` was called while the file was opened, another file has the name.
+        # If `hold` was called while the file was being opened, another file may have the name, and the held
+        # file is the right one.
         return self._held or handle
 
     def ready(self) -> tuple[Handle, View] | None:
@@ -120,8 +121,8 @@ class Segment:
 
     def fields(self, end: int, end_offset: int, index: View | None = None) -> tuple[Any, ...]:
         """Return the fields of C's struct (`seg_segment`) for a reader that may see the segment below byte
-        `end` and offset `end_offset`. The last field keeps the memory of the offset index alive; `index` is
-        its view, if the caller has one.
+        `end` and offset `end_offset`. The last field keeps the memory of the offset index alive. `index` is a
+        view of the offset index, None for the segment's current one.
 
         Raises OSError, CorruptRecordError if the index can't be loaded.
         """
@@ -129,8 +130,9 @@ class Segment:
         return self.number, view[1], self.base_offset, end, end_offset, view[0]
 
     def fill(self, c: Any, memory: Any, end: int, end_offset: int) -> View:
-        """Set `fields` in the struct `c`, whose bytes are `memory`, in half the time that cffi takes. Return
-        the view of the offset index, which the caller must keep as long as it uses the struct.
+        """Set the values of `fields` in the struct `c`, through its bytes `memory`, which takes half the time
+        of assignments by cffi. Return the view of the offset index, which the caller must keep as long as it
+        uses the struct.
         """
         view = (self._indexes or self.indexes)[0].view
         _fill(memory, 0, self.number, view[1], self.base_offset, end, end_offset)
@@ -138,8 +140,8 @@ class Segment:
         return view
 
     def _checked(self, handle: Handle) -> Handle:
-        """Return a handle of this segment's file: `handle`, or a new one. Raises FileNotFoundError if
-        compaction has replaced the file.
+        """Return `handle` if it is a handle of this segment's file, else a new handle. Raises
+        FileNotFoundError if the path has another file, because compaction has replaced the segment.
         """
         files, n = self.pool.files, len(self.identity)
         if files.identity(handle)[:n] != self.identity:
@@ -154,24 +156,24 @@ class Segment:
         """Read from this file and these indexes until `release`, even if other files get their names."""
         with self._loading:
             self._held, self._indexes, self._largest = handle, indexes, None
-            self.writable = False  # rebuilt indexes are not written under names that may be another segment's
+            self.writable = False  # rebuilt indexes are not written: their names may be another segment's
 
     def retire(self) -> None:
-        """Keep the open files, because another segment's files are about to get their names. Readers of this
-        segment continue with the old files.
+        """Continue with the files that are open now, because another segment's files are about to get their
+        names. Readers of this segment object read the old files from then on.
         """
         self.hold(self.handle, self.indexes)
 
     def release(self) -> None:
-        """Release the files of `hold`, because the files with this segment's names are its own now. The
-        caller has made the pool forget the path.
+        """End `hold`: the files with this segment's names are its own now, and are opened anew. The caller
+        has made the pool forget the path.
         """
         with self._loading:
             self.writable, self._held, self._indexes = True, None, None
 
     def attach(self, indexes: tuple[OffsetIndex, TimeIndex] | None, end: Any = None) -> None:
-        """Use the writer's live indexes, and its record of the segment's end, if these are given; with None
-        the indexes are loaded from their files on demand.
+        """Use these indexes of the writer from now on; with None the indexes are loaded from their files on
+        demand. If `end` is given, use this record of the writer for the segment's end, too.
         """
         self._indexes, self._largest = indexes, None
         if end is not None:
@@ -190,8 +192,8 @@ class Segment:
         return found
 
     def distrust(self) -> None:
-        """Rebuild the indexes of a sealed segment, because an entry pointed to the wrong place. An active
-        segment's own are always right.
+        """Rebuild the indexes of a sealed segment, because an entry pointed to the wrong place. In an active
+        segment do nothing, because the writer's indexes are always right.
         """
         if self.sealed:
             with self._loading:
@@ -228,16 +230,17 @@ class Segment:
             if code >= 0:
                 return out if code else None
             bad, least = self._first_damage(position, int(out.position))
-            # If offsets don't rise, the batch before may be the damaged one.
+            # If this batch's offset does not follow the batch before, the batch before may be the damaged
+            # one.
             reason = BAD[_FIRST_BAD - code if bad == out.position else lib.SEG_BAD_CRC]
             position = self.pass_by(bad, least, target, end, reason)
 
     def pass_by(self, bad: int, least: int, target: int, end: int, reason: str) -> int:
-        """Return the position of the first whole batch with an offset of at least `least` after the damaged
-        batch at byte `bad`.
+        """Return the position of the first whole batch after the damaged batch at byte `bad` whose base
+        offset is at least `least`.
 
-        Raises CorruptRecordError if `target` lies before that batch, or if there is none (without
-        `next_offset`).
+        Raises CorruptRecordError if `target` lies before that batch. If there is no such batch, the error has
+        no `next_offset`.
         """
         found = next_whole(self.pool.files, self.handle, bad + 1, end, least)
         header = ffi.new("seg_batch *")
@@ -249,7 +252,8 @@ class Segment:
 
     def check_before(self, position: int, target: int, back: int) -> None:
         """Raise CorruptRecordError if a batch fails its CRC between the index entry for `target` and byte
-        `position`, because that batch may hold `target`. A reader may then continue at offset `back`.
+        `position`, because that batch may hold `target`. The error gives `back` as the offset at which a
+        reader may continue.
         """
         hint = self.indexes[0].lookup(target - self.base_offset)
         start = 0 if hint is None or hint[1] >= position else hint[1]
@@ -300,8 +304,8 @@ class Segment:
             raise StorageError(-code, os.strerror(-code), self.path)
 
     def last_offset_before(self, position: int) -> int:
-        """Return the last offset of the batches below a position; if there is none, the base offset minus
-        one.
+        """Return the last offset of the batches below a position; without such a batch the segment's base
+        offset minus one.
         """
         end = self.base_offset
         for step in walk(self.pool.files, self.handle, 0, position, check_crcs=False):
@@ -314,13 +318,13 @@ class Segment:
         """
         if self._largest is not None:
             return self._largest
-        # The largest timestamp is in the last time index entry, or in a batch after that entry's batch.
+        # The last time index entry has the largest timestamp up to its batch, so only later batches are read.
         last, position = self._last_time_entry(end)
         largest, offset = last, self.base_offset
         for step in walk(self.pool.files, self.handle, position, end, check_crcs=False, chunk=_TIME_CHUNK):
             position = step.stop.position
             if step.headers:
-                # Beyond the segment's end there may be batches that do not belong to the log.
+                # Bytes beyond the segment's end may look like batches, but do not belong to the log.
                 of = [h.max_timestamp for h in step.c if h.count > 0 and h.base_offset < below]
                 largest = max([largest, *of])
                 offset = step.stop.last_offset + 1

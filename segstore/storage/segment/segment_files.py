@@ -4,9 +4,10 @@ left are cleared.
 On disk `.cleaned` and `.tmp` files and orphaned indexes are removed, and `.swap` files are renamed into
 place. The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewritten segment is
 `.cleaned` until it is whole, and `.swap` while it replaces older segments. When the older segments are gone,
-its files get their plain names, the log first. So a `.cleaned` file is removed, with every `.swap` file at or
-above its base offset (the originals are all still there), and a swap without `.cleaned` files is finished.
-Each step may be repeated after another crash, and is synced before the next step.
+the files of the rewritten segment get their plain names, the log first. So if there is a `.cleaned` file, all
+older segments are still there: the `.cleaned` file is removed, and every `.swap` file at or above its base
+offset. If there are only `.swap` files, the swap is finished. Each step may be repeated after another crash,
+and is synced before the next step.
 
 Threads: one, before the partition is used. A process that only reads the directory calls only
 `list_segments`.
@@ -94,8 +95,8 @@ def _undo_cleaned(files: Files, directory: str, found: Found) -> bool:
     if not cleaned:
         return False
     least = min(cleaned)
-    # The `.swap` files are removed first, because an open after a second crash repeats this step only while a
-    # `.cleaned` file exists.
+    # The `.swap` files are removed first, because after a second crash the next open repeats this step only
+    # if a `.cleaned` file exists.
     for ending in (names.SWAP, names.CLEANED):
         for base in sorted(b for b in found if b >= least):
             _remove(files, directory, base, {s for s in found[base] if s.endswith(ending)}, found)
@@ -107,8 +108,8 @@ def _finish_swaps(files: Files, directory: str, found: Found) -> bool:
     half = sorted([base for base, suffixes in found.items() if suffixes & _SWAP])
     if not half:
         return False
-    # All `.swap` files come from one rewrite, and the original segments between two of them may be gone
-    # already.
+    # All `.swap` files come from one rewrite. So the range of offsets from the first to the last of them was
+    # rewritten, and every plain segment in it is an original, to be removed.
     last = half[-1]
     log = names.LOG + names.SWAP if names.LOG + names.SWAP in found[last] else names.LOG
     end = _end_offset(files, _path(directory, last, log), last) if log in found[last] else last
@@ -174,16 +175,17 @@ def remove_segment(segment: Segment) -> None:
 
 
 def bury_segment(segment: Segment, now_ms: int) -> list[str]:
-    """Rename a segment's files to `.deleted`, the log first; return the new paths. On a full disk a file is
-    removed instead. The files' times are set to `now_ms`, which the next open reads if a crash comes before
-    their removal. Raises OSError.
+    """Rename a segment's files to `.deleted`, the log first; return the new paths. If a full disk refuses a
+    rename, the file is removed at once. The files' modification times are set to `now_ms`, so that after a
+    crash the next open knows when to remove the files. Raises OSError.
     """
     files, pool = segment.pool.files, segment.pool
     pool.forget(segment.path)
     paths = []
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
-            # Another user's file keeps the time of its last write, because only the owner may set a time.
+            # If another user owns the file, its time stays that of its last write, because only the owner may
+            # set it.
             with contextlib.suppress(PermissionError):
                 files.set_modified(segment.file(suffix), now_ms * 1_000_000)
             try:
@@ -199,9 +201,10 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
 
 
 def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
-    """Copy files that are hard links, before they are written: those of a partition's last segment, or of
-    `every` segment if recovery may cut them. A file whose other link is a staged file of the inbox is not
-    copied, because its adoption will remove that link. Raises OSError.
+    """Replace files that have several hard links by copies, before they are written. Only the files of a
+    partition's last segment are replaced; with `every` those of all segments, because recovery may cut them.
+    A file that is also a staged file of the inbox is not replaced, because its adoption will remove the other
+    link. Raises OSError.
     """
     found = scan_directory(files, directory)
     bases = _logs(found)

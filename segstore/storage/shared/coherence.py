@@ -4,10 +4,11 @@ same memory.
 On disk `.segstore/host`, a Unix socket. A guest puts a random number into its slot of `.segstore/shared`, and
 sends the slot's number; the host answers with the number that it reads there, and with device and inode of
 its file. A guest on another kernel finds no host at the socket, since Unix sockets connect processes of one
-kernel only. A guest whose mapping shows other pages, or another file, gets a wrong number. This needs no list
-of file systems.
+kernel only. A guest whose mapping shows other pages, or another file, gets a wrong number. So no list of file
+systems is needed for this proof.
 
-The connection stays open. A guest polls it: when it is closed, the host has closed the store or died.
+The connection stays open. A guest polls the connection: if it was closed, the host has closed the store, or
+has died.
 
     guest: slot, int32
     host:  number, uint32; four zeros; device and inode, uint64 each
@@ -49,7 +50,9 @@ def path_of(root: str) -> str:
 
 
 class HostSocket:
-    """The host's side: a thread that answers guests. In a child process it does nothing."""
+    """The host's side of the connections: a thread that answers guests. In a forked child the methods do
+    nothing.
+    """
 
     def __init__(self, files: Files, root: str, shared: SharedFile) -> None:
         """Listen at the store's socket. The caller holds `.lock`. Raises StorageError; IllegalStateError if
@@ -143,8 +146,8 @@ class HostLine:
             raise
 
     def _connect(self, path: str, seconds: float) -> socket.socket:
-        """Connect. Wait for a host that does not listen yet, because a host takes its slot before
-        it listens.
+        """Connect to the host, and return the socket. A host that does not listen yet is waited for, because
+        a host takes its slot before it listens.
         """
         end, pause = time.monotonic() + seconds, _SHORTEST
         first = self._members.host()
@@ -166,8 +169,8 @@ class HostLine:
             pause = min(2 * pause, _LONGEST)
 
     def _unreachable(self, path: str, first: SharedMember | None) -> HostUnavailableError | NotShareableError:
-        """Return the error for a host that does not listen: NotShareableError if it is `first`, the host at
-        the beginning; else HostUnavailableError, because a new host may be about to listen.
+        """Return the error for a host that does not listen: NotShareableError if the host is still `first`,
+        that of the first try; else HostUnavailableError, because a new host may be about to listen.
         """
         host = self._members.host()
         if host is None or host != first:
@@ -183,8 +186,9 @@ class HostLine:
         return HostUnavailableError(self._root, pid, host is not None)
 
     def check(self) -> None:
-        """Compare a new number, device and inode with the host's answer. Raises NotShareableError if they
-        differ; HostUnavailableError if the host does not answer, or has hung up.
+        """Write a new random number into this member's slot, and ask the host for the number, device and
+        inode that it sees. Raises NotShareableError if one of the three differs; HostUnavailableError if the
+        host does not answer, or has hung up.
         """
         members = self._members
         own = members.shared.member(members.slot)

@@ -1,8 +1,8 @@
 """The file systems that a store can be shared on.
 
 Members share a mapping, so all of them must see the same pages. A file system that other machines write, or
-that another program serves, shows each process its own pages. And a store instruction into an allocated page
-must not need a new block, as in file systems that copy on write.
+that another program serves, shows each process its own pages. And a write through the mapping must not need a
+new block on disk, which it does in file systems that copy on write.
 
 Such a list is never complete, so a guest also compares a number with the host (`coherence`). On disk: nothing
 but a file's attribute. Threads: functions without state.

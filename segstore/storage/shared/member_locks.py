@@ -1,9 +1,9 @@
 """The locks of a shared store's members: each locks a byte of `.segstore/members`.
 
 On disk an empty file. A member has an open file description lock on the byte with its slot's number. The
-kernel releases it when the last thread of the process has exited, so no pid, heartbeat or timeout is needed
-to notice that a member has died. Byte SEG_MAKING_BYTE is locked while `.segstore/shared` is made. Threads:
-functions without state.
+kernel releases the lock when the last thread of the process has exited, so no pid, heartbeat or timeout is
+needed to notice that a member has died. Byte SEG_MAKING_BYTE is locked while `.segstore/shared` is made.
+Threads: functions without state.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def open_shared(files: Files, path: str, *, create: bool = False) -> Handle:
 
 
 def take_making(files: Files, root: str) -> Handle:
-    """Lock the byte for making `.segstore/shared`, until the handle is closed; a missing `members` file is
-    created. Raises StorageError, OSError.
+    """Lock the byte SEG_MAKING_BYTE, and return the handle that holds the lock until it is closed. A missing
+    `members` file is created. Raises StorageError, OSError.
     """
     path = path_of(root)
     if files.exists(path) and files.links(path) > 1:

@@ -28,7 +28,7 @@ from segstore.storage.shared.shared_file import SharedFile
 from segstore.version import VERSION
 
 LOOK_MS = 2
-"""Wait for a log's lock, in ms, before checking whether its owner is dead."""
+"""Ms that a process waits for a log's lock before it checks whether the lock's owner is dead."""
 SPINS = 100
 """Attempts to take a log's lock before a thread sleeps."""
 
@@ -45,13 +45,13 @@ class SharedMember(NamedTuple):
 
 
 class Members:
-    """This process as a member. `c` is its `seg_member`; `slot` and `incarnation` identify it. A child
-    process is no member, because the lock's descriptor is closed there (`forks`).
+    """This process as a member. `c` is its `seg_member`; `slot` and `incarnation` identify it. A forked child
+    is no member, because the lock's descriptor is closed in the child (`forks`).
     """
 
     def __init__(self, files: Files, root: str, shared: SharedFile, *, may_host: bool) -> None:
-        """Take a slot. Raises NotShareableError if all are taken; StorageError; LookupError if the store is
-        no longer shared, or by another file: the caller then starts over.
+        """Take a slot. Raises NotShareableError if all slots are taken; StorageError. Raises LookupError if
+        the store is no longer shared, or is shared by another file now; the caller then starts over.
         """
         self._files, self.shared = files, shared
         here = self._here = forks.here()
@@ -123,8 +123,8 @@ class Members:
         return next((member for member in self.all() if member.is_host), None)
 
     def last_host_pid(self) -> int:
-        """Return the pid of the last host, for display; 0 if there was none, or if its slot has a new
-        owner.
+        """Return the pid of the last host, for display; 0 if there was no host, or if the host's slot has a
+        new owner.
         """
         header = self.shared.header
         if header.host_slot < 0:

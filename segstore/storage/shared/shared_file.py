@@ -6,13 +6,13 @@ widths in host byte order, no pointers. The file is valid in one start of the ma
 - F1: all shared data lies in this file.
 - F2: the file is fully allocated before it is mapped, grows in steps of 64 KiB, is never cut, and never
 unlinked while a member lives. Each mapping of it is kept until the object that made it is freed.
-- F3: the file is valid if magic, format, size and the start of the machine are right, and it is no copy
-(`which`). If it is not valid, a host that finds no living member rewrites it in place, since readers may have
-it mapped. The magic is written last.
+- F3: the file is valid if its magic, format and size are right, it was made in this start of the machine, and
+  it is no copy (`which`). If the file is not valid, a host that finds no living member rewrites it. It is
+  rewritten in place, because readers may have it mapped, and the magic is written last.
 
-A valid file is in use only while it is `live`. A joining guest first takes its byte (`member_locks`), then
-looks at `live`. A writer that does not share looks for members, clears `live`, and looks for members again,
-so that one of the two notices the other.
+A valid file is in use only while it is `live`. A joining guest first locks its byte (`member_locks`), then
+reads `live`. A writer that does not share the store looks for members, clears `live`, and looks for members
+again. So at least one of the two notices the other.
 
 Threads: any; only the host lets the file grow.
 """
@@ -52,8 +52,8 @@ def path_of(root: str) -> str:
 
 
 class SharedFile:
-    """The mapped file. `inode` distinguishes it from another file at its path, `which` is device and inode.
-    `is_host_s`: `make` returned this object; `made`: `make` rewrote the file.
+    """The mapped file. `inode` is compared to notice another file at the same path; `which` is device and
+    inode. `is_host_s`: whether `make` returned this object; `made`: whether `make` rewrote the file.
     """
 
     def __init__(self, files: Files, root: str, *, write: bool = True) -> None:
@@ -75,8 +75,9 @@ class SharedFile:
         """Return the file for a process that holds `.lock`.
 
         A valid and live file is kept, with the state of the logs as the members left it. Otherwise the file
-        is rewritten, unless a member lives, and is not `live` yet. Raises UnsupportedFormatError if living
-        members use another format; NotShareableError; StorageError, after which no valid new file exists.
+        is rewritten, and is not `live` yet when this returns. If a member lives, the file is never rewritten:
+        an invalid file is a StorageError then. Raises UnsupportedFormatError if living members use another
+        format; NotShareableError; StorageError.
         """
         with os_errors():
             in_place = file_systems.check(files, names.below(root, names.OURS))
@@ -129,7 +130,9 @@ class SharedFile:
 
     @property
     def live(self) -> bool:
-        """Return whether the store is shared; if not, the file's content is outdated."""
+        """Return whether the store is shared. If the store is not shared, the file's content is out of
+        date.
+        """
         return bool(self.header.live)
 
     @live.setter
@@ -142,7 +145,7 @@ class SharedFile:
 
     @property
     def memory(self) -> Any:
-        """Return the newest mapping for C: a `uint8_t[]` that keeps it alive."""
+        """Return the newest mapping for C, as a `uint8_t[]` that keeps the mapping alive."""
         return self._mappings[-1]
 
     @property
@@ -175,8 +178,8 @@ class SharedFile:
     def log(self, number: int, *, grow: bool = False) -> Any:
         """Return the part of a log, a `seg_shared_log *`, valid until this object is freed.
 
-        If the file lacks the part, `grow` (host only) makes the file larger; without it LookupError is
-        raised. Raises StorageError.
+        If the file lacks the part, the file is made larger with `grow`, which only the host may pass; without
+        `grow` LookupError is raised. Raises StorageError.
         """
         part = self.log_if_there(number)
         if part is None and grow:
@@ -221,8 +224,8 @@ class SharedFile:
 
 
 def _let_go(memory: Any, pointer: Any) -> None:
-    """Do nothing: the return drops `memory`, the last reference to the mapping into which `pointer`
-    points.
+    """Do nothing. `ffi.gc` calls this when `pointer` is freed, and then drops `memory`, which has kept the
+    mapping alive until now.
     """
 
 
@@ -243,14 +246,15 @@ def _boot(files: Files) -> tuple[int, int]:
 
 
 def _is_kept(files: Files, root: str) -> bool:
-    """Return whether the file is valid and live; if False, no member lives. Raises UnsupportedFormatError,
-    StorageError (EBUSY), OSError.
+    """Return whether the file is valid and live. When False is returned, no member lives, so the file may be
+    rewritten. Raises UnsupportedFormatError, StorageError (EBUSY), OSError.
     """
     end = time.monotonic() + _PATIENCE
     while has_living_members(files, root):
         if _look(files, root) is not None:
             return True
-        # A joining process takes a slot first, and releases it when it finds no live file.
+        # The living member may be a process that is joining: it takes a slot first, and releases the slot
+        # when it finds no live file.
         if time.monotonic() > end:
             raise StorageError(
                 errno.EBUSY, "Processes share the store by a file that is damaged", path_of(root)
@@ -260,8 +264,8 @@ def _is_kept(files: Files, root: str) -> bool:
 
 
 def _is_of_one_store(files: Files, root: str) -> bool:
-    """Return whether the file has only one name. If the store was copied by hard links, the copy
-    has it, too.
+    """Return whether the file has only one hard link. If the store was copied by hard links, the copy has the
+    same file.
     """
     return files.links(path_of(root)) == 1
 
@@ -290,8 +294,8 @@ def _make(files: Files, path: str, *, in_place: bool) -> None:
     NotShareableError, OSError.
     """
     boot = _boot(files)
-    # With several names the file may be another store's, too; btrfs accepts the attribute only for a new
-    # file.
+    # If the file has several hard links, it may belong to another store, too. btrfs accepts the attribute
+    # only for a new file. In both cases a new file is made.
     if files.exists(path) and (in_place or files.links(path) > 1 or files.size(path) > MOST):
         files.unlink(path)
     with member_locks.open_shared(files, path, create=True) as handle:
@@ -315,8 +319,9 @@ def _header(boot: tuple[int, int], which: tuple[int, int, int]) -> bytes:
 
 def _members() -> bytes:
     """Return the initial bytes of the members' slots."""
-    # The first incarnations are random: a process that has closed its lock's descriptor counts as dead, but
-    # may still run, and must not have the incarnation of a later member.
+    # The first incarnations are random, because members of the old file may still run: a process that has
+    # closed its lock's descriptor counts as dead. Such a process must not have the incarnation of a later
+    # member.
     slots = ffi.new(
         "seg_shared_member[]", [{"incarnation": secrets.randbits(31)} for _ in range(lib.SEG_MEMBERS)]
     )

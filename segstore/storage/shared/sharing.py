@@ -53,8 +53,8 @@ class AbandonedLog(NamedTuple):
 
 
 class Sharing:
-    """The shares of a host's partitions, by slot. `found`: an earlier host has left logs, which are taken
-    over when they are opened.
+    """The shares of a host's partitions, by slot. `found`: whether an earlier host has left logs; each is
+    taken over when its partition is opened.
     """
 
     def __init__(self, members: Members, file: SharedFile, *, found: bool) -> None:
@@ -65,8 +65,8 @@ class Sharing:
 
     @classmethod
     def begin(cls, files: Files, root: str, config: StoreConfig) -> Sharing:
-        """Make the file, or take over the file of a dead host, and become a member. The caller holds `.lock`.
-        Raises StorageError, NotShareableError.
+        """Make the shared file, or take over that of a dead host, and become a member of the store. The
+        caller holds `.lock`. Raises StorageError, NotShareableError.
         """
         file = SharedFile.make(
             files,
@@ -78,8 +78,8 @@ class Sharing:
         return cls(Members(files, root, file, may_host=True), file, found=not file.made)
 
     def finish_together(self, ends: Any) -> None:
-        """Finish a publication of several logs that a dead host has begun; `ends` is the mapping of the
-        published ends.
+        """If a dead host has begun to publish several logs at once, and has not finished, finish that
+        publication. `ends` is the mapping of the published ends.
         """
         logs = (self.file.size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG
         lib.seg_share_finish_together(self.members.c, logs, ends)
@@ -99,8 +99,8 @@ class Sharing:
         self.members.become_host()
 
     def sealed(self, slot: int, key: int) -> dict[int, int]:
-        """Return the sealed segments of a log that an older process may still write to: end position by base
-        offset.
+        """Return the end positions, by base offset, of a log's sealed segments to which a stopped process may
+        still write.
         """
         pairs = ffi.new("int64_t[]", 2 * lib.SEG_SEALED)
         n = lib.seg_shared_sealed(self.file.memory, self.file.size, slot, key, pairs)
@@ -129,8 +129,9 @@ class Sharing:
         return log is not None and log.key == key and bool(log.current)
 
     def take_over(self, slot: int, key: int) -> AbandonedLog | None:
-        """Refuse further appends to a log of an earlier host, and return its state; None if there is no such
-        log. The files may have bytes after its end."""
+        """Refuse further appends to a log of an earlier host, and return the log's state; None if there is no
+        such log. The log's files may have bytes after its end.
+        """
         if self.file.log_if_there(slot) is None:
             return None
         end, share = ffi.new("seg_shared_end *"), self.of(slot, key)

@@ -1,7 +1,8 @@
 """Requests of guests to their host, and its answers (verdicts), which mean "look again" or an error (V1 to V3
 of docs/shared.md).
 
-A request lies in its member's slot of the shared file; a member has at most one at a time. Threads: any.
+A request lies in its member's slot of the shared file; a member has at most one request at a time. Threads:
+any.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ class Asking:
         self._lock = Mutex()
 
     def ask(self, what: int, request: MemberRequest) -> None:
-        """Send a request, and return when the host answers that the caller may look again. Raises the host's
-        error, with which nothing was done, and HostUnavailableError after `shared.answer.ms`.
+        """Send a request, and return when the host answers that the caller may look again. If the host
+        answers with an error, it has done nothing, and the error is raised. Raises HostUnavailableError if no
+        answer comes within `shared.answer.ms`.
         """
         with self._lock:
             c, slot = self._members.c, self._members.shared.member(self._members.slot)

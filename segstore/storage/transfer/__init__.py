@@ -5,8 +5,8 @@ belongs to the transfer, which makes and closes it.
 
 `methods` names the methods, their sinks, and the choice of "auto". `sinks` finds the kind of a descriptor,
 `transfer` picks the batches and sends all their bytes, `senders` move them. `short_way`, the fast path, does
-all this by one native call. `bench.zero_copy` has more methods, and counts the system calls. docs/transfer.md
-explains the methods.
+the work of these modules by one native call. `bench.zero_copy` has more methods, and counts the system calls.
+docs/transfer.md explains the methods.
 """
 
 from __future__ import annotations

@@ -53,8 +53,9 @@ def _copy_file_range(files: Files, sink: Sink) -> TransferSender:
 # --- auto --------------------------------------------------------------------------------------
 
 # "auto" takes the method that `segstore bench zero-copy` recommends (benchmarks/results/zero-copy.json, Linux
-# 6.18, 2 cores, warm): sendfile for all sinks. No other method was better in one measure without being worse
-# in the other. At 64 KiB a transfer, in MB/s, and the sender's CPU as a part of `read`'s:
+# 6.18, 2 cores, warm): sendfile for all sinks. Of the two measures, speed and CPU, no other method was better
+# in one without being worse in the other. At 64 KiB a transfer, in MB/s, and the sender's CPU as a part of
+# `read`'s:
 #
 #     sink   sendfile     splice       mmap         read         copy_file_range
 #     tcp    1,794 0.61   1,035 1.07   1,007 1.10   1,107 1.00   -

@@ -1,7 +1,7 @@
 """The fast path of a transfer: the look-up and one sendfile(2) in one native call.
 
-If a transfer from the view was made before, the C function `seg_transfer` makes that call, by the `Sendable`
-that the view has; else `send_at_once` makes the call, and stores a `Sendable` in the view.
+The first transfer from a view is made by `send_at_once`, which stores a `Sendable` in the view. Later
+transfers are made by the C function `seg_transfer`, which uses that `Sendable`.
 
 The slow path, `transfer`, is for these cases: a file that is not open, or an index that is not loaded; a log
 that may have messages of magic 0 or 1, which are converted; a stretch that may continue in another segment; a
@@ -42,9 +42,9 @@ _NEXT = (1 << 32) - 1
 def send_at_once(
     view: LogView, fd: int, offset: int, max_bytes: int, context: StoreContext, views: Visible | None = None
 ) -> tuple[int, int] | None:
-    """Send batches by sendfile, from an open store. Return (bytes, next offset), or None if nothing was sent
-    and `transfer` must send them, as always in a forked child of the writer. If `views`, the `Visible` with
-    the current view `view`, is given, `seg_transfer` can make the next call.
+    """Send batches by sendfile, from an open store. Return (bytes, next offset). Return None if nothing was
+    sent, and `transfer` must send the batches; this is always so in a forked child of the writer. If `views`
+    is given, the `Visible` whose current view is `view`, `seg_transfer` can make the next call.
 
     Raises SinkError; InvalidArgumentError if sendfile can't serve the sink; StorageError of the segment's
     file.
@@ -84,8 +84,8 @@ def go_on(
 
 
 def _leave(error: OSError, handle: Handle, fd: int, files: Files) -> None:
-    """Ignore the error of a sink that would block, so that the slow path sends; raise other errors of
-    sendfile(2).
+    """Return if sendfile(2) failed because the sink would block, or by a signal, so that the slow path sends;
+    raise other errors.
     """
     if not isinstance(error, InterruptedError | BlockingIOError):
         raise sending_error(error, handle, _BY, fd, files) from error
@@ -113,8 +113,8 @@ def _sendable(view: LogView, offset: int, context: StoreContext, views: Visible 
     handle, index = ready
     end, below = view.bounds(slot)
     first = max(segment.base_offset, view.start_offset)
-    # C caches positions only for the writer. In a reader's process they could become wrong, because after a
-    # power cut the writer may cut the log and write other bytes.
+    # C remembers positions of batches only in the writer's process. In another process they could become
+    # wrong: after a power cut the writer may cut the log, and write other bytes there.
     remembers = context.writable
     c = ffi.new(_SENDABLE, (segment.fields(end, view.end_offset, index), below, -1, -1, here, remembers))
     current = views.current_if_same(view) if views is not None and _is_plain(context.files) else None
@@ -136,8 +136,8 @@ def _is_plain(files: Files) -> bool:
 def _finish(
     fd: int, handle: Handle, known: Sendable, offset: int, max_bytes: int, done: int, files: Files
 ) -> tuple[int, int]:
-    """Send the bytes of a stretch after its first `done` ones; return the size of the stretch, and the offset
-    after it.
+    """Send a stretch from its byte `done` on, after the bytes before were sent. Return the size in bytes of
+    the whole stretch, and the offset after it.
     """
     found = ffi.new(_FOUND)
     if not files.find_stretch(handle, found, ffi.addressof(known.segment, "segment"), -1, offset, max_bytes):

@@ -41,9 +41,9 @@ class StoredBatches(NamedTuple):
 class Stretch:
     """Bytes of a file that hold whole batches. `len()` is the number of bytes, `position` the position of the
     first byte, and `next_offset` the offset to continue from. `high_watermark`, `last_stable_offset` and
-    `log_start_offset` are those at the time of the search. `aborted` lists the aborted transactions that its
-    batches may belong to, as (producer id, first offset), if the stretch was found for `read_committed`; else
-    it is None.
+    `log_start_offset` are those at the time of the search. `aborted` has (producer id, first offset) of each
+    aborted transaction to which batches of the stretch may belong; None if the stretch was not found for
+    `read_committed`.
     """
 
     __slots__ = (
@@ -101,9 +101,9 @@ class Stretch:
 def find_stretch(
     view: LogView, offset: int, limit: int, most: int, min_one: bool, files: Files, gaps: MayBeMissing
 ) -> StoredBatches | None:
-    """Return the place of the batches from the one that holds `offset` on, in one segment, below offset
-    `limit`: at most `most` bytes, but with `min_one` at least one batch. None without such batches. Raises
-    OSError, CorruptRecordError.
+    """Return the place of batches of one segment, from the batch that holds `offset` on, below offset
+    `limit`. They have at most `most` bytes; with `min_one` the first batch may be larger. Return None if
+    there are no such batches. Raises OSError, CorruptRecordError.
     """
     if offset >= limit:
         return None
@@ -125,8 +125,9 @@ def find_stretch(
 def stretch_at_once(
     view: LogView, offset: int, most: int, committed: bool, context: StoreContext
 ) -> Stretch | None:
-    """Return the stretch from an `offset` within the view on, if `short_way.sendable` returns its segment and
-    the view has no open transaction that the stretch depends on; else None. Raises OSError.
+    """Return the stretch from `offset`, which lies within the view, on. Return None if `short_way.sendable`
+    does not return its segment, or if an open transaction limits what `read_committed` may return. Raises
+    OSError.
     """
     start, end, stable = view.start_offset, view.end_offset, view.stable_offset
     if stable != end and (committed or stable < 0):
@@ -152,8 +153,8 @@ def exchange_at_once(
     view: LogView, sock: int, exchange: NativeExchange, context: StoreContext
 ) -> bool | None:
     """Receive a fetch request, and answer it with batches of one segment. Return True if the request was
-    answered, False if it was received but the caller must handle it, None if nothing was received, because
-    `short_way.sendable` finds no open segment, or an open transaction limits the answer.
+    answered, False if it was received and the caller must answer it. Return None if nothing was received,
+    because `short_way.sendable` finds no open segment, or an open transaction limits the answer.
     """
     start, end, stable = view.start_offset, view.end_offset, view.stable_offset
     if stable < 0 or (stable != end and exchange.committed):

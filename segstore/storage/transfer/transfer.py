@@ -31,8 +31,8 @@ _OF_METHOD = frozenset({errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSY
 def deliver(
     sender: TransferSender, fd: int, files: Files, handle: Handle, position: int, stop: int, method: Method
 ) -> None:
-    """Send every byte, by as many calls as that takes. The loop continues after a signal, once its handler
-    has run, and after a full sink.
+    """Send every byte, by as many calls as that takes. After a signal the handler runs, and the sending
+    continues. If the sink is full, the call waits.
     """
     while position < stop:
         try:
@@ -154,9 +154,9 @@ def _deliver_from_memory(
 def find(
     view: LogView, slot: int, limit: int, offset: int, most: int, files: Files, gaps: MayBeMissing, found: Any
 ) -> tuple[Handle, bool] | None:
-    """Put the next batches of segment `slot`, below offset `limit`, into `found` (`seg_found *`). Return the
-    file that has these batches, and whether that is the segment's log (`brought_up.as_sent`); None if the
-    segment has no such batches. Raises OSError, CorruptRecordError.
+    """Find the batches of segment `slot` from `offset` on, below offset `limit`, and set `found` (`seg_found
+    *`) to their place. Return the file that has these batches, and whether that is the segment's log
+    (`brought_up.as_sent`); None if the segment has no such batches. Raises OSError, CorruptRecordError.
     """
     segment, end = view.segments[slot], view.end_of(slot)
     handle = segment.handle
@@ -164,7 +164,8 @@ def find(
     of = ffi.new(_SEGMENT, fields)
     if files.find_stretch(handle, found, of, -1, offset, most):
         return as_sent(segment, handle, found, most, files)
-    # There is a gap, a wrong index entry or damage. A slower search finds the batch or raises the error.
+    # C has met a gap, a wrong index entry or damage. The slower search `first_batch` finds the batch, or
+    # raises the error.
     first = first_batch(view, slot, end, offset, limit, gaps, handle)
     if first is None:
         return None
