@@ -69,7 +69,7 @@ class Kip101(NoEpochInFetches):
 
     def truncate_as(self, leader: PartitionReplica) -> tuple[Truncate, bool]:
         """Where to cut, and whether that is all."""
-        end = leader.end_offset_for(-1, self.log.epochs.current)
+        end = leader.leader_for(-1).log.end_offset_for(self.log.epochs.current)
         if end == UNDEFINED:
             return Truncate(self.log.high_watermark), True
         return Truncate(min(end.end_offset, self.log.end_offset)), True
@@ -80,7 +80,7 @@ class Kip279(Kip101):
 
     def truncate_as(self, leader: PartitionReplica) -> tuple[Truncate, bool]:
         asked = self.log.epochs.current
-        end = leader.end_offset_for(-1, asked)
+        end = leader.leader_for(-1).log.end_offset_for(asked)
         if end == UNDEFINED:
             return Truncate(self.log.high_watermark), True
         cut = truncation.truncation_offset(self.log, end)
