@@ -1,7 +1,8 @@
 """`segstore.open_replicated`: opens a replicated store, completes or aborts the transactions that were left
 open, and adopts the segments that are staged in inboxes.
 
-On disk: through `replication`, and like `segstore.open`. Threads: any.
+On disk are the replicas and the metadata, written through `replication`, and what `segstore.open` writes for
+groups, transactions and inboxes. Threads: any.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class ObservedLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Return the last stable offset, below the high watermark."""
+        """Return the last stable offset, at most the high watermark."""
         return self.log._stable(self._shown())
 
     def _shown(self) -> LogView:

@@ -302,7 +302,9 @@ class _Assembly:
         return manager
 
     def _restarted(self, image: MetadataImage, adopted: Adopted | None) -> QuorumController:
-        """Make the controller, register all directories with it, and return it."""
+        """Make the controller, register the open directories with it, elect leaders, and return the
+        controller.
+        """
         manager, admin, replication = self._manager, self._admin, self._replication
         core = image.controller(replication.controller)
         admin.load(image, core)

@@ -288,7 +288,7 @@ def follow(
 
     Raises InvalidArgumentError for a directory with another store, and for a source that is no primary;
     StaleDirectoryError; BrokerError if the primary refuses the standby; StoreLockedError, ConfigError,
-    StorageError. If the primary does not answer, a directory that was no standby before raises
+    StorageError. If the primary does not answer, this raises, unless the directory is a standby already,
     DisconnectedError or RequestTimedOutError.
     """
     check_apart("follow()")

@@ -230,8 +230,8 @@ def _partition(number: int, start: int | str, end: int | str) -> dict[str, Any]:
 
 
 def _typed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in the form that a store has them: numbers as int or float if segstore has a setting of
-    that name.
+    """Return a topic's settings with the types that a store gives them: a value is parsed if segstore knows
+    the setting, and stays a string otherwise. None is left out.
     """
     found = {}
     for name, value in config.items():

@@ -199,7 +199,7 @@ class ShareCoordinator:
         self._leaders.fence_group(group)
 
     def drop_idle(self) -> None:
-        """Drop unused share partitions without locks; the scheduler calls this regularly."""
+        """Drop idle share partitions in which no record is locked; the scheduler calls this regularly."""
         self._leaders.drop_idle()
 
     def _topic_deleted(self, _: Store, topic: str, topic_id: str) -> None:

@@ -63,7 +63,7 @@ def derive(files: Files, segments: list[Segment]) -> tuple[list[tuple[int, int]]
 
 
 def _runs(files: Files, segment: Segment) -> Iterator[tuple[int, int]]:
-    """Yield the epoch and the base offset of each batch of a segment that has an epoch."""
+    """Yield (leader epoch, base offset) for each batch of the segment whose leader epoch is not -1."""
     for step in walk_past_damage(files, segment.handle, segment.size, check_crcs=False, sparse=True):
         batches = step.batches
         epochs, bases = batches["leader_epoch"].tolist(), batches["base_offset"].tolist()

@@ -427,7 +427,9 @@ class GuestPartition:
             length = max(entries * size, 1)
             try:
                 return held("uint8_t[]", self.context.files.map(handle, length, write=True))
-            except OSError as error:  # not checked before the call, as a roll may trim the file
+            # EINVAL: the file is shorter than `length`. A check of its size before the call would not help: a
+            # roll could trim the file in between.
+            except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
                 message = "The index has less room than its log says"
