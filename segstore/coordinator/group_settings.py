@@ -89,7 +89,9 @@ class GroupSettings:
 
     def share(self, group: str) -> ShareSettings:
         """Return the effective settings of a share group, the same object until they change."""
-        shares = self._shares  # read first, as `alter` replaces it last: a new dict gets no old settings
+        # Read before the dicts below, because writers replace it after them: so old settings get into the old
+        # dict only.
+        shares = self._shares
         made = self._held.get(group)
         name = "" if made is None else group  # groups without settings of their own share one object
         found = shares.get(name)

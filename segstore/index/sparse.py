@@ -275,7 +275,7 @@ class ActiveIndex(SparseIndex):
 
 
 class SealedIndex(SparseIndex):
-    """The entries of an index file to which this object does not append, or of memory (`of`)."""
+    """A read-only index: loaded from an index file, or made from bytes by `of`."""
 
     def __init__(
         self,

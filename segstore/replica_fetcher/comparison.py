@@ -137,9 +137,9 @@ class LogComparison:
 
 class Divergence(NamedTuple):
     """The result of a window's comparison. `other` is the base offset of this log's first batch with a record
-    that differs from the leader's record at the same offset, None without a difference. `agreed` is the
-    offset after the newest batch that is below `other` and has a record that both logs have, None without
-    such a batch.
+    that differs from the leader's record at the same offset, None without a difference. `agreed` is the end
+    offset of the last batch before `other` that shares a record with the leader's log, None without such a
+    batch.
     """
 
     agreed: int | None

@@ -4,9 +4,9 @@ each partition begins with one replica, in that directory. Kafka has no such cla
 On disk is `.segstore/plain-epochs.json` during the adoption. Threads: one. The steps, each of which may be
 repeated after a crash:
 1. The directory is opened as a plain store, which recovers it and appends staged records, and is closed
-   cleanly. The leader epochs of its partitions are written into `plain-epochs.json`. They would be lost
-   otherwise, because a replica forgets an epoch that has no batch (R7), but no replica may begin an epoch
-   twice (R2).
+   cleanly. The leader epochs of its partitions are written into `plain-epochs.json`. A replica forgets an
+   epoch that has no batch (R7), so such an epoch would be lost otherwise and could be begun a second time,
+   which R2 forbids.
 2. All directories get their `meta.properties`, and then a metadata log each. The plain store gets its
    metadata log first, because from then on it can't be opened as a plain store.
 3. One batch of the metadata log registers the directories, and has the topics, their settings and partitions.

@@ -147,10 +147,10 @@ class PartitionAdoption:
         yield run
 
     def _is_gathered(self, one: VerifiedFile) -> bool:
-        """Return whether a file may be joined with other files: it can't become a segment by itself, and is
-        small, or was changed after its sync.
+        """Return whether a file may be joined with other files: it has no indexes, and it is either smaller than
+        a segment or not durable. False with LogAppendTime.
         """
-        # With LogAppendTime the batches get new timestamps, so the file can't become a segment.
+        # With LogAppendTime the batches get new timestamps, so no file becomes a segment as it is.
         keeps_timestamps = self.partition.config.message_timestamp_type == "CreateTime"
         large = one.file.size >= self._segment_bytes
         return keeps_timestamps and one.indexes is None and not (large and one.durable)

@@ -214,7 +214,9 @@ class AbortedTransactions:
 
 
 def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:
-    """Return the records before the first record of a batch. Raises CorruptRecordError if there are none."""
+    """Return the records before batch number `batch`, whose transaction has an unknown outcome. Raises
+    CorruptRecordError with `reason` if no record comes before it.
+    """
     n = int(np.searchsorted(records.batch_indexes(), batch))
     if n:
         return records[:n]

@@ -90,7 +90,7 @@ def _tried(make: Make, values: pa.Array, first_only: bool = False) -> tuple[Colu
         raise
     except Exception as error:
         found = _searched(make, values, error, first_only)
-        if not found:  # each half can be decoded, so the error is not a value's
+        if not found:  # every value can be decoded by itself, so the decoder failed, and no value is wrong
             raise
         return None, found
 
