@@ -105,7 +105,9 @@ class ArchivedLog(Closing):
         return self.contents.position(offset)
 
     def agreed(self, position: OffsetAndEpoch) -> int:
-        """Return the offset up to which this log certainly agrees with the log of a position."""
+        """Return the offset below which this log certainly has the same records as the log that `position`
+        was taken from.
+        """
         return self.contents.agreed(position)
 
     # --- reading --------------------------------------------------------------------------

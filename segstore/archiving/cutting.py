@@ -125,8 +125,8 @@ def _find(files: Files, handle: Handle, base_offset: int, limit: Limit) -> _Cut 
 def _first_of(
     data: bytes, batch: NDArray[np.void], where: str, least: int, limit: Limit
 ) -> tuple[bytes, int] | None:
-    """Return (a batch's bytes with its first records, offset after them), or None if all records of the batch
-    are within the limit.
+    """Cut a batch at the limit. Return (bytes of a batch with only the records within the limit, offset after
+    the last of them), or None if all records of the batch are within the limit.
     """
     at, codec = int(batch["position"][0]), int(batch["attributes"][0]) & CODEC_MASK
     if batch["magic"][0] != MAGIC:

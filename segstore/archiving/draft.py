@@ -156,8 +156,8 @@ class CommitDraft:
     def finish_state(
         self, files: Mapping[str, bytes] | None, ways: tuple[Way, ...], forgotten: Iterable[tuple[str, str]]
     ) -> None:
-        """Write all partitions, topics and files into a state. `files` has the present small files; with None
-        all archived files are kept.
+        """Write all partitions, topics and files into a state. `files` are the store's files below
+        `.segstore` now: archived files without a name in it are dropped; None drops none.
         """
         commit, gone = self._commit, set(forgotten)
         for key, each in self._state.partitions.items():

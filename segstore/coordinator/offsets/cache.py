@@ -139,7 +139,9 @@ class OffsetsCache:
         gone: Collection[TopicPartition],
         whole: bool,
     ) -> None:
-        """Write tombstones of offsets, and with `whole` of the group's membership too."""
+        """Write tombstones for the offsets of `gone`. If `whole`, write them for the group's members and its
+        group record too.
+        """
         group_state = state.groups.get(group, GroupState())
         members = list(group_state.consumer) if whole else []
         shares = list(group_state.share) if whole else []

@@ -20,7 +20,9 @@ def buffer(size: int) -> memoryview:
 
 
 class Scratch:
-    """The buffer that all connections of a server read into; `leave` replaces it if a request keeps views."""
+    """The buffer that all connections of a server read into. If a request keeps views of it, the connection
+    calls `leave`, which puts a new buffer in its place.
+    """
 
     def __init__(self) -> None:
         self.leave()

@@ -147,8 +147,8 @@ class PartitionAdoption:
         yield run
 
     def _is_gathered(self, one: VerifiedFile) -> bool:
-        """Return whether a file may be joined with other files: it has no indexes, and it is either smaller than
-        a segment or not durable. False with LogAppendTime.
+        """Return whether a file may be joined with other files: it has no indexes, and it is either smaller
+        than a segment or not durable. False with LogAppendTime.
         """
         # With LogAppendTime the batches get new timestamps, so no file becomes a segment as it is.
         keeps_timestamps = self.partition.config.message_timestamp_type == "CreateTime"

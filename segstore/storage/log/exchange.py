@@ -23,9 +23,9 @@ _NOTHING, _NO_RECORDS = MessageTemplate(b"", []), RecordsFrame(False, b"")
 
 
 class CopyLimits(NamedTuple):
-    """Limits, in bytes, of the batches that C copies into an answer. C copies at most `most` bytes. If there
-    are fewer than `least` bytes, there is no answer yet; if there are more than `longest`, C does not copy
-    them. With `committed` C never answers with transactional batches.
+    """Limits, in bytes, of a fetch that the C code answers itself. `most` is what the client asked for.
+    Python answers instead if there are fewer than `least` bytes, more than `longest`, or, with `committed`, a
+    transactional batch.
     """
 
     most: int
