@@ -288,8 +288,8 @@ def follow(
 
     Raises InvalidArgumentError for a directory with another store, and for a source that is no primary;
     StaleDirectoryError; BrokerError if the primary refuses the standby; StoreLockedError, ConfigError,
-    StorageError. If the primary does not answer, this raises, unless the directory is a standby already,
-    DisconnectedError or RequestTimedOutError.
+    StorageError. If the primary does not answer, this raises DisconnectedError or
+    RequestTimedOutError, unless the directory is a standby already.
     """
     check_apart("follow()")
     mode = arguments.one_of("mode", mode, MODES)
