@@ -372,9 +372,6 @@ def _stretch(held: PartitionLog, asked: Wanted, terms: Terms) -> Stretch | None:
         return None
     most, level = max(min(asked.max_bytes, terms.max_bytes), 0), LEVELS[terms.committed]
     try:
-        at_once = held.stretch_at_once(asked.offset, most, committed=terms.committed, whole=is_replica)
-        if at_once is not None:
-            return at_once
         found = held.stretch(
             asked.offset, most, isolation_level=level, max_searched=terms.max_searched, whole=is_replica
         )

@@ -58,7 +58,6 @@ from segstore.storage.transfer.stretch import (
     exchange_at_once,
     find_stretch,
     has_transactions,
-    stretch_at_once,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class PartitionLog(PublicNames):
         {
             *("aborted_transactions", "append_as_leader", "append_may_wait", "epoch_end", "epoch_of"),
             *("exchange_fetch", "exchange_produce", "has_replicas", "is_gone", "nearest", "read_view"),
-            *("partition_for_write", "stored", "stretch", "stretch_at_once", "view", "with_view"),
+            *("partition_for_write", "stored", "stretch", "view", "with_view"),
             *("await_committed", "check_committed", "context", "follow_leader", "partition_led", "shows_all"),
             *("source", "store", "with_reading"),
         }
@@ -747,27 +746,6 @@ class PartitionLog(PublicNames):
             return Stretch(found, offset, view.start_offset, view.end_offset, stable, aborted)
 
         return self.with_view(find)
-
-    def stretch_at_once(
-        self, offset: int, max_bytes: int, *, committed: bool, whole: bool = False
-    ) -> Stretch | None:
-        """Return the same stretch as `stretch`, in half the time, if the stretch lies in the open file of one
-        segment and has no batch of a transaction to look up; else None. Raises StoreClosedError, ForkedError,
-        StorageError.
-        """
-        self.context.check_open()
-        source = self.source
-        if not isinstance(source, Partition):
-            return None
-        shown = source.visible.view
-        view = source.visible.written if whole else shown
-        if not view.start_offset <= offset <= view.end_offset or shown.stable_offset < 0:
-            return None
-        with os_errors():
-            found = stretch_at_once(view, offset, max_bytes, committed, self.context)
-        if found is not None and view is not shown:
-            found.high_watermark, found.last_stable_offset = shown.end_offset, shown.stable_offset
-        return found
 
     def exchange_fetch(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Receive a Fetch request from a non-blocking socket, and answer it if C copies its batches from the

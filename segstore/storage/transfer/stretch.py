@@ -122,33 +122,6 @@ def find_stretch(
     return None
 
 
-def stretch_at_once(
-    view: LogView, offset: int, most: int, committed: bool, context: StoreContext
-) -> Stretch | None:
-    """Return the stretch from `offset`, which lies within the view, on. Return None if `short_way.sendable`
-    does not return its segment, or if an open transaction limits what `read_committed` may return. Raises
-    OSError.
-    """
-    start, end, stable = view.start_offset, view.end_offset, view.stable_offset
-    if stable != end and (committed or stable < 0):
-        return None
-    if offset == end:
-        return Stretch(None, offset, start, end, stable, [] if committed else None)
-    known: Sendable | None = view.sendable
-    if known is None or known.spent or not known.first <= offset < known.below:
-        known = sendable(view, offset, context)
-    handle = None if known is None else known.handle()
-    if known is None or handle is None:
-        return None
-    found, of = ffi.new(_FOUND), ffi.addressof(known.segment, "segment")
-    if not context.files.find_stretch(handle, found, of, -1, offset, most) or found.next_offset > known.below:
-        return None
-    place = StoredBatches(handle, found.position, found.stop, int(found.next_offset))
-    if committed and has_transactions(place, context.files):
-        return None
-    return Stretch(place, offset, start, end, stable, [] if committed else None)
-
-
 def exchange_at_once(
     view: LogView, sock: int, exchange: NativeExchange, context: StoreContext
 ) -> bool | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -196,48 +196,3 @@ def test_it_reads_no_records_and_opens_no_file(store_dir: Path, rng: random.Rand
         headers = ["attributes"] if level == "read_committed" else []
         assert [name for name, _ in files.calls] == ["find_stretch", *headers]
         assert called[-1 - len(headers) :] == ["seg_find_stretch", *(f"seg_{name}" for name in headers)]
-
-
-def _opened(log: segstore.PartitionLog) -> None:
-    send(log, 7, 0, txn=True)
-
-
-AT_ONCE: dict[str, tuple[Callable[[segstore.PartitionLog], object], bool]] = {
-    "records": (lambda log: None, True),
-    "records that were deleted": (lambda log: log.delete_records(10), True),
-    "the log starts at its end": (lambda log: log.delete_records(log.end_offset), True),
-    "an open transaction": (_opened, False),
-    "a transaction that has ended": (
-        lambda log: (_opened(log), end_transaction([log], 7, 0, 0, commit=True)), True),
-}  # fmt: skip
-LEVELS = {False: "read_uncommitted", True: "read_committed"}
-TOLD = [name for name in Stretch.__slots__ if name != "_handle"]
-
-
-@pytest.mark.parametrize("name", AT_ONCE)
-def test_a_stretch_at_once_is_that_of_any_stretch(
-    name: str, log: segstore.PartitionLog, rng: random.Random
-) -> None:
-    act, at_end = AT_ONCE[name]
-    act(log)
-    start, end = log.view.start_offset, log.end_offset
-    sizes = []
-    for _ in range(200):
-        offset, most = rng.choice([start, end, rng.randint(start, end)]), rng.choice([0, 1, 3000, 1 << 20])
-        committed, whole = rng.choice([(False, False), (True, False), (False, True)])
-        found = log.stretch_at_once(offset, most, committed=committed, whole=whole)
-        if found is not None:
-            with log.stretch(offset, most, isolation_level=LEVELS[committed], whole=whole) as stretch:
-                assert [getattr(found, each) for each in TOLD] == [getattr(stretch, each) for each in TOLD]
-                assert content(found) == content(stretch)
-            sizes.append(len(found))
-        assert found is not None or offset < end or not at_end
-    assert (log.stretch_at_once(end, 1, committed=True) is not None) == at_end
-    assert any(sizes) == (start < end)
-    for outside in start - 1, end + 1:
-        assert log.stretch_at_once(outside, 1000, committed=False) is None
-    with segstore.open(log.store.path, "r") as reading:
-        assert reading.partition("t").stretch_at_once(end, 1000, committed=False) is None
-    log.store.close()
-    with pytest.raises(errors.StoreClosedError):
-        log.stretch_at_once(end, 1000, committed=False)
