@@ -39,7 +39,6 @@ _CLAIM = r"([0-9]{10})-([0-9a-f]{16})"
 _CLAIM_NAME = re.compile(_CLAIM)
 _CLAIM_OBJECT = re.compile(f"{CLAIMS}({_CLAIM})")
 _COMMIT = re.compile(rf"{COMMITS}({_CLAIM})/([0-9]{{20}})(\.commit|\.state)")
-_UPLOAD = re.compile(rf"({_CLAIM})-([0-9]+)")
 _OF_PARTITION = re.compile(
     rf"{TOPICS}([a-zA-Z0-9._-]+)/([A-Za-z0-9_-]+)/(0|[1-9][0-9]{{0,9}})/([0-9]{{20}})\.({_CLAIM}-[0-9]+)"
     r"(\.(?:log|index|timeindex|txnindex|snapshot|segments))"
@@ -107,12 +106,6 @@ def commits_of(claim: ArchiverClaim) -> str:
 def upload(claim: ArchiverClaim, number: int) -> str:
     """Return the id of an upload, which is a part of its objects' names."""
     return f"{claim}-{number}"
-
-
-def claim_of_upload(text: str) -> ArchiverClaim | None:
-    """Return the claim in a result of `upload`, or None for another text."""
-    match = _UPLOAD.fullmatch(text)
-    return None if match is None else ArchiverClaim(int(match[2]), match[3])
 
 
 def parse_claim(text: str) -> ArchiverClaim | None:
