@@ -40,7 +40,7 @@ from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.role import MIRROR, ROLE, STANDBY
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.meta.store_format import check_format, has_living_members, mark_unshared
-from segstore.storage.meta.tailed_ends import FollowedEnds
+from segstore.storage.meta.tailed_ends import TailedEnds
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 from segstore.storage.store.kept_files import KeptFiles
 from segstore.storage.store.partitions import PartitionLoader, Partitions
@@ -471,21 +471,21 @@ class StoreWriter:
         """Sleep until there is a publication after `publications` was `seen`, or `seconds` have passed."""
         self._ends.wait(seen, seconds)
 
-    def follow(self, keys: list[int]) -> FollowedEnds | None:
+    def tail(self, keys: list[int]) -> TailedEnds | None:
         """Return the published ends of these slot keys for `wait_for`; None if one of the keys has
         no slot.
         """
         try:
-            return self._ends.follow(keys)
+            return self._ends.tail(keys)
         except LookupError:
             return None
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
-    def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
+    def wait_for(self, tailed: TailedEnds, nudges: int, seconds: float) -> int:
         """Sleep until one of these ends has changed, a nudge has come since `nudges` was read, or `seconds`
         have passed.
         """
-        return followed.wait(nudges, seconds)
+        return tailed.wait(nudges, seconds)
 
     def nudge(self) -> None:
         """Wake the threads in `wait`, although nothing was published."""
