@@ -40,7 +40,7 @@ from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import write_properties
 from segstore.replication.metadata.voters import VoterDirectory
 from segstore.replication.replica_fetch import LeaderRead
-from segstore.storage.inbox.told_topics import tell_topics
+from segstore.storage.inbox.topic_files import write_topic_files
 from segstore.storage.segment.disk_thread import DiskThread
 from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
@@ -174,11 +174,11 @@ class DataDirectory:
         address is only a hint, so the directory stays online if the disk refuses the write.
         """
 
-        def tell() -> None:
+        def write() -> None:
             with suppress(OSError):
                 self.writer.announce(address)
 
-        self._thread.post(tell)
+        self._thread.post(write)
 
     def ask(self, replica: LocalReplica) -> None:
         """Have the directory's thread fetch for a replica."""
@@ -252,7 +252,7 @@ class DataDirectory:
             self.replicas[key].go_offline()
             self._home.when_led(key, partial(self.post, partial(self._leave, key)))
 
-    def tell_topics(self, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
+    def write_topic_files(self, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
         """Write the files of the topics in `changed` (None: all topics) for stagers. If this call fails, the
         next call writes all topics. Raises OSError.
         """
@@ -261,7 +261,7 @@ class DataDirectory:
         published, self._topics_published = self._topics_published, False
         visible = {name: info for name, info in topics.items() if not info.internal}
         with self.writer.context.reserve:
-            tell_topics(self.writer.inbox.folder, visible, changed if published else None)
+            write_topic_files(self.writer.inbox.folder, visible, changed if published else None)
         self._topics_published = True
 
     def _make(self, info: TopicInfo, leaving: Iterable[PartitionKey] = ()) -> None:
@@ -410,7 +410,7 @@ class ReadThread:
 
     def post(self, read: LeaderRead) -> None:
         """Queue a read."""
-        self._separation.told()
+        self._separation.note_other()
         self._asked.put(read)
 
     def stop(self, seconds: float) -> bool:

@@ -327,8 +327,8 @@ class ReplicatedWriter:
 
     def nudge(self) -> None:
         """Change `news`, and wake the threads that wait."""
-        self._nudges.tell()
-        self.manager.news.tell()
+        self._nudges.increment()
+        self.manager.news.increment()
 
     def wake(self) -> None:
         """Wake the threads that wait."""

@@ -386,7 +386,7 @@ class EndsWriter(_Mapped):
         if key not in self._slots:
             self.publish([self.claim(key)], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
 
-    def tell_shared(self) -> None:
+    def publish_sharing(self) -> None:
         """Map the shared file anew, and have all readers do so, because sharing has begun or the file has
         grown. Called before other processes append to logs that are new in the file. Raises OSError.
         """

@@ -196,7 +196,7 @@ def test_E5_a_glance_is_at_the_shared_log(sharing: Sharing) -> None:
     found = reader.get(sharing.key)
     assert found is not None
     glance = reader.glance(found)
-    sharing.ends.tell_shared()
+    sharing.ends.publish_sharing()
     assert glance is not None
     assert not glance.unchanged()
 
