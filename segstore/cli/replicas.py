@@ -57,7 +57,7 @@ def stores_option(command: F) -> F:
         "-w",
         metavar="PATH",
         type=click.Path(file_okay=False),
-        help="Directory that has the metadata only, where the store has one.",
+        help="Directory that has the metadata only, if the store has one.",
     )
     stores = click.option(
         "--store",

@@ -369,7 +369,7 @@ class StoreConfig(ShareGroupSettings):
         9_000, 1, MAX_INT, "ms", "a directory that has told nothing for so long is fenced"
     )
     default_replication_factor: int = whole(
-        1, 1, 32_767, "replicas", "of a topic's partitions, where it is not said when it is made"
+        1, 1, 32_767, "replicas", "of a topic's partitions, if a new topic names no number"
     )
     leader_imbalance_check_interval_seconds: int = whole(
         300, 1, MAX_INT, "s", "how often preferred replicas are elected"

@@ -139,7 +139,7 @@ class ConsumerConfig(StoreClientSettings):
     client_rack: str = made(
         "",
         "a str",
-        "the directory of a replicated store to read from, by its id, where the replica there is in sync",
+        "the directory of a replicated store to read from, by its id, if its replica is in sync",
         _rack,
     )
     auto_offset_reset: str = choice(

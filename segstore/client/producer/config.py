@@ -91,7 +91,7 @@ class ProducerConfig(StoreClientSettings):
     key_serializer: object = made(None, _SERIALIZERS, "makes bytes of keys", _serializer)
     value_serializer: object = made(None, _SERIALIZERS, "makes bytes of values", _serializer)
     enable_idempotence: bool = made(
-        None, "True or False", "no record twice; None: where acks and retries allow", _idempotence
+        None, "True or False", "no record twice; None: if acks and retries allow", _idempotence
     )
     transactional_id: str | None = made(
         None, "None, or a str of 1 to 32767 bytes", "who a producer is over restarts", _transactional_id
@@ -100,7 +100,7 @@ class ProducerConfig(StoreClientSettings):
     delivery_timeout_ms: float = duration(120_000, "from the batch's first record to its outcome, at most")
     acks: int = made(-1, '0, 1, "all" or -1', "0: nobody is told whether the record was written", _acks)
     compression_type: str | None = made(
-        None, f"None or one of {', '.join(CODECS)}", "where the topic's is producer", _compression
+        None, f"None or one of {', '.join(CODECS)}", "used if the topic's compression.type is producer", _compression
     )
     retries: float = made(
         math.inf, "a whole number from 0 on, or inf", "how often a transient failure is tried again", _retries

@@ -182,7 +182,7 @@ class SecurityConfig(Settings):
     super_users: str = made(
         "",
         'principals as "User:alice;User:bob"',
-        "who may do everything; where one is named, others may do what `allow` says",
+        "who may do everything; if one is named, others may do what `allow` says",
         _super_users,
     )
     allow: tuple[Rule, ...] | None = made(

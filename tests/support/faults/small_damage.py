@@ -104,7 +104,7 @@ KINDS = [
     ),
     _kind(
         "`.segstore/adopted.copy`", ".segstore/adopted.copy", "not looked at",
-        "made anew from `adopted`; told where a line is damaged", "missing empty", checked=True,
+        "made anew from `adopted`; told if a line is damaged", "missing empty", checked=True,
     ),
     _kind(
         "`.segstore/quotas.json`", ".segstore/quotas.json", "the second copy counts",
@@ -161,9 +161,9 @@ KINDS = [
             ("replication-offset-checkpoint", "not looked at"),
             (
                 "log-start-offset-checkpoint",
-                "`.segstore/checkpoints` counts; the text alone where that says nothing",
+                "`.segstore/checkpoints` counts; the text alone if that says nothing",
             ),
-            ("cleaner-offset-checkpoint", "where it says nothing, no gap is called damage"),
+            ("cleaner-offset-checkpoint", "if it says nothing, no gap is called damage"),
         )
     ),
     _kind(
