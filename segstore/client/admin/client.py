@@ -193,7 +193,7 @@ class AdminClient(ShareGroupAdmin, Closing):
     ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
         """Return {"topic" or "broker": {name: {setting: {"value", "is_default", ...}}}}. `config_filter` is
         "modified" for changed settings only, "dynamic" or "all" for all settings. A resource of type BROKER
-        with any name is the store. Raises UnknownTopicOrPartitionError, InvalidArgumentError.
+        with any name stands for the store. Raises UnknownTopicOrPartitionError, InvalidArgumentError.
         """
         wanted = getattr(config_filter, "name", str(config_filter)).lower()
         if wanted not in FILTERS:
@@ -347,7 +347,7 @@ def _check_one_replica(more: Mapping[str, Any]) -> None:
 
 
 def _resource(given: Any) -> ConfigResource:
-    """Return a ConfigResource, given as ours or as kafka-python's, as ours."""
+    """Convert a ConfigResource of kafka-python to ours. Raises InvalidTypeError for any other object."""
     try:
         return ConfigResource(given.resource_type, given.name, given.configs)
     except AttributeError:

@@ -35,7 +35,7 @@ class SharePartitionOffsetInfo(NamedTuple):
 
 
 class ShareGroupAdmin:
-    """The methods for share groups, on the store `_store`."""
+    """The methods of `AdminClient` for the share groups of a store, `_store`."""
 
     @property
     def _store(self) -> Store:
@@ -66,9 +66,9 @@ class ShareGroupAdmin:
     def alter_share_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, SegstoreError | None]:
-        """Set the start offsets of a share group without members, which is created if necessary; return the
-        error of each partition, None if its offset was set. Raises NonEmptyGroupError; GroupNotFoundError for
-        a group of another type.
+        """Set the start offsets of a share group that has no members; create the group if it does not exist.
+        Return each partition's error, or None if the partition's offset was set. Raises NonEmptyGroupError;
+        GroupNotFoundError for a group of another type.
         """
         if not isinstance(offsets, Mapping):
             raise InvalidTypeError(f"offsets must be a dict by TopicPartition, not {type(offsets).__name__}")

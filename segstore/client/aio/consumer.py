@@ -267,9 +267,10 @@ class AsyncConsumer(InThread):
         await self._call(self._consumer.seek_to_end, *partitions)
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
-        """Set the positions of these partitions, by default of all assigned ones, to their committed offsets,
-        and return these. The value of a partition without a committed offset is None, and its position is not
-        changed. Raises IllegalStateError without a group, or for a partition that is not assigned.
+        """Set the positions of these partitions, by default of all assigned ones, to their committed offsets.
+        Return the committed offset of each partition. The value of a partition without a committed offset is
+        None, and the partition keeps its position. Raises IllegalStateError without a group, or for a
+        partition that is not assigned.
         """
         self._check_assigned(*partitions)
         offsets: dict[TopicPartition, int | None] = {}

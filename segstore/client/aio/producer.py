@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 # --- bridge ------------------------------------------------------------------------------------
 
 # `Bridge`: passes outcomes of records from the sender's thread to the event loop. Threads: the loop's and the
-# sender's. One wake-up of the loop delivers all outcomes that are known by then, which are at least those of
-# one batch, so that not every record wakes the loop.
+# sender's. One wake-up of the loop delivers the outcomes of one batch or more, so that not every record wakes
+# the loop.
 
 Awaited = asyncio.Future[RecordMetadata]
 
@@ -116,8 +116,8 @@ class Room:
         return not self._waiters and self._fits(need)
 
     def _fits(self, need: int) -> bool:
-        # A small record may need a new block, and a record that is larger than the pool must not wait for
-        # ever: `send` refuses that record.
+        # A small record may need a whole block. A record that is larger than the pool waits until the pool is
+        # empty, and is then refused by `send`.
         pool = self._pool
         return pool.available >= min(max(need, pool.block_size), pool.total)
 
@@ -210,7 +210,8 @@ class Transactional(ABC):
         try:
             await self._call(begin)
         except asyncio.CancelledError:
-            # If ClientClosedError is raised, closing the producer has already aborted the transaction.
+            # After ClientClosedError there is nothing to abort: closing the producer has aborted the
+            # transaction.
             with contextlib.suppress(ClientClosedError):
                 self._begin(take_back).add_done_callback(_log_failure)
             raise
@@ -254,7 +255,7 @@ class Transaction:
     ) -> None:
         if error is None:
             await self._producer.commit_transaction()
-        elif not isinstance(error, ProducerFencedError):  # the producer that fenced this one has aborted it
+        elif not isinstance(error, ProducerFencedError):  # the other producer has aborted the transaction
             await self._producer.abort_transaction()
 
 

@@ -199,12 +199,12 @@ class Commits:
         """Return the ms until `auto` is due."""
         if not self._config.enable_auto_commit:
             return math.inf
-        # A waiting consumer has little to commit, so it sleeps even if a commit is due.
+        # At least _LEAST_SLEEP_MS: a waiting consumer has little to commit.
         return max(self._next - monotonic_ms(), _LEAST_SLEEP_MS)
 
     def positions(self, only: Collection[TopicPartition] | None = None, closing: bool = False) -> None:
-        """Commit the positions of all partitions, or of the partitions `only`, which are about to be given
-        up; retry while the coordinator loads. If the commit fails, the error is logged, as in Kafka, and the
+        """Commit the positions of all partitions, or of those in `only`, which are about to be given up.
+        Retry while the coordinator loads. If the commit fails, the error is logged, as in Kafka, and the
         records since the last commit will be read again. Raises FencedInstanceIdError unless `closing`.
         """
         consumed = self._subscription.consumed()

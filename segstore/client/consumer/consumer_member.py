@@ -1,9 +1,9 @@
 """`ConsumerSubscription`: a member of a consumer group (KIP-848). It sends heartbeats, and the coordinator
 assigns the partitions (Kafka: ConsumerMembershipManager, ConsumerHeartbeatRequestManager).
 
-The member sends a heartbeat only after a change of the group (which at once wakes the group's members in this
-process), of the topics, or of the member's own subscription or partitions. The member's `Pulse` shows the
-coordinator that the member is alive.
+The member sends a heartbeat only after a change of the group, of the topics, or of the member's own
+subscription or partitions. A change of the group wakes its members in this process. The member's `Pulse`
+shows the coordinator that the member is alive.
 
 On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
 """
@@ -185,8 +185,8 @@ class ConsumerSubscription(GroupSubscription):
         return sent is None or sent.regex != (subscription.regex or "") or not self._knows_topics(sent)
 
     def _knows_topics(self, sent: SubscribedTopics) -> bool:
-        """Return whether the last heartbeat had this member's topics; with a regular expression always True,
-        because the coordinator finds the topics.
+        """Return whether the last heartbeat `sent` has the topics of the subscription; True for a regular
+        expression, for which the coordinator finds the topics.
         """
         return bool(sent.regex) or sent.topics == self._subscription.topics
 

@@ -24,17 +24,16 @@ from segstore.storage.store.store import Store
 # `TopicWatch`: limits how often a consumer looks at the topics of its store.
 
 _SHARE = 100
-"""Looks at the topics take at most 1/_SHARE of a consumer's time."""
+"""A consumer spends at most 1/_SHARE of its time on looks at the topics."""
 _LEAST_AGE_MS = 10
-"""The least ms between two looks without a change; a publication wakes the consumer earlier."""
+"""The least ms between two looks at topics that have not changed."""
 
 
 class TopicWatch:
-    """Looks at the topics of a store whenever they may have changed. A process that creates or deletes a
-    topic or partition changes the store's `news` counter, which also wakes a waiting consumer, so that a
-    change is found at once; appends do not change the counter. The topics are looked at again `max_age` after
-    the last look in any case. In a directory without publications (a broker's) the watch looks as often as
-    `_SHARE` allows.
+    """Looks at the topics of a store if they may have changed: after a change of the store's `news` counter,
+    but at the latest `max_age_ms` after the last look. A process that creates or deletes a topic or partition
+    changes the counter, and so wakes waiting consumers; appends do not change the counter. The directory of a
+    broker has no counter: there the watch looks as often as `_SHARE` allows.
     """
 
     def __init__(self, store: Store, max_age_ms: float) -> None:
@@ -45,7 +44,7 @@ class TopicWatch:
 
     def look(self) -> dict[str, TopicInfo] | None:
         """Return the topics; None if they have not changed since the last look, or if it is too early for
-        another look. If `done` is not called after a look, because of an interrupt, the look is repeated.
+        another look. The caller then calls `done`; without that the next call looks again.
         """
         now, seen = time.monotonic(), self._store.news
         if now < self._may_look or (self._has_no_news(seen) and now < self._must_look):
@@ -60,12 +59,12 @@ class TopicWatch:
         self._seen, self._must_look, self._may_look = self._looked
 
     def stale(self) -> None:
-        """Make the next `look` return the topics, even if the last look was just before."""
+        """Make the next `look` return the topics, even if it is early and nothing has changed."""
         self._may_look = self._must_look = -math.inf
 
     def wait_ms(self) -> float:
         """Return the ms until the next look, unless the topics change before."""
-        # After a change that came too early for a look, the next look is as soon as `_may_look` allows.
+        # If the topics have changed, `_may_look` is the earliest time of a look.
         at = self._must_look if self._has_no_news(self._store.news) else self._may_look
         return max(at - time.monotonic(), 0) * 1000
 
@@ -148,8 +147,8 @@ class Coordination(Protocol):
 
 class ManualSubscription:
     """The coordination of a consumer without a group: implements `Coordination`. The creation of a topic or
-    partition wakes a waiting consumer, which then finds it; in any case it is found metadata_max_age_ms after
-    the last look.
+    partition wakes a waiting consumer. At the latest, new partitions are found metadata_max_age_ms after the
+    last look at the topics.
 
     A topic that was deleted and created again has new partitions: the old ones are revoked first.
     """

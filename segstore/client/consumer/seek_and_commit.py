@@ -269,9 +269,8 @@ class Committing(Parts):
         self, partition: TopicPartition, metadata: bool = False, timeout_ms: float | None = None
     ) -> int | OffsetAndMetadata | None:
         """Return the committed offset, or None. Waits until the group's offsets are loaded, by default up to
-        60 s; with read_committed also until a transaction that may commit another offset is complete, by
-        default without a limit. Raises KafkaTimeoutError after `timeout_ms`. Raises IllegalStateError without
-        a group.
+        60 s. With read_committed, also waits until no open transaction may commit another offset, by default
+        without a limit. Raises KafkaTimeoutError after `timeout_ms`, IllegalStateError without a group.
         """
         tp = topic_partition(partition)
         if self.config.group_id is None:
