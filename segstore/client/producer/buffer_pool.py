@@ -22,7 +22,7 @@ from segstore.errors import BufferExhaustedError
 from segstore.threads import take
 
 _AGAIN = 1.0
-"""Seconds after which a waiting thread tries again without a `wake`, since an interrupt can lose one."""
+"""Seconds after which a waiting thread tries again, because an interrupt can lose a `wake`."""
 
 Waiter = SimpleQueue[None]
 """The queue of a thread that waits for memory. An item is put into it when there may be free memory."""
@@ -105,9 +105,9 @@ class BufferPool(Memory):
     # --- waiting threads, without the lock -----------------------------------------------------
 
     def wait_until(self, allocated: Callable[[Waiter], bool], size: int, max_block: float) -> None:
-        """Wait until `allocated`, which takes the lock and calls `allocate` for `size` bytes, returns True.
-        `allocated` is called again whenever memory becomes free, for up to `max_block` seconds. Raises
-        BufferExhaustedError.
+        """Call `allocated` at once, and again whenever memory becomes free, until it returns True.
+        `allocated` takes the lock and calls `allocate` for `size` bytes. Raises BufferExhaustedError after
+        `max_block` seconds.
         """
         me: Waiter = SimpleQueue()
         entry, began = weakref.ref(me), time.monotonic()

@@ -146,7 +146,7 @@ class Appender:
         return self._transactions.appending((where,))
 
     def charge(self, size: int) -> None:
-        """Charge the client's byte rate."""
+        """Count `size` bytes for the client's byte rate."""
         if self._throttle.bound is not None:
             self._metrics.throttled(self._throttle.charge(size))
 
@@ -182,8 +182,8 @@ MOST_AT_ONCE = 1 << 20
 MANY = 4
 """More batches than this are appended by `append_pieces`, which is faster then."""
 _HELD_BACK = 0.1
-"""Seconds after its delivery timeout within which a batch still gets one attempt, if an earlier batch has
-held it up.
+"""Seconds by which the delivery timeout is longer for a batch that had to wait for an earlier batch, so that
+the batch still gets an attempt.
 """
 
 
@@ -250,10 +250,9 @@ class Delivery:
         return []
 
     def without_expired(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Fail the batches of a partition whose `delivery_timeout_ms` is over, and return the others;
-        `batches` are in order of age, oldest first. A batch after the first one fails only `_HELD_BACK`
-        seconds later, because until now it had to wait for the first batch. So it still gets one attempt of
-        its own.
+        """Fail the batches of a partition whose `delivery_timeout_ms` is over, and return all other batches.
+        `batches` begin with the oldest. The later batches have `_HELD_BACK` seconds more, because they had to
+        wait for the first batch.
         """
         least = time.monotonic() - self._timeout
         if not batches or batches[0].created > least:
@@ -294,8 +293,9 @@ class Delivery:
     # --- one append --------------------------------------------------------------------------
 
     def _try_pieces(self, batches: list[ProducerBatch]) -> tuple[list[ProducerBatch], Exception | None]:
-        """Append the first batches by `append_pieces`. Return the unwritten batches, and the error, or None
-        if the caller must append these batches by `_try`.
+        """Append as many of the first batches as `append_pieces` can. Return (the unwritten batches, the
+        error that stopped the append). If the error is None, the caller appends the unwritten batches by
+        `_try`.
         """
         began = time.monotonic()
         try:
@@ -445,7 +445,7 @@ class Delivery:
             return
         where = batches[0].topic_partition
         if isinstance(error, StoreClosedError) and self.aborted is not None:
-            error = self.aborted  # the error that says why
+            error = self.aborted  # the reason of the abort
         if isinstance(error, StoreClosedError | UnknownTopicOrPartitionError):
             self._routing.forget(where.topic)
             self._appender.forget(where)

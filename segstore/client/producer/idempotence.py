@@ -63,8 +63,8 @@ class _Partition:
 
 
 class Sequences:
-    """The sequences of one producer. `identity` returns the producer id and the epoch; it is called when
-    these are first needed, and may raise StorageError.
+    """The sequences of one producer. `identity` returns the producer id and the epoch. It is called when the
+    first batch needs a stamp, and may raise StorageError.
     """
 
     def __init__(self, identity: Callable[[], Identity], new_id: Callable[[int], int] | None) -> None:
@@ -94,8 +94,8 @@ class Sequences:
         return self._partitions.get(topic_partition)
 
     def template(self, batches: Sequence[ProducerBatch]) -> Template:
-        """Return the header for one append of batches of a partition. Either none of the batches has a stamp
-        yet, or there is only one batch.
+        """Return the header for one append of batches of a partition. A batch that already has a stamp must
+        be the only one.
         """
         first = batches[0].stamp
         if first is None:
@@ -139,10 +139,9 @@ class Sequences:
 
     def renew(self, batch: ProducerBatch, known: int) -> bool:
         """Drop the stamp of a batch that the log has refused because of its epoch or sequence, and continue
-        the partition in a new epoch. If the log has batches of another producer with the same producer id,
-        `known` is the largest producer id in the log, and a larger one is used; otherwise `known` is -1.
-        Returns True if the stamp was dropped; False for a transactional producer, for which nothing is
-        changed.
+        the partition in a new epoch. If another producer has used the same producer id, `known` is the
+        largest producer id in the log, and the partition gets a larger id; otherwise `known` is -1. Return
+        True; for a transactional producer change nothing, and return False.
         """
         if self._new_id is None:
             return False
@@ -276,6 +275,6 @@ class ProducerStamps:
         return batch.size + MAX_RECORD_OVERHEAD * batch.n + HEADER_SIZE < most // 6 * 5
 
     def given_up(self, batch: ProducerBatch) -> None:
-        """Prepare the sequences for the batches after this one, which has failed for good."""
+        """Prepare the sequences of later batches after this batch has failed for good."""
         if self._sequences is not None and batch.stamp is not None:
             self._sequences.lost(batch)

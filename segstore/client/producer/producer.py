@@ -115,8 +115,8 @@ class Producer(Closing):
         return Transactions(self._store, self.config, self._accumulator, let)
 
     def _gate(self, open_: bool) -> None:
-        """Let the C code of `send` accept records, or make it pass all records to `Intake`, which first
-        checks whether records may be sent.
+        """Let the C code of `send` accept records if `open_`. Otherwise it passes all records to `Intake`,
+        which raises an error if records may not be sent.
         """
         # The C code looks up a record's queue in these dicts; a record without an entry goes through
         # `Intake`.

@@ -121,11 +121,11 @@ class Transactions:
         self._id: str = config.transactional_id
         self._timeout_ms = config.transaction_timeout_ms
         self._max_block, self._backoff = config.max_block_ms / 1000, config.retry_backoff_ms / 1000
-        self._lock = Mutex()  # for the fields below
+        self._lock = Mutex()  # guards the fields below
         self._calls = Mutex()  # held by each call that changes the phase
         self.phase = TransactionPhase.UNINITIALIZED
         self._identity: Identity | None = None
-        self._failed: BaseException | None = None  # of a record: the transaction must be aborted
+        self._failed: BaseException | None = None  # a record's error, after which only an abort is allowed
         self._fatal: BaseException | None = None
         self._started = False  # whether the coordinator may have partitions of the transaction
         self.restart: Callable[[], None] = lambda: None
@@ -154,8 +154,8 @@ class Transactions:
         return error
 
     def appending(self, partitions: Collection[TopicPartition]) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that adds these partitions to the transaction; within its block batches
-        may be appended to them.
+        """Return a context manager that adds these partitions to the transaction. Within its block, batches
+        may be appended to the partitions.
         """
         self._started = True
         return self._coordinator().appending(self._id, self.identity, partitions)
@@ -172,7 +172,7 @@ class Transactions:
                 TransactionPhase.COMMITTING,
             ):
                 self._failed = self._failed or copy_of(error)
-                self._gate(False)  # now `check_send` is called, which raises it
+                self._gate(False)  # `send` now calls `check_send`, which raises the error
         return error
 
     def _outdated(self, error: BaseException) -> BaseException:
@@ -266,7 +266,7 @@ class Transactions:
             self.phase = TransactionPhase.COMMITTING
             try:
                 identity = self._patiently("commit_transaction()", lambda: self._by_sender(self._commit))
-            except InvalidTxnStateError as error:  # the coordinator has aborted it after its time-out
+            except InvalidTxnStateError as error:  # timed out, and aborted by the coordinator
                 self.phase = TransactionPhase.OPEN
                 raise self.failed(error) from error.__cause__
             if identity is None:
