@@ -26,8 +26,8 @@ log = Logger("segstore")
 
 class MirroredGroups:
     """The mirroring of committed offsets. An offset is committed here only after the log has reached it: if a
-    consumer of the group began earlier, its position would be out of range. A group that this client may not
-    read is logged once.
+    consumer of the group began earlier, its position would be out of range. If this client may not read a
+    group, a warning is logged once.
     """
 
     def __init__(self, store: Store, cluster: Cluster) -> None:

@@ -45,7 +45,7 @@ class _OwnLeader:
         replica.set_high_watermark(replica.log_end_offset)
 
     def check(self, acks: int) -> None:
-        """Accept each append."""
+        """Accept an append with any `acks`."""
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
         """Move the high watermark to the log end offset."""

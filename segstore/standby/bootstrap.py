@@ -73,8 +73,8 @@ def _role(held: Role | None, cluster_id: str, source: str, choice: TopicChoice, 
 
 
 def registered(role: Role, cluster: Cluster) -> int:
-    """Register a standby; return its broker epoch, -1 if the primary does not answer now. After -1 the
-    standby's thread registers the standby later. Raises the errors of `PrimaryClient.register`.
+    """Register a standby; return its broker epoch, -1 if the primary does not answer: then the standby's
+    thread registers the standby later. Raises the errors of `PrimaryClient.register`.
     """
     try:
         return PrimaryClient(cluster, role.cluster_id, role.directory_id, role.mode).register()
@@ -83,9 +83,9 @@ def registered(role: Role, cluster: Cluster) -> int:
 
 
 def begun(context: StoreContext, role: Role, cluster: Cluster) -> int:
-    """Write the role into a new directory, register the standby, and return its broker epoch as `registered`
-    does. If the primary refuses, all new files are removed again. Raises OSError, and the errors of
-    `registered`.
+    """Write the role into a new directory, then register the standby. Return its broker epoch, -1 if the
+    primary does not answer. If the primary refuses, all new files are removed again. Raises OSError, and the
+    errors of `registered`.
     """
     files, root = context.files, context.root
     files.ensure_directory(names.below(root, names.OURS))
@@ -100,9 +100,9 @@ def begun(context: StoreContext, role: Role, cluster: Cluster) -> int:
 
 
 def returned(context: StoreContext, role: Role, cluster: Cluster) -> int:
-    """Write the role into the directory of an old primary, whose lock is held, register the standby, and
-    return its broker epoch as `registered` does. If the primary refuses, the role is removed again. Raises
-    OSError, and the errors of `registered`.
+    """Write the role into the directory of an old primary, then register the standby. The caller has the
+    directory's lock. Return the standby's broker epoch, -1 if the primary does not answer. If the primary
+    refuses, the role is removed again. Raises OSError, and the errors of `registered`.
     """
     ROLE.write(context.files, context.root, role)
     try:
@@ -113,8 +113,8 @@ def returned(context: StoreContext, role: Role, cluster: Cluster) -> int:
 
 
 def found_role(files: Files, root: str) -> Role | None:
-    """Return the standby's role of a directory, None without a role. Raises InvalidArgumentError for another
-    role, or if a promotion was begun; CorruptCheckpointError, OSError.
+    """Return the role of a standby's directory, None without a role. Raises InvalidArgumentError for the role
+    of a mirror, or if a promotion was begun; CorruptCheckpointError, OSError.
     """
     held = ROLE.read(files, root) if files.exists(root) else None
     if held is not None and held.kind != STANDBY:

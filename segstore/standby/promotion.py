@@ -91,7 +91,7 @@ def promote_directory(
 
 
 def largest_epoch(writer: StoreWriter, known: int) -> int:
-    """Return the largest leader epoch of the partitions, `known` without partitions."""
+    """Return the largest leader epoch of the partitions, or `known` if there are no partitions."""
     return max(
         (
             writer.partitions.replica(name, number).epoch_cache.current

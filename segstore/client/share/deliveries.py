@@ -70,7 +70,7 @@ class Made(NamedTuple):
         return [record.offset for record in self.records]
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return (up to `most` records, rest): `rest` has the remaining records, or is None if there are none."""
+        """Return (up to `most` records, rest): `rest` has the remaining records, None if there are none."""
         if len(self.records) <= most:
             return TakenRecords(list(self.records)), None
         n = int(most)
@@ -92,7 +92,7 @@ class DeliveredColumns(NamedTuple):
         return offsets
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return (up to `most` records, rest): `rest` has the remaining records, or is None if there are none."""
+        """Return (up to `most` records, rest): `rest` has the remaining records, None if there are none."""
         n = len(self.records) if len(self.records) <= most else int(most)
         part = self._slice(0, n)
         made, error = consumer_records(self.tp, part.records, deserializers, part.counts)
