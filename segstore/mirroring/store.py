@@ -52,7 +52,7 @@ class _OwnLeader:
         self._replica.set_high_watermark(self._replica.log_end_offset)
 
     def shown(self) -> None:
-        """Do nothing."""
+        """Do nothing, because there are no other replicas."""
 
     def failed(self, error: Exception) -> None:
         """Do nothing, because the append raises the error."""

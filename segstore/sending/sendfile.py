@@ -72,15 +72,18 @@ class SendfileCalls:
         return checked(result, source)
 
     def exchange_fetch(self, sock: int, source: SentFile, exchange: Any, segment: Any, *ends: int) -> bool:
-        """Return whether `seg_exchange_fetch` (exchange.h) has sent the answer; `ends` are log start offset
-        and last stable offset.
+        """Receive a request in C, and answer it if it repeats the last fetch (`seg_exchange_fetch`,
+        exchange.h). Return whether the answer was sent. `ends` are the log start offset and the last stable
+        offset.
         """
         return int(lib.seg_exchange_fetch(sock, exchange, source.fd, segment, *ends)) > 0
 
     def exchange_give(
         self, sock: int, source: SentFile, exchange: Any, position: int, stop: int, ends: Any, number: int
     ) -> bool:
-        """Return whether `seg_exchange_give` (exchange.h) has sent the answer."""
+        """Answer a fetch request in C by the batches from `position` to `stop` (`seg_exchange_give`,
+        exchange.h). Return whether the answer was sent.
+        """
         return int(lib.seg_exchange_give(sock, exchange, source.fd, position, stop, ends, number)) > 0
 
     def send_stretch(self, sink: int, source: SentFile, segment: Any, offset: int, max_bytes: int) -> int:

@@ -150,7 +150,7 @@ def check_returns(files: Files, root: str, metadata: ClusterMetadata, source: st
 
 
 def _is_new(files: Files, root: str) -> bool:
-    """Return whether a directory is missing, or has only files of a `begun` call that was killed early."""
+    """Return whether a directory is missing, or has only the files of an interrupted call of `begun`."""
     return not files.exists(root) or has_only(files, root)
 
 

@@ -2,7 +2,7 @@
 topics.
 
 On disk are the files of `Control`; `.segstore/let-go` is another process's request for the directory.
-Threads: its own, and a second one that checks for that file; any thread may call `stale`.
+Threads: its own, and a second thread that checks for `.segstore/let-go`; any thread may call `stale`.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class AsyncConsumer(InThread):
         return polled
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord:
-        """Return the next record, only of `partitions` if any are given; wait for it without a limit
+        """Wait without a limit for the next record, and return it; only of `partitions` if any are given
         (aiokafka: getone). Raises ClientClosedError if the consumer is closed during the wait.
         """
         while True:

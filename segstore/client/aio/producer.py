@@ -58,7 +58,9 @@ class Bridge:
         self._woken = False
 
     def future(self, loop: asyncio.AbstractEventLoop, sent: FutureRecordMetadata) -> Awaited:
-        """Return an asyncio future of the record's metadata. Cancelling it does not cancel the record."""
+        """Return an asyncio future of the record's metadata. If the future is cancelled, the record is still
+        sent.
+        """
         awaited: Awaited = loop.create_future()
         known = partial(self._tell, awaited)
         sent._when_done(known, known)

@@ -82,7 +82,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
         StoreClosedError if another thread closes the store, ReentrantCallError if a signal handler
         interrupted a method of this thread. An interrupt never leaves the guard locked (see `Mutex`).
         """
-        if self._is_owned() and not self._is_left:  # a method may call code that closes the store
+        if self._is_owned() and not self._is_left:  # else a method has called code that closes the store
             self._check_nested(sys._getframe(1))
         thread = threading.get_ident()
         try:

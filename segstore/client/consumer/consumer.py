@@ -58,9 +58,7 @@ class Consumer(Assigning, Seeking, Committing):
     """
 
     DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ConsumerConfig.defaults()
-    """The default of each setting by name, as in kafka-python: programs use its keys to filter their own
-    settings.
-    """
+    """{setting: default}, as in kafka-python. Programs use the keys to filter their own settings."""
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
         """Raises ConfigError, InvalidTypeError, UnknownTopicOrPartitionError."""

@@ -56,8 +56,8 @@ class ConsumerMetrics:
             self._take_in()
 
     def given(self, tp: TopicPartition, at: int, start: int, end: int) -> None:
-        """Count records for the application; the partition's position is now `at`, in a log from `start` to
-        `end`.
+        """Record the lag and lead of a partition after its records were returned: the position is now `at`,
+        in a log from offset `start` to `end`.
         """
         if self.singles:
             self._take_in()  # first, because single records are older than these

@@ -106,7 +106,7 @@ class Coordination(Protocol):
         """Make the next `poll` look at the topics, because a partition was found deleted."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets, at which reading begins, of those partitions that have one."""
+        """Return the committed offsets of `partitions`, without those that have none."""
 
     def undecided(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return the partitions for which an open transaction may commit an offset. With every isolation
@@ -128,9 +128,7 @@ class Coordination(Protocol):
         """Return the metrics of the membership: {group of metrics: {name: value}}."""
 
     def unsubscribe(self) -> None:
-        """Give up all partitions and the membership. If auto commit is enabled, commit the positions before
-        that.
-        """
+        """Commit the positions if auto commit is enabled; then give up all partitions and the membership."""
 
     @property
     def left(self) -> bool:

@@ -68,8 +68,8 @@ class Sequences:
     """
 
     def __init__(self, identity: Callable[[], Identity], new_id: Callable[[int], int] | None) -> None:
-        """`new_id` returns a producer id that is larger than its argument. It is None for a transactional
-        producer, whose ids come from the coordinator.
+        """`new_id` returns a producer id that is larger than its argument; `new_id` is None for a
+        transactional producer, whose ids come from the coordinator.
         """
         self._first, self._new_id = identity, new_id
         self._identity: Identity | None = None

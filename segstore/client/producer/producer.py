@@ -63,9 +63,7 @@ class Producer(Closing):
     """
 
     DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ProducerConfig.defaults()
-    """The default of each setting by name, as in kafka-python: programs use its keys to filter their own
-    settings.
-    """
+    """{setting: default}, as in kafka-python. Programs use the keys to filter their own settings."""
 
     def __init__(self, store: Store, **settings: Unpack[ProducerSettings]) -> None:
         """Raises ConfigError, ReadOnlyError, StoreClosedError. In a guest of a shared store idempotence is

@@ -266,7 +266,7 @@ class Transactions:
             self.phase = TransactionPhase.COMMITTING
             try:
                 identity = self._patiently("commit_transaction()", lambda: self._by_sender(self._commit))
-            except InvalidTxnStateError as error:  # timed out, and aborted by the coordinator
+            except InvalidTxnStateError as error:  # the coordinator has aborted the transaction
                 self.phase = TransactionPhase.OPEN
                 raise self.failed(error) from error.__cause__
             if identity is None:
@@ -310,9 +310,7 @@ class Transactions:
         return shared(self._store, TransactionCoordinator)
 
     def _by_sender(self, end: Callable[[], T]) -> T:
-        """Return the result of `end`, which the sender calls when all records have an outcome. So this thread
-        is woken only once.
-        """
+        """Let the sender call `end` when all records have an outcome; return the result."""
         return answer(end, self._accumulator.after_all)
 
     def _commit(self) -> Identity | None:

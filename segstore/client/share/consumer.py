@@ -61,7 +61,7 @@ class ShareConsumer(Acknowledging):
     """
 
     DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ShareConsumerConfig.defaults()
-    """The default of each setting by name."""
+    """{setting: default}."""
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ShareConsumerSettings]) -> None:
         """Raises ConfigError, InvalidGroupIdError, InvalidTypeError, UnknownTopicOrPartitionError;
