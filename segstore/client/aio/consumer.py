@@ -95,8 +95,9 @@ class AsyncConsumer(InThread):
         return polled
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord:
-        """Wait without a limit for the next record, and return it; only of `partitions` if any are given
-        (aiokafka: getone). Raises ClientClosedError if the consumer is closed during the wait.
+        """Wait without a limit for the next record of `partitions`, or of all partitions if none are given
+        (aiokafka: getone); return the record. Raises ClientClosedError if the consumer is closed during the
+        wait.
         """
         while True:
             polled = await self.getmany(*partitions, timeout_ms=_LONG_MS, max_records=1)
@@ -219,7 +220,7 @@ class AsyncConsumer(InThread):
 
     def paused(self) -> set[TopicPartition]:
         """Return the paused partitions."""
-        # `_look` would also return partitions that a running `getmany` has paused until it returns.
+        # Not by `_look`, which would also return the partitions that a running `getmany` pauses.
         return self._now(self._consumer.paused)
 
     def highwater(self, partition: TopicPartition) -> int:

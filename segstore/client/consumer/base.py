@@ -93,7 +93,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
             self._user, self._is_left = thread, False
         except BaseException:
             try:
-                self.release()  # no call before this one, so no second interrupt
+                self.release()  # first: a second interrupt can't come before it
             except RuntimeError:
                 """The interrupt came before the lock was acquired."""
             raise

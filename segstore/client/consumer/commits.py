@@ -44,7 +44,7 @@ log = Logger("segstore")
 
 _LEAST_SLEEP_MS = 10
 _PATIENCE_MS = 10_000.0
-"""How long a member that gives up partitions retries to commit their positions."""
+"""The ms for which a member that gives up partitions retries to commit their positions."""
 _NOT_COMMITTED = (
     CommitFailedError,
     RebalanceInProgressError,
@@ -176,8 +176,8 @@ class Commits:
 
     @calls_out
     def callbacks(self) -> None:
-        """Call the waiting callbacks. If a callback raises an exception, so does this method; the next call
-        continues with the next callback.
+        """Call the waiting callbacks. If a callback raises an exception, this method raises the exception;
+        the next call continues with the next callback.
         """
         while self._callbacks:
             callback, offsets, error = self._callbacks.popleft()

@@ -226,7 +226,7 @@ class ConsumerSubscription(GroupSubscription):
         return owned
 
     def _compare_assignment(self, given: Assignment) -> None:
-        """Store an assignment for the next step if it differs from the member's partitions."""
+        """Store the assignment `given` for the next step, unless the member has exactly these partitions."""
         topics = self._store.topics()
         self._lose_old(topics)
         partitions = list(TopicIds(topics).partitions(given))

@@ -34,7 +34,7 @@ from segstore.storage.store.partition_log import PartitionLog
 
 # --- buffer ------------------------------------------------------------------------------------
 
-# `Buffer`: records that were read from a partition, and not all returned to the application yet.
+# `Buffer`: records that one read of a partition has found, kept until the application has all of them.
 
 
 class Buffer:

@@ -184,7 +184,7 @@ class GroupSubscription(ABC):
                     self._tell("assigned", added if self.is_incremental else wanted)
 
     def _give_up(self, gone: Collection[TopicPartition], how: str) -> None:
-        """Call the listener, then give up the partitions, even if the listener raises."""
+        """Call the listener's method `how`, then give up the partitions `gone`, even if the method raises."""
         try:
             if gone:
                 self._tell(how, gone)

@@ -95,8 +95,8 @@ class Coordination(Protocol):
         """Update the assignment; called before each look for records."""
 
     def polled(self) -> None:
-        """Note a poll of the application. Called in place of `poll` if there was no publication and `wait_ms`
-        has not passed.
+        """Note a poll of the application. Called in place of `poll` if there was no publication and the time
+        of `wait_ms` is not over.
         """
 
     def wait_ms(self) -> float:
@@ -193,7 +193,7 @@ class ManualSubscription:
                 self._tell("on_partitions_assigned", new)
 
     def _revoke(self, gone: Collection[TopicPartition]) -> None:
-        """Call the listener, then give up the partitions, even if the listener raises."""
+        """Call the listener, then give up the partitions `gone`, even if the listener raises."""
         try:
             if gone and self._subscription.automatic:
                 self._tell("on_partitions_revoked", gone)

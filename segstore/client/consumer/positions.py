@@ -1,5 +1,5 @@
 """`Positions`: the position at which reading begins: the committed offset, the offset of a seek, or the
-offset that auto_offset_reset says. `Lookups`: first and last offsets, and offsets by time.
+offset by auto_offset_reset. `Lookups`: first and last offsets, and offsets by time.
 
 On disk: nothing of its own. Threads: one, the consumer's; `Lookups` from any.
 """
@@ -45,7 +45,7 @@ class Lookups:
         return log.start_offset if where == "earliest" else self.end(log)
 
     def for_time(self, log: PartitionLog, timestamp: int) -> OffsetAndTimestamp | None:
-        """Return the first readable record with timestamp `timestamp` (ms) or later."""
+        """Return offset and time of the first readable record at `timestamp` (ms) or later, else None."""
         offset = log.offset_for_time(timestamp)
         if offset is None or offset >= self.end(log):
             return None

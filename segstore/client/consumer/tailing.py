@@ -189,8 +189,7 @@ class Tailing:
         followed = last.followed
         at = self._store.wait_for(followed, self._nudges, late - now)
         came, followed.came = followed.came, None
-        # A signal handler may have called a method of the consumer, and another thread may be closing the
-        # consumer.
+        # A signal handler may have called a method, or another thread may be closing the consumer.
         if guard.calls != calls or self._number != number or guard.closed or guard.ender is not None:
             return None
         if came is None or store.closed or throttle.bound is not None:

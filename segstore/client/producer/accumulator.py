@@ -47,9 +47,10 @@ Ready = list[tuple[PartitionQueue, list[ProducerBatch]]]
 
 
 class Schedule:
-    """The schedule of a producer's batches. `linger` is in seconds. `open` is in the order of opening, so
-    that its first batch is due first; `sealed` is in the order of sealing. The C code adds queues to `open`
-    without the lock, so each read of `open` must be a single step.
+    """The schedule of a producer's batches. `linger` is in seconds. `open` has the queues with an open batch,
+    in the order of opening, so that the first one is due first. `sealed` has the queues with sealed batches,
+    in the order of sealing. The C code adds queues to `open` without the lock, so each read of `open` must be
+    a single step.
     """
 
     def __init__(self, linger: float) -> None:

@@ -49,10 +49,10 @@ _NONE: list[Headers] = [()]
 
 class ProducerBatch(Owner):
     """A sealed batch. `values`: for each record bytes, None, or a Headed; `keys`: for each record bytes or
-    None, or no list at all (None) if no record has a key or headers; `times`: int64 ms, as bytes; `created`
-    and `attempts` as in Kafka's ProducerBatch; `block`: the number of pool bytes that the batch holds.
-    `stamp`: its producer id, epoch and sequence, set by the first attempt; `doubt`: an attempt failed, but it
-    may have written the batch.
+    None; `keys` is None if no record has a key or headers; `times`: int64 ms, as bytes; `created` and
+    `attempts` as in Kafka's ProducerBatch; `block`: the number of pool bytes that the batch holds. `stamp`:
+    its producer id, epoch and sequence, set by the first attempt; `doubt`: an attempt failed, but it may have
+    written the batch.
     """
 
     __slots__ = (

@@ -67,7 +67,7 @@ def _serializer(value: Any) -> Any:
 
 
 def _partitioner(value: Any) -> Any:
-    sorts = isinstance(value, str | bytes | bytearray) or is_array(value)  # `str.partition` is none
+    sorts = isinstance(value, str | bytes | bytearray) or is_array(value)  # not `str.partition`
     has = callable(getattr(value, "partition", None)) and not sorts
     if value is not None and not callable(value) and not has:
         raise ValueError

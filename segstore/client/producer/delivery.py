@@ -98,8 +98,8 @@ class Appender:
         return appended
 
     def append_pieces(self, batches: list[ProducerBatch]) -> Pieces:
-        """Append as many of the first batches of one partition as `append_pieces` can write in one call.
-        Raises its errors.
+        """Append the first batches of one partition by one call of the log's `append_pieces`, which may write
+        fewer than all of them. Return NOTHING if it may not be used. Raises the errors of that function.
         """
         where = batches[0].topic_partition
         partition = self._logs.get(where)
@@ -242,7 +242,7 @@ class Delivery:
 
     def _still_due(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
         """Fail the batches that were aborted or have timed out while earlier batches of the same drain were
-        sent; return the others.
+        sent; return all other batches.
         """
         if self.aborted is None:
             return self.without_expired(batches)
@@ -284,8 +284,8 @@ class Delivery:
         return batch.created + self._timeout
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """Return the last error in the partition of one of these batches since the batch was created, or
-        None. May be called in any thread.
+        """Return an append error of a batch's partition that came after the batch was created, for the first
+        batch that has such an error; None if there is none. May be called in any thread.
         """
         errors = (self.told.since(batch.topic_partition, batch.created) for batch in batches)
         return next((error for error in errors if error is not None), None)
@@ -413,8 +413,8 @@ class Delivery:
         return []
 
     def _again(self, batches: list[ProducerBatch], error: Exception) -> list[ProducerBatch]:
-        """Fail the batches that have no retry left; return the others in order, because they must be retried
-        before later batches.
+        """Fail the batches that have no retry left. Return all other batches in order: the caller retries
+        them before later batches.
         """
         spent = [batch for batch in batches if batch.attempts >= self._config.retries]
         if self.aborted is not None:

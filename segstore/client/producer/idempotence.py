@@ -205,7 +205,7 @@ class ProducerStamps:
 
     def lend(self, lane: Lane) -> bool:
         """Set the partition's sequences in `lane`, so that the C code can stamp the next records. Return
-        False if the producer stamps its batches, but the partition has no sequences yet.
+        False if the producer stamps its batches, but the partition has no sequences yet; otherwise True.
         """
         lane.sequences = None if self._sequences is None else self._sequences.of(lane.topic_partition)
         return self._sequences is None or lane.sequences is not None
@@ -244,7 +244,7 @@ class ProducerStamps:
                 batch.doubt = True
 
     def take_back(self, batches: Sequence[ProducerBatch]) -> None:
-        """Free the sequences of unwritten batches, if the batches have stamps. They must be the batches that
+        """Free the sequences of unwritten batches, if the batches have stamps. The batches must be those that
         were stamped last in their partition.
         """
         if self._sequences is not None and batches and batches[0].stamp is not None:

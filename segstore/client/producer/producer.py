@@ -165,8 +165,8 @@ class Producer(Closing):
         id are fenced, and their open transaction is aborted. A second call does nothing.
 
         Raises IllegalStateError without a transactional_id; InvalidTxnTimeoutError; KafkaTimeoutError after
-        `max_block_ms`, after which it may be called again. All five transaction methods raise
-        ProducerFencedError if a newer producer has the id, and ClientClosedError.
+        `max_block_ms`: then call it again. All five transaction methods raise ProducerFencedError if a newer
+        producer has the id, and ClientClosedError.
         """
         self._may_wait("init_transactions()")
         self._transactional().init()
@@ -200,8 +200,8 @@ class Producer(Closing):
         records can be read only later, when the markers are written.
 
         Raises TransactionAbortedError if a record was not written, so that the transaction can only be
-        aborted; IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which it
-        may be called again.
+        aborted; IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which the
+        call may be repeated.
         """
         self._may_wait("commit_transaction()")
         self._transactional().commit()
@@ -209,8 +209,8 @@ class Producer(Closing):
     def abort_transaction(self) -> None:
         """Abort the transaction. The futures of unwritten records fail with TransactionAbortedError.
 
-        Raises IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which it may
-        be called again.
+        Raises IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which the
+        call may be repeated.
         """
         self._may_wait("abort_transaction()")
         self._transactional().abort()

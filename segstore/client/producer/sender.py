@@ -117,8 +117,8 @@ class Sender(Background):
         return any(not batch.done for batch in self._sending)
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """Return the last error in the partition of one of these batches since the batch was created, or
-        None.
+        """Return an append error of a batch's partition that came after the batch was created; None without
+        one.
         """
         return self._delivery.last_error(batches)
 

@@ -105,8 +105,8 @@ class TransactionPhase(Enum):
 
 
 class Transactions:
-    """The transactions of one producer. `gate(True)` lets the C code of `send` accept records, `gate(False)`
-    makes it pass them to `check_send`; `restart` resets the sequences.
+    """The transactions of one producer. `gate(True)` lets the C code of `send` accept records; after
+    `gate(False)` each `send` calls `check_send`. `restart` resets the sequences.
     """
 
     def __init__(
@@ -314,7 +314,7 @@ class Transactions:
         return answer(end, self._accumulator.after_all)
 
     def _commit(self) -> Identity | None:
-        """Commit the transaction; return None if it can only be aborted."""
+        """Commit, and return the identity for the next transaction; None if only an abort is allowed."""
         return None if self._fatal or self._failed else self._end(commit=True)
 
     def _end(self, commit: bool) -> Identity:

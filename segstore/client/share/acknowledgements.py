@@ -84,7 +84,7 @@ class Acknowledgements:
         self._unreported: deque[tuple[dict[TopicPartition, set[int]], SegstoreError | None]] = deque()
         self.callback: OnAcknowledged | None = None
         self.is_telling = False
-        """Whether the application's callback is running. It may not call the consumer."""
+        """Whether the application's callback is running. The callback may not call the consumer."""
         self.sent = self.failed = 0
 
     # --- notes -----------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Acknowledgements:
     @calls_out
     def tell(self) -> None:
         """Call the application's callback for the sent acknowledgements. If the callback raises an exception,
-        so does this method; the next `tell` continues with the next partition.
+        `tell` raises the exception; the next `tell` continues with the next partition.
         """
         while self._unreported:
             offsets, error = self._unreported.popleft()

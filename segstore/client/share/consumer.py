@@ -174,8 +174,8 @@ class ShareConsumer(Acknowledging):
         return self._fetcher.lock_timeout_ms
 
     def wakeup(self) -> None:
-        """Make the running poll, or the next one, raise WakeupError, unless it returns records. This may be
-        called by any thread and by a signal handler.
+        """Make the running poll, or else the next poll, raise WakeupError; a poll that has records returns
+        them. `wakeup` may be called by any thread and by a signal handler.
         """
         self._wait.wakeup()
 
