@@ -22,7 +22,7 @@ def found_role(files: Files, root: str) -> Role | None:
     if not files.exists(root):
         return None
     held = ROLE.read(files, root)
-    if held is None and not has_only(files, root, {LOCK}):  # the lock is taken before the role is written
+    if held is None and not has_only(files, root, {LOCK}):  # an interrupted call may leave the lock file
         raise InvalidArgumentError(
             f"{root} is not empty, and no mirror: a store of its own can't become one; give a new directory"
         )

@@ -50,7 +50,7 @@ def end_mirror(
     files: Files | None = None,
 ) -> list[EndedPartition]:
     """Turn a mirror that no process has open into an ordinary store. Each partition gets a leader epoch above
-    all known epochs of the source, by which new records can be told from the source's.
+    all known epochs of the source, by which new records can be distinguished from the source's.
 
     `open_transactions` "cut" truncates each log to its last stable offset, because open transactions are
     never committed or aborted here; the quarantine keeps copies of the truncated batches. "keep" leaves open

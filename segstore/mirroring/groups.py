@@ -1,4 +1,4 @@
-"""`MirroredGroups`: commits the committed offsets of the source's groups here, too (Kafka:
+"""`MirroredGroups`: commits the offsets in this store that the source's groups have committed (Kafka:
 MirrorCheckpointConnector). Records have the same offsets here as at the source, so committed offsets are not
 translated.
 

@@ -1,8 +1,8 @@
 """Prepares a directory for a standby: a new directory, the directory of a standby of the same cluster, or the
 directory of an old primary, which becomes a standby.
 
-On disk is `.segstore/role`. It is written before the standby is registered at the primary, so after a crash
-between these two steps the next call registers the standby. Threads: one.
+On disk is `.segstore/role`. The role is written before the standby is registered at the primary. After a
+crash between these two steps the next call registers the standby. Threads: one.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class StandbyDirectoryState(Enum):
 def taken(
     files: Files, root: str, cluster: Cluster, source: str, choice: TopicChoice, mode: str
 ) -> tuple[Role, StandbyDirectoryState]:
-    """Return the role that the directory will get, and its present state; nothing is changed. Raises
-    InvalidArgumentError if the directory is a standby of another cluster; the errors of `found_role`,
+    """Return (the role that the directory will get, the present state of the directory). Nothing is changed.
+    Raises InvalidArgumentError if the directory is a standby of another cluster; the errors of `found_role`,
     `check_returns` and `Cluster.ask`.
     """
     held = found_role(files, root)
@@ -83,9 +83,9 @@ def registered(role: Role, cluster: Cluster) -> int:
 
 
 def begun(context: StoreContext, role: Role, cluster: Cluster) -> int:
-    """Write the role into a new directory, then register the standby. Return its broker epoch, -1 if the
-    primary does not answer. If the primary refuses, all new files are removed again. Raises OSError, and the
-    errors of `registered`.
+    """Write the role into a new directory, then register the standby. Return the standby's broker epoch, -1
+    if the primary does not answer. If the primary refuses, all new files are removed again. Raises OSError,
+    and the errors of `registered`.
     """
     files, root = context.files, context.root
     files.ensure_directory(names.below(root, names.OURS))
@@ -127,9 +127,9 @@ def found_role(files: Files, root: str) -> Role | None:
 
 
 def check_returns(files: Files, root: str, metadata: ClusterMetadata, source: str) -> bool:
-    """Return whether a directory without a role belonged to an old primary of this cluster; False if it is
-    empty. Raises InvalidArgumentError for a store of another cluster; StaleDirectoryError if the cluster has
-    no later leader epoch than the directory; CorruptCheckpointError, OSError.
+    """Return whether a directory without a role belonged to an old primary of this cluster; False if the
+    directory is empty. Raises InvalidArgumentError for a store of another cluster; StaleDirectoryError if the
+    cluster has no later leader epoch than the directory; CorruptCheckpointError, OSError.
     """
     if _is_new(files, root):
         return False

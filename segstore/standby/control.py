@@ -1,5 +1,5 @@
-"""`StandbyControl`: the thread of a standby, which registers it at the primary, and follows the primary's
-topics.
+"""`StandbyControl`: the thread of a standby, which registers the standby at the primary, and follows the
+primary's topics.
 
 On disk are the files of `Control`; `.segstore/let-go` is another process's request for the directory.
 Threads: its own, and a second thread that checks for `.segstore/let-go`; any thread may call `stale`.

@@ -32,8 +32,8 @@ from segstore.wire.settings import WireConfig
 _INT32 = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 _ID_AT, _LEAST, _ROOM = 8, 8, 1 << 16
-"""_ID_AT: the position of the correlation id in a request with its size. _LEAST: bytes of the smallest answer
-with its size. _ROOM: bytes that the first receiving call of an answer may take.
+"""_ID_AT: the position of the correlation id in a request, which begins with its size. _LEAST: bytes of the
+smallest answer, with the size field. _ROOM: bytes that the first receiving call of an answer may take.
 """
 _NO_ROOM = memoryview(b"")
 _VERSIONS, _HANDSHAKE = "ApiVersions", "SaslHandshake"
@@ -167,8 +167,8 @@ class BrokerConnection:
         return Coming(api, limit, size, self._checked(here))
 
     def rest(self, coming: Coming) -> memoryview:
-        """Receive the remaining bytes of an answer, and return the whole answer. It is valid until the next
-        call. Raises the errors of `ask`.
+        """Receive the remaining bytes of an answer, and return the whole answer. The answer is valid until
+        the next call. Raises the errors of `ask`.
         """
         api, limit, size, here = coming
         if len(here) == size:

@@ -193,7 +193,7 @@ class AsyncConsumer(InThread):
         self._now(self._consumer.assign, partitions)
 
     def unsubscribe(self) -> None:
-        """Give up topics and partitions."""
+        """Drop the subscription or assignment, and give up all partitions."""
         self._now(self._consumer.unsubscribe)
 
     def assignment(self) -> set[TopicPartition]:

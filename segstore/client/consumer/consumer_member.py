@@ -206,7 +206,7 @@ class ConsumerSubscription(GroupSubscription):
         return True
 
     def _beat(self) -> None:
-        """Send a heartbeat, and store the assignment in its answer for the next step."""
+        """Send a heartbeat, and store the answer's assignment, which the next step applies."""
         wanted, seen = self._wanted(), self._coordinator.changes(self._group)
         try:
             given = self._membership.heartbeat(wanted, self._owned())

@@ -243,7 +243,7 @@ class Fetcher:
             self._metrics.throttled(self.throttle.charge(buffer.stored))
 
     def give_back(self) -> None:
-        """Make the next look return the last look's records again."""
+        """Reset the positions, so that the next look for records returns the same records again."""
         for state, position, leader_epoch in self.began:
             state.seek(position, leader_epoch)
         self.began.clear()

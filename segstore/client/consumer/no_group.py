@@ -75,8 +75,8 @@ class TopicWatch:
 # --- coordination ------------------------------------------------------------------------------
 
 # `Coordination`: assigns a consumer's partitions, and commits and reads its offsets.
-# `group_member.GroupSubscription` implements it for a member of a group, `ManualSubscription` for a consumer
-# without a group.
+# `group_member.GroupSubscription` implements the protocol for a member of a group, `ManualSubscription` for a
+# consumer without a group.
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 OnCommit = Callable[[Offsets, "BaseException | None"], Any]

@@ -89,7 +89,7 @@ class Assigning(Parts):
 
     @alone
     def unsubscribe(self) -> None:
-        """Give up topics and partitions."""
+        """Drop the subscription or assignment, and give up all partitions."""
         self._unsubscribe()
 
     def _unsubscribe(self) -> None:

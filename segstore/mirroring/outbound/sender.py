@@ -42,7 +42,7 @@ _COMPARED = 100
 """The number of offsets at the target's end that are compared with the log here."""
 _AGAIN = (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID, Code.DUPLICATE_SEQUENCE_NUMBER)
 """Errors that show that another process has appended at the target, or that an election has truncated the
-target's log. After them the target is asked for its log end offset again.
+target's log. After these errors the target is asked for its log end offset again.
 """
 _TRIES = 5
 
