@@ -56,8 +56,8 @@ class MirroredPartition(NamedTuple):
 
 
 class Mirror(Following[MirrorControl]):
-    """A running mirror; `store` is its store, which may be read. It is a context manager that stops all
-    threads, and closes the store.
+    """A running mirror; `store` is its store, which may be read. A `Mirror` is a context manager that stops
+    all threads, and closes the store.
     """
 
     def partitions(self) -> list[MirroredPartition]:

@@ -37,7 +37,9 @@ class MirrorStore(FollowingStore):
 
 
 class _OwnLeader:
-    """The leader of an internal topic's partition. It has no followers, so appends are committed at once."""
+    """The leader of an internal topic's partition. The partition has no followers, so appends are committed
+    at once.
+    """
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica

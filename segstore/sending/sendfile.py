@@ -1,5 +1,5 @@
 """The system calls that move bytes of a file to a sink (a socket, pipe or file): directly, through a pipe or
-a buffer, or from a mapped part of the file. They also inspect sinks and wait for them.
+a buffer, or from a mapped part of the file. Other calls inspect sinks and wait for them.
 
 On disk: reads only. Threads: any; a pipe or window belongs to one thread at a time. Errors: see
 `segstore.sending`. EFAULT is an error of the source: mapped bytes can't be read, because the file was

@@ -45,7 +45,7 @@ client's certificate after the handshake (RFC 8446, 4.6.2), so the broker's aler
 first answer (Kafka: SslTransportLayer).
 """
 _NEWEST_USED = {"OffsetCommit": 9, "OffsetFetch": 9}
-"""The newest versions that are used. Newer ones name topics by ids, which callers don't know."""
+"""The newest versions that are used. Newer versions name topics by ids, which callers don't know."""
 
 
 class Address(NamedTuple):

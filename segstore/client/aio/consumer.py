@@ -327,7 +327,7 @@ class AsyncConsumer(InThread):
         await self._call(self._consumer._update)
 
     async def stop(self) -> None:
-        """Close the consumer. With `enable_auto_commit` the positions are committed before that."""
+        """Commit the positions if `enable_auto_commit` is set, then close the consumer."""
         await self.close()
 
     async def close(self, autocommit: bool = True) -> None:
@@ -364,7 +364,7 @@ class AsyncConsumer(InThread):
 def _poll_only(
     consumer: Consumer, partitions: frozenset[TopicPartition], max_records: int | None, timeout_ms: float
 ) -> Polled:
-    """Poll only these partitions: pause all others during the poll."""
+    """Poll only these partitions: pause all other partitions during the poll."""
     if not partitions <= consumer.assignment():
         consumer._update()
     assigned = consumer.assignment()

@@ -49,7 +49,7 @@ Awaited = asyncio.Future[RecordMetadata]
 
 class Bridge:
     """The bridge of one producer. The loop calls `freed` after it has delivered outcomes, because the memory
-    of those records is free.
+    of their records is free then.
     """
 
     def __init__(self, freed: Callable[[], None]) -> None:

@@ -158,9 +158,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     def end(self, deadline: float, wake: Callable[[], None]) -> bool:
         """Refuse new calls because the store is being closed, and wait until no other thread is within a
-        method. `wake` wakes a thread that waits within a method, so that it checks `ending`. Returns True if
-        no other thread is within a method, False if a thread still is in one at `deadline` (monotonic
-        seconds).
+        method. `wake` wakes a thread that waits within a method, so that the thread checks `ending`. Return
+        True, or False if a thread is still within a method at `deadline` (monotonic seconds).
         """
         self.ender = threading.get_ident()
         seconds = 0.0

@@ -85,8 +85,8 @@ class Consumer(Assigning, Seeking, Committing):
         """Return up to `max_records` (by default max_poll_records) records by partition. If there are none,
         wait up to `timeout_ms` for new records. Partitions take turns.
 
-        The positions move to the next offset after the returned records. With `update_offsets=False` they
-        stay, and the next poll returns the same records again unless the caller seeks. Raises
+        The positions move to the next offset after the returned records. With `update_offsets=False` the
+        positions stay, and the next poll returns the same records again unless the caller seeks. Raises
         NoOffsetForPartitionError, OffsetOutOfRangeError (both only with auto_offset_reset "none"),
         CorruptRecordError, RecordDeserializationError, StorageError, StoreClosedError,
         UnknownTopicOrPartitionError for a partition that was assigned by `assign`; after an error the

@@ -1,9 +1,9 @@
-"""`ConsumerSubscription`: a member of a consumer group (KIP-848). It sends heartbeats, and the coordinator
-assigns the partitions (Kafka: ConsumerMembershipManager, ConsumerHeartbeatRequestManager).
+"""`ConsumerSubscription`: a member of a consumer group (KIP-848). The member sends heartbeats, and the
+coordinator assigns the partitions (Kafka: ConsumerMembershipManager, ConsumerHeartbeatRequestManager).
 
-The member sends a heartbeat only after a change of the group, of the topics, or of the member's own
-subscription or partitions. A change of the group wakes its members in this process. The member's `Pulse`
-shows the coordinator that the member is alive.
+A heartbeat is sent only after a change of the group, of the topics, or of the member's own subscription or
+partitions. A change of the group wakes its members in this process. The member's `Pulse` shows the
+coordinator that the member is alive.
 
 On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
 """

@@ -114,8 +114,8 @@ class _Kept(NamedTuple):
 
 
 class Fetcher:
-    """The reader of a consumer's partitions. It reads more records than one poll returns, and buffers them
-    for later polls: about fetch_max_bytes for all partitions together.
+    """The reader of a consumer's partitions. The fetcher reads more records than one poll returns, and
+    buffers them for later polls: about fetch_max_bytes for all partitions together.
     """
 
     def __init__(
@@ -256,8 +256,8 @@ class Fetcher:
         self.began[:] = [each for each in self.began if each[0] not in left_out]
 
     def wait_ms(self) -> float:
-        """Return the ms that the consumer may wait for a publication. This is inf, unless there are records
-        that may not be returned yet because of fetch_min_bytes or a byte rate.
+        """Return the ms that the consumer may wait for a publication. The result is inf, unless there are
+        records that may not be returned yet because of fetch_min_bytes or a byte rate.
         """
         if self._throttled:
             self._throttled = False
@@ -393,8 +393,7 @@ class Fetcher:
         if math.isnan(self._some_since):
             self._some_since = now
         if (now - self._some_since) * 1000 < self._config.fetch_max_wait_ms:
-            # The buffers are dropped, because later reads return their records again, together with newer
-            # ones.
+            # The buffers are dropped, because later reads return the same records again, and newer records.
             self._buffers, self._memory = {}, 0
             return False
         self._some_since = math.nan

@@ -230,8 +230,8 @@ class GroupLeader:
         return {member: encode_assignment(by_member.get(member, ())) for member in self._subscriptions}
 
     def complete(self, members: Iterable[MemberInfo]) -> bool:
-        """Return whether all existing partitions are assigned to `members`. That fails if partitions were
-        added while a static leader was away.
+        """Return whether all existing partitions are assigned to `members`. The result is False if partitions
+        were added while a static leader was away.
         """
         have = {tp for member in members for tp in decode_assignment(member.assignment)}
         return have == {TopicPartition(t, p) for t, numbers in self._partitions.items() for p in numbers}

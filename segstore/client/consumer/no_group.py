@@ -44,7 +44,8 @@ class TopicWatch:
 
     def look(self) -> dict[str, TopicInfo] | None:
         """Return the topics; None if they have not changed since the last look, or if it is too early for
-        another look. The caller then calls `done`; without that the next call looks again.
+        another look. The caller then calls `done`; without a call of `done` the next `look` returns the
+        topics again.
         """
         now, seen = time.monotonic(), self._store.news
         if now < self._may_look or (self._has_no_news(seen) and now < self._must_look):
@@ -106,7 +107,7 @@ class Coordination(Protocol):
         """Make the next `poll` look at the topics, because a partition was found deleted."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of `partitions`, without those that have none."""
+        """Return the committed offset of each of the `partitions` that has one."""
 
     def undecided(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return the partitions for which an open transaction may commit an offset. With every isolation
@@ -148,7 +149,7 @@ class ManualSubscription:
     partition wakes a waiting consumer. At the latest, new partitions are found metadata_max_age_ms after the
     last look at the topics.
 
-    A topic that was deleted and created again has new partitions: the old ones are revoked first.
+    A topic that was deleted and created again has new partitions: the old partitions are revoked first.
     """
 
     takes_regex = False

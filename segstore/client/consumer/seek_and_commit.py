@@ -73,7 +73,8 @@ class Assigning(Parts):
 
     @alone
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions instead of the current assignment; partitions in both keep their position.
+        """Read these partitions instead of the current assignment. A partition that was assigned before keeps
+        its position.
 
         Raises UnknownTopicOrPartitionError, IllegalStateError after `subscribe`; after an error nothing is
         changed.

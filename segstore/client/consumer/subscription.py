@@ -292,7 +292,7 @@ class ConsumerRebalanceListener(ABC):
 
     @abstractmethod
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """Act after partitions were assigned and before any of their records are read: `seek` works."""
+        """Act after partitions were assigned, before any of their records are read. `seek` may be called."""
 
     @calls_out
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:

@@ -2,8 +2,8 @@
 
 A wait is one call of the C code, which returns when the end offset of one of the consumer's partitions has
 changed. If the log has grown by one record, the C code reads the record and makes the result of `poll`
-(`storage/log/log_end.py`). It calls no Python function, because after a wait Python's objects are no longer
-in the CPU caches. After any other change the consumer looks at all its partitions.
+(`storage/log/log_end.py`). The wait calls no Python function, because after a wait Python's objects are no
+longer in the CPU caches. After any other change the consumer looks at all its partitions.
 
 After a single record the next poll waits at once (`again`), unless another method was called between, or
 `_until` has passed.

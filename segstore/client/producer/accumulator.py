@@ -311,8 +311,8 @@ class Accumulator:
             return ready, look
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
-        """Put drained batches back at the head of their partition's queue. They are not drained again before
-        `retry_at` (monotonic seconds).
+        """Put drained batches back at the head of `queue`. The queue is not drained again before `retry_at`
+        (monotonic seconds).
         """
         with self.lock:
             self._schedule.put_back(queue, batches, retry_at)

@@ -64,8 +64,9 @@ class BufferPool(Memory):
         return sum(entry() is not None for entry in list(self.waiters))
 
     def allocate(self, size: int, waiter: Waiter | None = None, owner: Owner | Records | None = None) -> bool:
-        """Take `size` bytes for `owner` and return True; return False if they are not free, or another thread
-        waits before `waiter`. `owner.block` is set in the same step, so that no interrupt comes in between.
+        """Take `size` bytes for `owner` and return True; return False if the pool has less memory free, or
+        another thread waits before `waiter`. `owner.block` is set in the same step, so that no interrupt
+        comes between.
         """
         while self.waiters and self.waiters[0]() is None:
             self.waiters.popleft()

@@ -63,8 +63,8 @@ class _Partition:
 
 
 class Sequences:
-    """The sequences of one producer. `identity` returns the producer id and the epoch. It is called when the
-    first batch needs a stamp, and may raise StorageError.
+    """The sequences of one producer. `identity` returns the producer id and the epoch. `identity` is called
+    when the first batch needs a stamp, and may raise StorageError.
     """
 
     def __init__(self, identity: Callable[[], Identity], new_id: Callable[[int], int] | None) -> None:
@@ -121,8 +121,8 @@ class Sequences:
         at.next = (at.next + 1) & _LAST
 
     def take_back(self, batches: Sequence[ProducerBatch]) -> None:
-        """Free the sequences of these batches for other batches. These batches must be the ones that were
-        stamped last in their partition, and the log must not have them.
+        """Free the sequences of `batches` for other batches. The caller passes the batches that were stamped
+        last in their partition, and that the log does not have.
         """
         at, first = self._partition(batches[0].topic_partition), batches[0].stamp
         if first is not None and (at.producer_id, at.epoch) == first[:2]:
@@ -219,8 +219,8 @@ class ProducerStamps:
         return PLAIN if self._sequences is None else self._sequences.next_record(where)
 
     def one_by_one(self, batches: Sequence[ProducerBatch]) -> bool:
-        """Return whether the log may already have some of the batches. These must be appended one at a time,
-        because only then does the log recognise a repeated batch.
+        """Return whether the log may already have some of the batches. If so, the caller appends each batch
+        alone, because the log recognises a repeated batch only in an append of its own.
         """
         return self._sequences is not None and any(map(_doubt_of, batches))
 
@@ -244,8 +244,8 @@ class ProducerStamps:
                 batch.doubt = True
 
     def take_back(self, batches: Sequence[ProducerBatch]) -> None:
-        """Free the sequences of unwritten batches, if the batches have stamps. The batches must be those that
-        were stamped last in their partition.
+        """Free the sequences of unwritten batches, if the batches have stamps. The caller passes the batches
+        that were stamped last in their partition.
         """
         if self._sequences is not None and batches and batches[0].stamp is not None:
             self._sequences.take_back(batches)

@@ -2,7 +2,7 @@
 of any record.
 
 Threads: any. A route is replaced when its topic changes. If several threads update a route at once, one
-update may be lost; the next look repeats it.
+update may be lost, and is made again at the next check of the topic.
 """
 
 from __future__ import annotations

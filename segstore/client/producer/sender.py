@@ -98,7 +98,7 @@ class Sender(Background):
             self._transactions.close()
 
     def _post_singles(self) -> None:
-        """Let the C code append single records, and sleep in between, until there is other work."""
+        """Let the C code append single records, and sleep between appends, until there is other work."""
         try:
             self._post.run()
         except BaseException:  # for example a MemoryError; `_send_all` handles the remaining records

@@ -290,8 +290,8 @@ class Transactions:
             self._restart(identity)
 
     def close(self) -> None:
-        """Abort an open transaction when the producer is closed. If that fails, the coordinator aborts the
-        transaction later.
+        """Abort an open transaction when the producer is closed. If the abort fails, the coordinator aborts
+        the transaction later.
         """
         with self._calls:
             if self._fatal is None and self.phase in (

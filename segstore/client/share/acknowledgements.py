@@ -90,8 +90,8 @@ class Acknowledgements:
     # --- notes -----------------------------------------------------------------------------------
 
     def note(self, topic: str, partition: int, offset: int, kind: Any) -> None:
-        """Note an acknowledgement; it replaces an earlier note for the record. Raises IllegalStateError
-        unless the last poll returned the record; InvalidArgumentError, InvalidTypeError.
+        """Note an acknowledgement in place of an earlier note for the record. Raises IllegalStateError unless
+        the last poll returned the record; InvalidArgumentError, InvalidTypeError.
         """
         held = self.held.get((topic, partition))  # type: ignore[call-overload]
         if held is None or offset not in held.records:

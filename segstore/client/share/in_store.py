@@ -87,8 +87,8 @@ class ShareFetcher:
         return not math.isnan(self._some_since)
 
     def wait_ms(self) -> float:
-        """Return the ms that the consumer may wait for a publication. This is inf, unless there are records
-        that may not be returned yet because of fetch_min_bytes or a byte rate.
+        """Return the ms that the consumer may wait for a publication. The result is inf, unless there are
+        records that may not be returned yet because of fetch_min_bytes or a byte rate.
         """
         if self._is_throttled:
             return min(self._throttle.wait_ms(), MOST_WAIT_MS)
@@ -152,8 +152,8 @@ class ShareFetcher:
             damage.append(PendingError(copy_of(error)))
 
     def _acknowledge(self, done: dict[At, list[AckBatch]]) -> None:
-        """Acknowledge offsets that have no record for the application. If that fails, a warning is logged,
-        and the offsets are acquired again when their locks have expired.
+        """Acknowledge offsets that have no record for the application. If the acknowledgement fails, a
+        warning is logged, and the offsets are acquired again when their locks have expired.
         """
         results = self._coordinator.acknowledge(self._group, self._member, done)
         for at, error in results.items():

@@ -56,8 +56,8 @@ class ShareWait:
             """The store is closed, so there are no more waits."""
 
     def begin(self, partitions: Sequence[TopicPartition]) -> None:
-        """Begin a look for records. If there is a publication or a call of `ring` or `wakeup` after this, the
-        next `wait` returns at once.
+        """Begin a look for records. If there is a publication or a call of `ring` or `wakeup` after `begin`,
+        the next `wait` returns at once.
         """
         self._has_rung = False
         self._publications = self._store.publications

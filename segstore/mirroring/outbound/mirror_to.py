@@ -60,7 +60,7 @@ class SentPartition(NamedTuple):
 
 
 class MirrorTo(Running):
-    """A running mirror of `store` to a cluster. It is a context manager that stops all threads."""
+    """A running mirror of `store` to a cluster. A `MirrorTo` is a context manager that stops all threads."""
 
     def __init__(self, store: Store, owned: bool, cluster: Cluster, choice: TopicChoice) -> None:
         """Start the mirror. If `owned`, `close` also closes the store."""
