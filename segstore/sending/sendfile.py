@@ -88,7 +88,7 @@ class SendfileCalls:
 
     def send_stretch(self, sink: int, source: SentFile, segment: Any, offset: int, max_bytes: int) -> int:
         """Send batches of a `seg_sendable *`; return the result of `seg_send_stretch` (transfer.h). Raises
-        the OSError of sendfile(2) if nothing was sent.
+        the OSError of sendfile(2), and has sent nothing then.
         """
         result: int = lib.seg_send_stretch(sink, source.fd, segment, offset, max_bytes, _NULL)
         return result if result > 0 or result <= lib.SEG_SLOW else sent(result, source)
