@@ -24,12 +24,12 @@ class StoreClientSettings(client.ClientSettings):
     """Settings of a client of a store, by kafka-python's names."""
 
     IGNORED: ClassVar[Mapping[str, str]] = client.IGNORED
-    """Settings that are taken without an effect, and the reason."""
+    """The settings that are accepted but have no effect, each with the reason."""
 
     @classmethod
     def parse(cls: type[S], mapping: Mapping[str, Any]) -> S:
-        """Return settings from a mapping by name; missing ones get defaults. Settings of the network are left
-        out, and one warning names them all. Raises the errors of `Settings.parse`.
+        """Return the settings from a mapping of names to values. Missing settings get their defaults.
+        Settings of the network are ignored, with one warning. Raises the errors of `Settings.parse`.
         """
         given = mapping.items() if isinstance(mapping, dict | Mapping) else ()
         ignored = sorted(name for name, value in given if cls._is_ignored(name, value))

@@ -1,5 +1,5 @@
 """Prepares a directory for a mirror: a new directory, or the directory of an earlier mirror of the same
-cluster. On disk is `.segstore/role`. Threads: one.
+cluster. On disk: writes `.segstore/role`. Threads: one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from segstore.wire.cluster import PASSING, Cluster
 
 
 def found_role(files: Files, root: str) -> Role | None:
-    """Return the mirror's role of a directory, None if the directory is new. Raises InvalidArgumentError if
+    """Return the role of a mirror's directory, or None for a new directory. Raises InvalidArgumentError if
     the directory is no mirror, or if `end_mirror` was called for it; CorruptCheckpointError, OSError.
     """
     if not files.exists(root):
         return None
     held = ROLE.read(files, root)
-    if held is None and not has_only(files, root, {LOCK}):  # the lock is taken before the role is written
+    if held is None and not has_only(files, root, {LOCK}):  # an interrupted call may leave the lock file
         raise InvalidArgumentError(
             f"{root} is not empty, and no mirror: a store of its own can't become one; give a new directory"
         )
@@ -36,9 +36,9 @@ def found_role(files: Files, root: str) -> Role | None:
 
 
 def source_id(cluster: Cluster, held: Role | None, names: list[str] | None) -> str:
-    """Return the cluster id of the source, from the role if the source does not answer. Raises
-    StaleDirectoryError if the role has another cluster id; DisconnectedError or RequestTimedOutError if there
-    is no role either.
+    """Return the cluster id of the source. If the source does not answer, return the cluster id in the role
+    `held`. Raises StaleDirectoryError if the role has another cluster id; without a role, DisconnectedError
+    or RequestTimedOutError.
     """
     try:
         answered = cluster.metadata(names).cluster_id
@@ -58,7 +58,7 @@ def source_id(cluster: Cluster, held: Role | None, names: list[str] | None) -> s
 
 
 def give_role(context: StoreContext, held: Role | None, role: Role) -> Role:
-    """Write the new role, with the leader epoch of the old role, and return it. Raises OSError."""
+    """Write `role` with the leader epoch of the old role `held`, and return the result. Raises OSError."""
     role = role if held is None else replace(role, leader_epoch=held.leader_epoch)
     if role != held:
         files = context.files

@@ -15,8 +15,8 @@ from segstore.replica_fetcher.control import Control, Followed
 
 
 class MirrorControl(Control):
-    """The control thread of a mirror. `groups_synced` is the number of the last request of `sync_groups` that
-    was carried out.
+    """The control thread of a mirror. `groups_synced` is the number of the last completed request of
+    `sync_groups`.
     """
 
     def __init__(self, followed: Followed, groups: MirroredGroups) -> None:
@@ -33,8 +33,8 @@ class MirrorControl(Control):
         return self._settings.sync_group_offsets_enabled
 
     def sync_groups(self) -> int:
-        """Request a mirroring of committed offsets, up to the current high watermarks; return the request's
-        number, which `groups_synced` reaches when the request was carried out.
+        """Request a mirroring of committed offsets, up to the current high watermarks. Return the request's
+        number: the request is completed when `groups_synced` reaches the number.
         """
         number = next(self._requests)
 

@@ -1,7 +1,7 @@
-"""`end_mirror`: makes an ordinary store of a mirror (KIP-1279: the end of a cluster link).
+"""`end_mirror`: turns a mirror into an ordinary store (KIP-1279: the end of a cluster link).
 
-On disk open transactions are truncated, and new leader epochs written; then `.segstore/role` is removed.
-Threads: one. After a crash the next call repeats the steps.
+On disk: truncates open transactions, writes new leader epochs, then removes `.segstore/role`. Threads: one.
+After a crash the next call repeats the steps.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ log = Logger("segstore")
 
 
 class EndedPartition(NamedTuple):
-    """A partition of a mirror that was made an ordinary store. `leader_epoch` is its new leader epoch, which
-    begins at `end_offset`. `cut` is the number of offsets that were truncated because of open transactions;
-    `kept` are the paths of the copies of the truncated batches.
+    """A partition after `end_mirror`. `leader_epoch` is its new leader epoch, which begins at `end_offset`.
+    `cut` is the number of offsets that were truncated because of open transactions; `kept` are the paths of
+    the copies of the truncated batches.
     """
 
     topic: str
@@ -49,9 +49,8 @@ def end_mirror(
     clock: Clock = wall_clock,
     files: Files | None = None,
 ) -> list[EndedPartition]:
-    """Make an ordinary store, for `open`, of a mirror that no process has open. Each partition gets a leader
-    epoch above all known epochs of the source, so that records appended here can be distinguished from the
-    source's.
+    """Turn a mirror that no process has open into an ordinary store. Each partition gets a leader epoch above
+    all known epochs of the source, by which new records can be distinguished from the source's.
 
     `open_transactions` "cut" truncates each log to its last stable offset, because open transactions are
     never committed or aborted here; the quarantine keeps copies of the truncated batches. "keep" leaves open

@@ -1,4 +1,4 @@
-"""`MirroredGroups`: commits the committed offsets of the source's groups here, too (Kafka:
+"""`MirroredGroups`: commits the offsets in this store that the source's groups have committed (Kafka:
 MirrorCheckpointConnector). Records have the same offsets here as at the source, so committed offsets are not
 translated.
 
@@ -26,8 +26,8 @@ log = Logger("segstore")
 
 class MirroredGroups:
     """The mirroring of committed offsets. An offset is committed here only after the log has reached it: if a
-    consumer of the group began earlier, its position would be out of range. A group that this client may not
-    read is logged once.
+    consumer of the group began earlier, its position would be out of range. If this client may not read a
+    group, a warning is logged once.
     """
 
     def __init__(self, store: Store, cluster: Cluster) -> None:

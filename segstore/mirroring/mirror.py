@@ -36,13 +36,12 @@ from segstore.wire.cluster import Cluster
 
 ISOLATIONS = dict(zip(MIRRORED, (UNCOMMITTED, COMMITTED), strict=True))
 _WORDS = {word: word.removeprefix("read_") for word in (*MIRRORED, *ISOLATION_LEVELS)}
-"""The isolation in the mirror's role, by the allowed values of the argument `isolation`, which include
-Kafka's names."""
+"""The allowed values of the argument `isolation`, and the value that the mirror's role gets for each."""
 
 
 class MirroredPartition(NamedTuple):
     """The state of a mirror's partition. `source_end_offset` is the source's high watermark, -1 before the
-    first fetch; `error` is the error of the last fetch, None without one.
+    first fetch; `error` is the error of the last fetch, None if it succeeded.
     """
 
     topic: str
@@ -57,8 +56,8 @@ class MirroredPartition(NamedTuple):
 
 
 class Mirror(Following[MirrorControl]):
-    """A running mirror; `store` is its store, which may be read. It is a context manager that stops all
-    threads, and closes the store.
+    """A running mirror; `store` is its store, which may be read. A `Mirror` is a context manager that stops
+    all threads, and closes the store.
     """
 
     def partitions(self) -> list[MirroredPartition]:
@@ -68,8 +67,8 @@ class Mirror(Following[MirrorControl]):
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
         """Wait until each partition has all records that the source had at the partition's first fetch, and
-        then until committed offsets of groups are mirrored; return False after `timeout_ms`. Raises the
-        errors of `wait`.
+        then until committed offsets of groups are mirrored. Return True, or False after `timeout_ms`. Raises
+        the errors of `wait`.
         """
         deadline, control = deadline_in(timeout_ms), self._control
         if not self._until(self._has_caught_up, deadline):

@@ -37,7 +37,9 @@ class MirrorStore(FollowingStore):
 
 
 class _OwnLeader:
-    """The leader of an internal topic's partition. It has no followers, so appends are committed at once."""
+    """The leader of an internal topic's partition. The partition has no followers, so appends are committed
+    at once.
+    """
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -45,14 +47,14 @@ class _OwnLeader:
         replica.set_high_watermark(replica.log_end_offset)
 
     def check(self, acks: int) -> None:
-        """Accept each append."""
+        """Accept an append with any `acks`."""
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
         """Move the high watermark to the log end offset."""
         self._replica.set_high_watermark(self._replica.log_end_offset)
 
     def shown(self) -> None:
-        """Do nothing."""
+        """Do nothing, because there are no other replicas."""
 
     def failed(self, error: Exception) -> None:
         """Do nothing, because the append raises the error."""

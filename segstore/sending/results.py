@@ -8,15 +8,15 @@ from typing import Protocol
 
 
 class SentFile(Protocol):
-    """An open file: `segstore.files.Handle`."""
+    """An open file, such as a `segstore.files.Handle`."""
 
     fd: int
     path: str
 
 
 def sent(result: int, source: SentFile | None = None, of_source: int = errno.EIO) -> int:
-    """Return the bytes sent. Raises the OSError of the sink, or of `source` for the error number
-    `of_source`.
+    """Return `result`, the number of bytes sent. Raises OSError if it is negative, with the path of `source`
+    if the error number is `of_source`.
     """
     if result < 0:
         checked(result, source if -result == of_source else None)
@@ -24,7 +24,7 @@ def sent(result: int, source: SentFile | None = None, of_source: int = errno.EIO
 
 
 def checked(result: int, source: SentFile | None) -> int:
-    """Return the result. Raises the OSError of `source` if it is negative."""
+    """Return `result`. Raises OSError, with the path of `source`, if `result` is negative."""
     if result < 0:
         text = os.strerror(-result)
         raise OSError(-result, text, source.path) if source is not None else OSError(-result, text)

@@ -1,9 +1,9 @@
 """The system calls that move bytes of a file to a sink (a socket, pipe or file): directly, through a pipe or
-a buffer, or from a mapped part of the file. They also inspect sinks and wait for them.
+a buffer, or from a mapped part of the file. Other calls inspect sinks and wait for them.
 
 On disk: reads only. Threads: any; a pipe or window belongs to one thread at a time. Errors: see
-`segstore.sending`. EFAULT is an error of the source: the mapped bytes can't be read, since the file was cut
-or the disk failed. The headers of `_native/contract/` declare the C functions and structs.
+`segstore.sending`. EFAULT is an error of the source: mapped bytes can't be read, because the file was
+truncated or the disk failed. The headers of `_native/contract/` declare the C functions and structs.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _PROBES: dict[str, tuple[str, Callable[[], int]]] = {
     "splice": ("splice", lambda: lib.seg_splice(-1, 0, -1, 1, 0)),
     "copy_file_range": ("copy_file_range", lambda: lib.seg_append_range(-1, -1, 0, 1)),
 }
-"""The system call of each transfer method, and a probe that makes the call with the descriptor -1, for which
-an existing call returns EBADF.
+"""For each transfer method its system call, and a function that makes the call with the descriptor -1. If the
+system has the call, it returns EBADF.
 """
 
 
@@ -59,37 +59,42 @@ class SendfileCalls:
     def find_stretch(
         self, source: SentFile, out: Any, segment: Any, start: int, offset: int, max_bytes: int
     ) -> bool:
-        """Return whether `seg_find_stretch` (segment.h) found batches for a read in a `seg_segment *`; `out`
-        gets their place.
+        """Find batches for a read in a `seg_segment *` (`seg_find_stretch`, segment.h). Return whether there
+        are any; `out` gets their position and size.
         """
         return bool(lib.seg_find_stretch(source.fd, segment, start, offset, max_bytes, out))
 
     def attributes(self, source: SentFile, position: int, end: int) -> int:
-        """Return the result of `seg_attributes` (batch.h) for adjacent batches. Raises OSError."""
+        """Return the bitwise or of the attributes of adjacent batches (`seg_attributes`, batch.h). Raises
+        OSError.
+        """
         result: int = lib.seg_attributes(source.fd, position, end)
         return checked(result, source)
 
     def exchange_fetch(self, sock: int, source: SentFile, exchange: Any, segment: Any, *ends: int) -> bool:
-        """Return whether `seg_exchange_fetch` (exchange.h) has sent the answer; `ends` are log start offset
-        and last stable offset.
+        """Receive a request in C, and answer it if it repeats the last fetch (`seg_exchange_fetch`,
+        exchange.h). Return whether the answer was sent. `ends` are the log start offset and the last stable
+        offset.
         """
         return int(lib.seg_exchange_fetch(sock, exchange, source.fd, segment, *ends)) > 0
 
     def exchange_give(
         self, sock: int, source: SentFile, exchange: Any, position: int, stop: int, ends: Any, number: int
     ) -> bool:
-        """Return whether `seg_exchange_give` (exchange.h) has sent the answer."""
+        """Answer a fetch request in C by the batches from `position` to `stop` (`seg_exchange_give`,
+        exchange.h). Return whether the answer was sent.
+        """
         return int(lib.seg_exchange_give(sock, exchange, source.fd, position, stop, ends, number)) > 0
 
     def send_stretch(self, sink: int, source: SentFile, segment: Any, offset: int, max_bytes: int) -> int:
-        """Return the result of `seg_send_stretch` (transfer.h) for a `seg_sendable *`. Raises OSError of
-        sendfile(2); nothing was sent then.
+        """Send batches of a `seg_sendable *`; return the result of `seg_send_stretch` (transfer.h). Raises
+        the OSError of sendfile(2), and has sent nothing then.
         """
         result: int = lib.seg_send_stretch(sink, source.fd, segment, offset, max_bytes, _NULL)
         return result if result > 0 or result <= lib.SEG_SLOW else sent(result, source)
 
     def look_at(self, sink: int) -> SinkInfo:
-        """Return the kind of a sink, and its flags. Raises OSError (EBADF)."""
+        """Return the kind and the flags of a sink. Raises OSError (EBADF)."""
         out = ffi.new("seg_sink *")
         sent(lib.seg_look_at(sink, out))
         return SinkInfo(out.kind, bool(out.appends), out.options)
@@ -122,8 +127,8 @@ class SendfileCalls:
     # --- splice ---------------------------------------------------------------------------
 
     def make_pipe(self, pipe: Any) -> None:
-        """Make a pipe of PIPE_BYTES, or less if the system allows less, in `descriptors()`, the read end
-        first. Raises OSError (EMFILE).
+        """Make a pipe of PIPE_BYTES, or less if the system allows less. `pipe` gets the descriptors, the read
+        end first. Raises OSError (EMFILE).
         """
         with_descriptors(lambda: checked(lib.seg_open_pipe(pipe), None))
         lib.seg_pipe_bytes(pipe[1], PIPE_BYTES)

@@ -1,8 +1,8 @@
 """Prepares a directory for a standby: a new directory, the directory of a standby of the same cluster, or the
 directory of an old primary, which becomes a standby.
 
-On disk is `.segstore/role`. It is written before the standby is registered at the primary, so after a crash
-between these two steps the next call registers the standby. Threads: one.
+On disk is `.segstore/role`. The role is written before the standby is registered at the primary. After a
+crash between these two steps the next call registers the standby. Threads: one.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class StandbyDirectoryState(Enum):
 def taken(
     files: Files, root: str, cluster: Cluster, source: str, choice: TopicChoice, mode: str
 ) -> tuple[Role, StandbyDirectoryState]:
-    """Return the role that the directory will get, and its present state; nothing is changed. Raises
-    InvalidArgumentError if the directory is a standby of another cluster; the errors of `found_role`,
+    """Return (the role that the directory will get, the present state of the directory). Nothing is changed.
+    Raises InvalidArgumentError if the directory is a standby of another cluster; the errors of `found_role`,
     `check_returns` and `Cluster.ask`.
     """
     held = found_role(files, root)
@@ -73,8 +73,8 @@ def _role(held: Role | None, cluster_id: str, source: str, choice: TopicChoice, 
 
 
 def registered(role: Role, cluster: Cluster) -> int:
-    """Register a standby; return its broker epoch, -1 if the primary does not answer now. After -1 the
-    standby's thread registers the standby later. Raises the errors of `PrimaryClient.register`.
+    """Register a standby; return its broker epoch, -1 if the primary does not answer: then the standby's
+    thread registers the standby later. Raises the errors of `PrimaryClient.register`.
     """
     try:
         return PrimaryClient(cluster, role.cluster_id, role.directory_id, role.mode).register()
@@ -83,9 +83,9 @@ def registered(role: Role, cluster: Cluster) -> int:
 
 
 def begun(context: StoreContext, role: Role, cluster: Cluster) -> int:
-    """Write the role into a new directory, register the standby, and return its broker epoch as `registered`
-    does. If the primary refuses, all new files are removed again. Raises OSError, and the errors of
-    `registered`.
+    """Write the role into a new directory, then register the standby. Return the standby's broker epoch, -1
+    if the primary does not answer. If the primary refuses, all new files are removed again. Raises OSError,
+    and the errors of `registered`.
     """
     files, root = context.files, context.root
     files.ensure_directory(names.below(root, names.OURS))
@@ -100,9 +100,9 @@ def begun(context: StoreContext, role: Role, cluster: Cluster) -> int:
 
 
 def returned(context: StoreContext, role: Role, cluster: Cluster) -> int:
-    """Write the role into the directory of an old primary, whose lock is held, register the standby, and
-    return its broker epoch as `registered` does. If the primary refuses, the role is removed again. Raises
-    OSError, and the errors of `registered`.
+    """Write the role into the directory of an old primary, then register the standby. The caller has the
+    directory's lock. Return the standby's broker epoch, -1 if the primary does not answer. If the primary
+    refuses, the role is removed again. Raises OSError, and the errors of `registered`.
     """
     ROLE.write(context.files, context.root, role)
     try:
@@ -113,8 +113,8 @@ def returned(context: StoreContext, role: Role, cluster: Cluster) -> int:
 
 
 def found_role(files: Files, root: str) -> Role | None:
-    """Return the standby's role of a directory, None without a role. Raises InvalidArgumentError for another
-    role, or if a promotion was begun; CorruptCheckpointError, OSError.
+    """Return the role of a standby's directory, None without a role. Raises InvalidArgumentError for the role
+    of a mirror, or if a promotion was begun; CorruptCheckpointError, OSError.
     """
     held = ROLE.read(files, root) if files.exists(root) else None
     if held is not None and held.kind != STANDBY:
@@ -127,9 +127,9 @@ def found_role(files: Files, root: str) -> Role | None:
 
 
 def check_returns(files: Files, root: str, metadata: ClusterMetadata, source: str) -> bool:
-    """Return whether a directory without a role belonged to an old primary of this cluster; False if it is
-    empty. Raises InvalidArgumentError for a store of another cluster; StaleDirectoryError if the cluster has
-    no later leader epoch than the directory; CorruptCheckpointError, OSError.
+    """Return whether a directory without a role belonged to an old primary of this cluster; False if the
+    directory is empty. Raises InvalidArgumentError for a store of another cluster; StaleDirectoryError if the
+    cluster has no later leader epoch than the directory; CorruptCheckpointError, OSError.
     """
     if _is_new(files, root):
         return False
@@ -150,7 +150,7 @@ def check_returns(files: Files, root: str, metadata: ClusterMetadata, source: st
 
 
 def _is_new(files: Files, root: str) -> bool:
-    """Return whether a directory is missing, or has only files of a `begun` call that was killed early."""
+    """Return whether a directory is missing, or has only the files of an interrupted call of `begun`."""
     return not files.exists(root) or has_only(files, root)
 
 

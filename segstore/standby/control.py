@@ -1,8 +1,8 @@
-"""`StandbyControl`: the thread of a standby, which registers it at the primary, and follows the primary's
-topics.
+"""`StandbyControl`: the thread of a standby, which registers the standby at the primary, and follows the
+primary's topics.
 
 On disk are the files of `Control`; `.segstore/let-go` is another process's request for the directory.
-Threads: its own, and a second one that checks for that file; any thread may call `stale`.
+Threads: its own, and a second thread that checks for `.segstore/let-go`; any thread may call `stale`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _NOT_YET = -1
 
 
 class StandbyControl(Control):
-    """The control thread of a standby. `broker_epoch` is the broker epoch of its registration, -1 before the
-    first registration.
+    """The control thread of a standby. `broker_epoch` is the broker epoch of the last registration, -1 before
+    the first one.
     """
 
     kind = "standby"
@@ -37,8 +37,8 @@ class StandbyControl(Control):
         return self.broker_epoch
 
     def stale(self, error: Exception) -> None:
-        """Ask the primary again, after an error of a fetcher; register again if the primary has forgotten the
-        registration.
+        """Ask the primary for topics and leaders again, after an error of a fetcher. If the error says that
+        the primary has forgotten the standby, also register again.
         """
         if isinstance(error, BrokerError) and error.code in _ANEW:
             self._on_connection = _NOT_YET

@@ -35,8 +35,8 @@ class CutRecord(NamedTuple):
 
 def cut_records(directory: str | os.PathLike[str], *, files: Files | None = None) -> Iterator[CutRecord]:
     """Iterate over the records that were truncated from the logs of a directory, from their copies in its
-    quarantine. They were truncated because a new primary did not have them, or because a recovery found
-    damage before them. Copies made by `repair` are left out. Iterating raises StorageError,
+    quarantine. Such records were truncated because a new primary did not have them, or because a recovery
+    found damage before them. Copies made by `repair` are skipped. Iterating raises StorageError,
     CorruptRecordError.
     """
     return _cut(arguments.path("directory", directory), files or Files())

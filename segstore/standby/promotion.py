@@ -53,9 +53,9 @@ def promote_directory(
     files: Files,
 ) -> int:
     """Promote the standby in a directory that no process has open, durably, and return its leader epoch. The
-    leader epoch is `epoch`. If `epoch` is None, it is above each epoch that a primary can have reached. If a
-    crash has interrupted a promotion, this call completes that promotion, with the leader epoch that it has
-    noted.
+    leader epoch is `epoch`; without `epoch` (None), an epoch above each one that a primary can have reached.
+    If a crash has interrupted a promotion, this call completes the promotion with the leader epoch in the
+    role.
 
     Raises InvalidArgumentError if the directory is no standby, or `epoch` is not above all known leader
     epochs; StoreLockedError, StorageError.
@@ -91,7 +91,7 @@ def promote_directory(
 
 
 def largest_epoch(writer: StoreWriter, known: int) -> int:
-    """Return the largest leader epoch of the partitions, `known` without partitions."""
+    """Return the largest leader epoch of the partitions, or `known` if there are no partitions."""
     return max(
         (
             writer.partitions.replica(name, number).epoch_cache.current

@@ -10,8 +10,8 @@ _JITTER = 0.2
 
 
 class Backoff:
-    """Waits that double with every failure, from `least_ms` to `most_ms`, with a jitter of a fifth. The
-    jitter keeps the clients of a broker that has returned from connecting all at once.
+    """Waits that double with every failure, from `least_ms` to `most_ms`, with a jitter of a fifth. Because
+    of the jitter, clients do not all connect at once when a broker has returned.
     """
 
     def __init__(self, least_ms: int, most_ms: int, draw: random.Random | None = None) -> None:

@@ -18,7 +18,7 @@ log = Logger("segstore")
 
 
 class BrokerThread(ABC):
-    """Works with the broker `node` until it `is_idle`, or until `close`."""
+    """A thread that works with the broker `node` until no work is left, or until `close`."""
 
     def __init__(self, kind: str, node: int, cluster: Cluster) -> None:
         """`kind` is a part of the thread's name."""
@@ -45,13 +45,11 @@ class BrokerThread(ABC):
 
     @abstractmethod
     def _work(self, connection: BrokerConnection) -> None:
-        """Work until no work is left, or `_closing` is open. Raises SegstoreError if the connection is
-        lost.
-        """
+        """Work until no work is left, or `close` is called. Raises SegstoreError after a lost connection."""
 
     @abstractmethod
     def _lost(self, error: Exception) -> None:
-        """Note the error for which the broker can't be reached."""
+        """Note the error because of which the broker can't be reached."""
 
     def _run(self) -> None:
         try:

@@ -92,9 +92,9 @@ class Cluster:
         return found
 
     def ask(self, api: str, **fields: Any) -> Any:
-        """Send a request over the open connection, or over a new connection to any broker if there is none or
-        it fails; return the answer's body. Raises DisconnectedError or RequestTimedOutError if no broker
-        answers; AuthenticationFailedError, UnsupportedVersionError.
+        """Send a request to any broker, and return the answer's body. If the open connection fails, or there
+        is none, use a new one. Raises DisconnectedError or RequestTimedOutError if no broker answers;
+        AuthenticationFailedError, UnsupportedVersionError.
         """
         connection = self._control
         if connection is not None:
@@ -168,7 +168,7 @@ class Cluster:
         self._control = None
 
     def abort(self) -> None:
-        """Abort the request of another thread, and make no new connection."""
+        """Abort the request of another thread, and refuse new connections."""
         self._aborted = True
         for connection in (self._control, self._coordinator):
             if connection is not None:
@@ -183,7 +183,7 @@ class Cluster:
 
 
 def is_passing(error: SegstoreError) -> bool:
-    """Return whether the same request may succeed later."""
+    """Return whether a request that failed with `error` may succeed later."""
     if isinstance(error, BrokerError):
         return error.code in _RETRIABLE
     return isinstance(error, PASSING)

@@ -52,8 +52,8 @@ class AdminClient(ShareGroupAdmin, Closing):
     """An admin client for the topics, settings, groups and records of a store that is open in this process.
 
     Names and results are kafka-python's: dicts with the fields of Kafka's answers. In a call for several
-    topics each topic succeeds or fails alone. After the last topic the first error is raised; with
-    `raise_errors=False` no error is raised, and the result has all errors as `error_code` and
+    topics each topic succeeds or fails alone. The first error is raised after the last topic. If
+    `raise_errors` is False, no error is raised, and the result has all errors as `error_code` and
     `error_message`. `timeout_ms` has no effect: a change is durable when a call returns.
     """
 
@@ -87,8 +87,8 @@ class AdminClient(ShareGroupAdmin, Closing):
         return list(self._store.topics())
 
     def describe_topics(self, topics: Iterable[str] | None = None) -> list[dict[str, Any]]:
-        """Return descriptions of topics, by default of all: name, id, whether it is internal, and leader and
-        replicas of each partition. Raises UnknownTopicOrPartitionError.
+        """Return descriptions of topics, by default of all: the topic's name and id, whether the topic is
+        internal, and leader and replicas of each partition. Raises UnknownTopicOrPartitionError.
         """
         known = self._store.topics()
         wanted = list(known) if topics is None else listed("topics", topics)
@@ -193,7 +193,7 @@ class AdminClient(ShareGroupAdmin, Closing):
     ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
         """Return {"topic" or "broker": {name: {setting: {"value", "is_default", ...}}}}. `config_filter` is
         "modified" for changed settings only, "dynamic" or "all" for all settings. A resource of type BROKER
-        with any name is the store. Raises UnknownTopicOrPartitionError, InvalidArgumentError.
+        with any name stands for the store. Raises UnknownTopicOrPartitionError, InvalidArgumentError.
         """
         wanted = getattr(config_filter, "name", str(config_filter)).lower()
         if wanted not in FILTERS:
@@ -274,12 +274,12 @@ class AdminClient(ShareGroupAdmin, Closing):
         return {group: groups.describe(group) for group in listed("group_ids", group_ids)}
 
     def describe_consumer_groups(self, group_ids: Iterable[str]) -> list[GroupDescription]:
-        """Return state, members, committed offsets and lag of groups, as a list (kafka-python 2)."""
+        """Return a list of groups' states, members, committed offsets and lags, as kafka-python 2 does."""
         return list(self.describe_groups(group_ids).values())
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, SegstoreError | None]:
-        """Delete groups with their committed offsets; return the error of each group, None if it
-        was deleted.
+        """Delete groups with their committed offsets. Return {group: error, or None if the group was
+        deleted}.
         """
         groups, deleted = self._groups, dict[str, SegstoreError | None]()
         for group in listed("group_ids", group_ids):
@@ -291,7 +291,7 @@ class AdminClient(ShareGroupAdmin, Closing):
         return deleted
 
     def delete_consumer_groups(self, group_ids: Iterable[str]) -> list[tuple[str, SegstoreError | None]]:
-        """Delete groups; return (group, error or None) of each, as a list (kafka-python 2)."""
+        """Delete groups. Return a list of (group, error or None), as kafka-python 2 does."""
         return list(self.delete_groups(group_ids).items())
 
     def list_consumer_group_offsets(
@@ -311,7 +311,7 @@ class AdminClient(ShareGroupAdmin, Closing):
     def delete_records(
         self, records_to_delete: Mapping[TopicPartition, int], timeout_ms: float | None = None
     ) -> dict[TopicPartition, dict[str, int]]:
-        """Delete the records of partitions below these offsets (-1 deletes all records); return the new log
+        """Delete the records of partitions below these offsets; -1 deletes all records. Return the new log
         start offset of each partition. Raises the errors of `PartitionLog.delete_records`.
         """
         logs = {TopicPartition(*tp): self._store.partition(*tp) for tp in records_to_delete}
@@ -347,7 +347,7 @@ def _check_one_replica(more: Mapping[str, Any]) -> None:
 
 
 def _resource(given: Any) -> ConfigResource:
-    """Return a ConfigResource, given as ours or as kafka-python's, as ours."""
+    """Convert a ConfigResource of kafka-python to ours. Raises InvalidTypeError for any other object."""
     try:
         return ConfigResource(given.resource_type, given.name, given.configs)
     except AttributeError:

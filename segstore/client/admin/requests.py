@@ -59,7 +59,7 @@ class ConfigResource:
         given = self.resource_type
         if isinstance(given, ConfigResourceType):
             return
-        words = getattr(given, "name", str(given)).upper()  # also of a member of kafka-python's enumeration
+        words = getattr(given, "name", str(given)).upper()  # members of kafka-python's enum have a name
         if words not in ConfigResourceType.__members__:
             allowed = ", ".join(ConfigResourceType.__members__)
             raise InvalidArgumentError(f"resource_type={given!r:.80}: must be one of {allowed}")

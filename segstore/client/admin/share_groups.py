@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 class SharePartitionOffsetInfo(NamedTuple):
     """The progress of a share group in a partition: `start_offset` is its first offset that is not
-    acknowledged or archived, `lag` is the number of such offsets from `start_offset` on (KIP-1226). Both are
-    None if they are not known, such as before the group's first fetch.
+    acknowledged or archived, `lag` is the number of such offsets from `start_offset` on (KIP-1226). An
+    unknown start offset or lag is None, such as before the group's first fetch.
     """
 
     start_offset: int | None
@@ -35,7 +35,7 @@ class SharePartitionOffsetInfo(NamedTuple):
 
 
 class ShareGroupAdmin:
-    """The methods for share groups, on the store `_store`."""
+    """The methods of `AdminClient` for the share groups of a store, `_store`."""
 
     @property
     def _store(self) -> Store:
@@ -66,9 +66,9 @@ class ShareGroupAdmin:
     def alter_share_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, SegstoreError | None]:
-        """Set the start offsets of a share group without members, which is created if necessary; return the
-        error of each partition, None if its offset was set. Raises NonEmptyGroupError; GroupNotFoundError for
-        a group of another type.
+        """Set the start offsets of a share group that has no members; create the group if it does not exist.
+        Return each partition's error, or None if the partition's offset was set. Raises NonEmptyGroupError;
+        GroupNotFoundError for a group of another type.
         """
         if not isinstance(offsets, Mapping):
             raise InvalidTypeError(f"offsets must be a dict by TopicPartition, not {type(offsets).__name__}")
@@ -80,14 +80,14 @@ class ShareGroupAdmin:
     def delete_share_group_offsets(
         self, group_id: str, topics: Iterable[str]
     ) -> dict[str, SegstoreError | None]:
-        """Delete the state of topics in a share group without members; return the error of each topic, None
-        if its state was deleted. Raises NonEmptyGroupError, GroupNotFoundError.
+        """Delete the state of topics in a share group without members. Return {topic: error, or None if the
+        state was deleted}. Raises NonEmptyGroupError, GroupNotFoundError.
         """
         names = listed("topics", topics)
         return self._when_loaded(lambda groups: groups.delete_share_offsets(group_id, names))
 
     def delete_share_groups(self, group_ids: Iterable[str]) -> dict[str, SegstoreError | None]:
-        """Delete share groups; return the error of each group, None if it was deleted."""
+        """Delete share groups. Return {group: error, or None if the group was deleted}."""
         deleted = dict[str, SegstoreError | None]()
         for group in listed("group_ids", group_ids):
             try:

@@ -95,8 +95,9 @@ class AsyncConsumer(InThread):
         return polled
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord:
-        """Return the next record, only of `partitions` if any are given; wait for it without a limit
-        (aiokafka: getone). Raises ClientClosedError if the consumer is closed during the wait.
+        """Wait without a limit for the next record of `partitions`, or of all partitions if none are given
+        (aiokafka: getone); return the record. Raises ClientClosedError if the consumer is closed during the
+        wait.
         """
         while True:
             polled = await self.getmany(*partitions, timeout_ms=_LONG_MS, max_records=1)
@@ -192,7 +193,7 @@ class AsyncConsumer(InThread):
         self._now(self._consumer.assign, partitions)
 
     def unsubscribe(self) -> None:
-        """Give up topics and partitions."""
+        """Drop the subscription or assignment, and give up all partitions."""
         self._now(self._consumer.unsubscribe)
 
     def assignment(self) -> set[TopicPartition]:
@@ -219,7 +220,7 @@ class AsyncConsumer(InThread):
 
     def paused(self) -> set[TopicPartition]:
         """Return the paused partitions."""
-        # `_look` would also return partitions that a running `getmany` has paused until it returns.
+        # Not by `_look`, which would also return the partitions that a running `getmany` pauses.
         return self._now(self._consumer.paused)
 
     def highwater(self, partition: TopicPartition) -> int:
@@ -267,9 +268,10 @@ class AsyncConsumer(InThread):
         await self._call(self._consumer.seek_to_end, *partitions)
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
-        """Set the positions of these partitions, by default of all assigned ones, to their committed offsets,
-        and return these. The value of a partition without a committed offset is None, and its position is not
-        changed. Raises IllegalStateError without a group, or for a partition that is not assigned.
+        """Set the positions of these partitions, by default of all assigned ones, to their committed offsets.
+        Return the committed offset of each partition. The value of a partition without a committed offset is
+        None, and the partition keeps its position. Raises IllegalStateError without a group, or for a
+        partition that is not assigned.
         """
         self._check_assigned(*partitions)
         offsets: dict[TopicPartition, int | None] = {}
@@ -325,7 +327,7 @@ class AsyncConsumer(InThread):
         await self._call(self._consumer._update)
 
     async def stop(self) -> None:
-        """Close the consumer. With `enable_auto_commit` the positions are committed before that."""
+        """Commit the positions if `enable_auto_commit` is set, then close the consumer."""
         await self.close()
 
     async def close(self, autocommit: bool = True) -> None:
@@ -362,7 +364,7 @@ class AsyncConsumer(InThread):
 def _poll_only(
     consumer: Consumer, partitions: frozenset[TopicPartition], max_records: int | None, timeout_ms: float
 ) -> Polled:
-    """Poll only these partitions: pause all others during the poll."""
+    """Poll only these partitions: pause all other partitions during the poll."""
     if not partitions <= consumer.assignment():
         consumer._update()
     assigned = consumer.assignment()

@@ -1,5 +1,5 @@
-"""`ConsumerEntry`: admits one thread at a time to the consumer of an `AsyncConsumer`: either the consumer's
-own thread, or the event loop's thread, in which case a wait of the consumer's thread returns early.
+"""`ConsumerEntry`: admits one thread at a time to the consumer of an `AsyncConsumer`. A call in the event
+loop's thread ends a wait of the consumer's own thread.
 
 Threads: any. The lock is taken by `with` only, because an interrupt could leave it locked otherwise (see
 `segstore.threads`).
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 PATIENCE = 2.0
 """Seconds that `plain` waits for the consumer's thread, which may be within an application's listener,
-deserializer or interceptor. If that code waits for the event loop, which waits in `plain`, neither could
-continue.
+deserializer or interceptor. Without the limit, application code that waits for the event loop would be a
+deadlock, because the event loop waits in `plain`.
 """
 _AGAIN = 0.01  # seconds between wake-ups: after a wake-up the consumer's thread may begin another wait
 
@@ -82,7 +82,7 @@ class ConsumerEntry:
 
 
 class Undoable:
-    """A call in the consumer's thread, and a function that undoes the call, for use after it has returned."""
+    """A call of the consumer, with an `undo` function. `take_back` calls `undo` if the call has returned."""
 
     def __init__(
         self, entry: ConsumerEntry, call: Callable[[], Any], undo: Callable[[], None] | None

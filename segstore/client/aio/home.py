@@ -42,11 +42,8 @@ class ClientHome:
         self.here()
 
     def due(self) -> bool:
-        """Count a call that does not suspend its task; return whether the task must yield to other tasks
-        before the call.
-
-        The count begins again when another task makes a call. So no task has to yield if each task makes only
-        one call, and the calls are made in the order of the tasks.
+        """Count a call that does not suspend its task. Return whether the task must yield to other tasks
+        before the call: it has made MOST_CALLS calls, and no other task has made a call between them.
         """
         task = id(asyncio.current_task())
         if task != self._task:

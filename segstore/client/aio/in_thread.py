@@ -23,7 +23,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 SLICE_MS = 50
-"""The longest wait of one call in the consumer's thread. After each call other tasks get a turn, and a
+"""The longest wait of one call in the consumer's thread, in ms. After each call other tasks get a turn, and a
 cancelled call returns.
 """
 
@@ -46,7 +46,7 @@ class InThread:
                 return await self._turn(lambda: self._done(call))
 
     def _now(self, method: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Call a method in this thread, once the consumer's thread is not within a call."""
+        """Call a method in this thread when the consumer's thread is no longer within a call."""
         self._home.visit()
         return self._entry.plain(functools.partial(method, *arguments, **named))
 
@@ -59,7 +59,7 @@ class InThread:
 
     async def _done(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
         """Make `call` in the consumer's thread, and return its result. If the task is cancelled, wait until
-        the call has returned, and undo it.
+        the call has returned, then call `undo`.
         """
         self._inner._guard.check()
         return await self._run(call, undo)

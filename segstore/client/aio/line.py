@@ -1,7 +1,7 @@
 """`Line`: a thread of one asyncio client, which makes its calls one after another.
 
 Threads: the event loop calls `run` and `end`, any thread may call `later`; the client's calls are made in the
-line's own thread. After an interrupt in the event loop a call may or may not be made. This is not a
+line's own thread. After an interrupt in the event loop a call may or may not be made. A `Line` is not a
 `ThreadPoolExecutor`, which might start a second thread after an interrupt.
 """
 

@@ -47,9 +47,10 @@ _NOTED = Noted()
 
 
 class AsyncShareConsumer(InThread):
-    """`ShareConsumer` for asyncio: methods that may wait are coroutines; methods that only note something are
-    plain, and may be awaited too. `async with` starts and stops it. `async for` yields single records. In
-    implicit mode a record is accepted when the iteration asks for the next one.
+    """`ShareConsumer` for asyncio: methods that may wait are coroutines, other methods are plain. The results
+    of `acknowledge`, `subscribe` and `unsubscribe` may be awaited, too. `async with` starts and stops it.
+    `async for` yields single records. In implicit mode a record is accepted when the iteration asks for the
+    next one.
 
     A cancelled call returns when the consumer's thread has finished it, which takes at most SLICE_MS and the
     time of a read. No records are lost: the next `poll` returns those that a cancelled `poll` has acquired.
@@ -166,7 +167,9 @@ class AsyncShareConsumer(InThread):
         return self._consumer.acquisition_lock_timeout_ms
 
     def wakeup(self) -> None:
-        """Make the running poll, or the next one, raise WakeupError, unless it returns records."""
+        """Make the running poll, or else the next poll, raise WakeupError; a poll that has records returns
+        them.
+        """
         self._consumer.wakeup()
 
     # --- commits and metrics -----------------------------------------------------------------------
@@ -174,8 +177,8 @@ class AsyncShareConsumer(InThread):
     async def commit_sync(
         self, timeout_ms: float | None = None
     ) -> dict[TopicPartition, SegstoreError | None]:
-        """Send the noted acknowledgements, as `ShareConsumer.commit_sync` does. If the call is cancelled,
-        they may have been sent.
+        """Send the noted acknowledgements, as `ShareConsumer.commit_sync` does. A cancelled call may have
+        sent the acknowledgements.
         """
         return await self._call(self._consumer.commit_sync, timeout_ms)
 
@@ -190,7 +193,7 @@ class AsyncShareConsumer(InThread):
     # --- the beginning and the end -----------------------------------------------------------------
 
     async def start(self) -> None:
-        """Bind the consumer to this event loop, and join the group if it is subscribed to topics. Raises
+        """Bind the consumer to this event loop, and join the group if the consumer is subscribed. Raises
         ClientClosedError.
         """
         await self._call(self._consumer._join)

@@ -1,7 +1,7 @@
 """`Turns`: admits one task at a time to a client, in the order in which the tasks asked for it.
 
-Threads: one event loop. If an interrupt comes at the end of a turn, the next task still gets its turn. An
-`asyncio.Lock` could stay locked then, because its release is Python code.
+Threads: one event loop. If an interrupt comes at the end of a turn, the next task still gets its turn. With
+an `asyncio.Lock` the interrupt could come within `release`, which is Python code, and leave the lock locked.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Turns:
     """The turns of the tasks that use one client."""
 
     def __init__(self) -> None:
-        self._taken = threading.Lock()  # never waited for; `with` releases it in one step, in C
+        self._taken = threading.Lock()  # `with` releases it in C, so no interrupt comes between
         self._waiting: deque[asyncio.Future[None]] = deque()
-        # Whether a task was woken, but has not run yet; a new task lets that task run first.
+        # Whether a task was woken, but has not run yet. If so, a new task lets the woken task run first.
         self._woken = False
 
     async def take(self, run: Callable[[], Awaitable[T]]) -> T:
@@ -41,13 +41,13 @@ class Turns:
         free, queue = asyncio.get_running_loop().create_future(), self._waiting.append
         while True:
             queue(free)
-            # Once more, since an interrupt may have prevented the `_wake` in another task's `take`
+            # Repeated, because an interrupt may have prevented the `_wake` in another task's `take`.
             self._wake()
             try:
                 await free
             except BaseException:
                 if free.done() and not free.cancelled():
-                    self._wake()  # it was this task's turn: wake the next task
+                    self._wake()  # this task gives up its turn: wake the next task
                 raise
             finally:
                 if free in self._waiting:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_NAMES = ("co_name", "co_qualname")  # of a function's code; Python 3.10 has only co_name
+_NAMES = ("co_name", "co_qualname")  # of a code object; Python 3.10 has only co_name
 _AGAIN = 0.01  # seconds after which a waiting thread is woken again
 
 
@@ -82,18 +82,18 @@ class Guard(OwnedLock):  # type: ignore[misc]
         StoreClosedError if another thread closes the store, ReentrantCallError if a signal handler
         interrupted a method of this thread. An interrupt never leaves the guard locked (see `Mutex`).
         """
-        if self._is_owned() and not self._is_left:  # a method may call code that closes the store
+        if self._is_owned() and not self._is_left:  # else a method has called code that closes the store
             self._check_nested(sys._getframe(1))
         thread = threading.get_ident()
         try:
-            # After `end`, any other thread holds the guard for a moment only, until it is refused: so wait
-            # for the guard.
+            # After `end`, the thread that closes the store waits for the guard: every other thread is
+            # refused, and so holds the guard for a moment only.
             if not self.acquire(self._is_left and thread == self.ender):
                 raise self._in_use()
             self._user, self._is_left = thread, False
         except BaseException:
             try:
-                self.release()  # the first call of this block, so a second interrupt can only come after it
+                self.release()  # first: a second interrupt can't come before it
             except RuntimeError:
                 """The interrupt came before the lock was acquired."""
             raise
@@ -158,9 +158,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     def end(self, deadline: float, wake: Callable[[], None]) -> bool:
         """Refuse new calls because the store is being closed, and wait until no other thread is within a
-        method. `wake` wakes a thread that waits within a method, so that it checks `ending`. Returns True if
-        no other thread is within a method, False if a thread still is in one at `deadline` (monotonic
-        seconds).
+        method. `wake` wakes a thread that waits within a method, so that the thread checks `ending`. Return
+        True, or False if a thread is still within a method at `deadline` (monotonic seconds).
         """
         self.ender = threading.get_ident()
         seconds = 0.0
@@ -186,8 +185,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     def at_rest(self) -> bool:
         """Return whether the application has processed all records that polls returned; called after `end`.
-        Return False if another thread made the last call, that call returned a result, and the thread is
-        still alive, because it may still be processing the records.
+        Return False if another thread made the last call, got a result and is still alive: that thread may
+        still be processing the records.
         """
         return (
             self.given_up
@@ -212,9 +211,9 @@ G = TypeVar("G", bound=Guarded)
 
 
 def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
-    """Return the method wrapped so that it holds the consumer's guard: only one thread at a time may call it,
-    and after `close` no thread. After a call of the wrapped method, the next poll looks at all partitions
-    again. Raises ConcurrentModificationError, ClientClosedError, StoreClosedError.
+    """Wrap the method so that it holds the consumer's guard: one thread at a time may call the method, and no
+    thread after `close`. After a call the next poll looks at all partitions again. Raises
+    ConcurrentModificationError, ClientClosedError, StoreClosedError.
     """
 
     @functools.wraps(method)
@@ -233,8 +232,8 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
 
 
 def unguarded(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
-    """Return the method that `alone` has wrapped. Without the guard it may be called while another thread is
-    within a method, but only if it reads nothing except objects that are replaced as a whole.
+    """Return the method that `alone` has wrapped. The method may read only objects that are replaced as a
+    whole, because another thread may be changing the consumer.
     """
     wrapped: Callable[Concatenate[G, P], R] = method.__wrapped__  # type: ignore[attr-defined]
     return wrapped
@@ -253,9 +252,7 @@ def _grouped(protocol: str) -> Callable[..., Coordination]:
 
 
 class Parts:
-    """The base of `Consumer`, which has its parts. The consumer's methods are in several classes, each for
-    one subject.
-    """
+    """The base of `Consumer`: makes and connects the parts of the consumer."""
 
     def __init__(self, store: Store, settings: Mapping[str, Any]) -> None:
         """Raises ConfigError, InvalidTypeError, InvalidGroupIdError; ReadOnlyError for a group with a store

@@ -1,5 +1,5 @@
-"""`ClassicSubscription`: a member of a group by the classic protocol. It joins, and the group's leader
-assigns the partitions (Kafka: ConsumerCoordinator, AbstractCoordinator).
+"""`ClassicSubscription`: a member of a group by the classic protocol. The member joins, and the group's
+leader assigns the partitions (Kafka: ConsumerCoordinator, AbstractCoordinator).
 
 On disk: nothing of its own. Threads: one, the consumer's.
 """

@@ -44,7 +44,7 @@ log = Logger("segstore")
 
 _LEAST_SLEEP_MS = 10
 _PATIENCE_MS = 10_000.0
-"""How long a member that gives up partitions retries to commit their positions."""
+"""The ms for which a member that gives up partitions retries to commit their positions."""
 _NOT_COMMITTED = (
     CommitFailedError,
     RebalanceInProgressError,
@@ -176,8 +176,8 @@ class Commits:
 
     @calls_out
     def callbacks(self) -> None:
-        """Call the waiting callbacks. If a callback raises an exception, so does this method; the next call
-        continues with the next callback.
+        """Call the waiting callbacks. If a callback raises an exception, this method raises the exception;
+        the next call continues with the next callback.
         """
         while self._callbacks:
             callback, offsets, error = self._callbacks.popleft()
@@ -199,12 +199,12 @@ class Commits:
         """Return the ms until `auto` is due."""
         if not self._config.enable_auto_commit:
             return math.inf
-        # A waiting consumer has little to commit, so it sleeps even if a commit is due.
+        # At least _LEAST_SLEEP_MS: a waiting consumer has little to commit.
         return max(self._next - monotonic_ms(), _LEAST_SLEEP_MS)
 
     def positions(self, only: Collection[TopicPartition] | None = None, closing: bool = False) -> None:
-        """Commit the positions of all partitions, or of the partitions `only`, which are about to be given
-        up; retry while the coordinator loads. If the commit fails, the error is logged, as in Kafka, and the
+        """Commit the positions of all partitions, or of those in `only`, which are about to be given up.
+        Retry while the coordinator loads. If the commit fails, the error is logged, as in Kafka, and the
         records since the last commit will be read again. Raises FencedInstanceIdError unless `closing`.
         """
         consumed = self._subscription.consumed()

@@ -208,6 +208,6 @@ def _takes(method: Callable[..., Any], count: int) -> bool:
         inspect.signature(method).bind(*range(count))
     except TypeError:
         return False
-    except ValueError:  # written in C, without a signature
+    except ValueError:  # the method is C code without a signature
         return True
     return True

@@ -58,9 +58,7 @@ class Consumer(Assigning, Seeking, Committing):
     """
 
     DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ConsumerConfig.defaults()
-    """The default of each setting by name, as in kafka-python: programs use its keys to filter their own
-    settings.
-    """
+    """{setting: default}, as in kafka-python. Programs use the keys to filter their own settings."""
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
         """Raises ConfigError, InvalidTypeError, UnknownTopicOrPartitionError."""
@@ -87,8 +85,8 @@ class Consumer(Assigning, Seeking, Committing):
         """Return up to `max_records` (by default max_poll_records) records by partition. If there are none,
         wait up to `timeout_ms` for new records. Partitions take turns.
 
-        The positions move to the next offset after the returned records. With `update_offsets=False` they
-        stay, and the next poll returns the same records again unless the caller seeks. Raises
+        The positions move to the next offset after the returned records. With `update_offsets=False` the
+        positions stay, and the next poll returns the same records again unless the caller seeks. Raises
         NoOffsetForPartitionError, OffsetOutOfRangeError (both only with auto_offset_reset "none"),
         CorruptRecordError, RecordDeserializationError, StorageError, StoreClosedError,
         UnknownTopicOrPartitionError for a partition that was assigned by `assign`; after an error the
@@ -113,8 +111,8 @@ class Consumer(Assigning, Seeking, Committing):
             polled, state, at, leader_epoch = came
             if polled and self._interceptors.all:
                 polled = self._interceptors.on_consume(polled)
-            # The positions are set last: if an interrupt keeps the records from the application, they then
-            # count as not read.
+            # The positions are set last: records that an interrupt keeps from the application then count as
+            # not read.
             if update_offsets and state is not None:
                 state.position, state.leader_epoch, state.reset = at, leader_epoch, None
             return polled
@@ -124,7 +122,7 @@ class Consumer(Assigning, Seeking, Committing):
         given = self._wait(partial(self._fetcher.records, most), deadline, self._following.wait)
         polled = self._consumed(given)
         if update_offsets:
-            for part in given:  # last: see the comment in `poll`
+            for part in given:  # last, because an interrupt may lose the records
                 part.state.seek(part.at, part.leader_epoch)
         return polled
 
@@ -166,10 +164,10 @@ class Consumer(Assigning, Seeking, Committing):
         deadline: float,
         sleep: Callable[[float, float], list[T] | None],
     ) -> list[T]:
-        """Call `look` and `sleep` in turn until one of them returns records, and return these. `sleep` waits
-        for a publication; it returns the new records, or None if `look` must be called again. Return an empty
-        list after `deadline`, or if a listener or signal handler closes the consumer, or another thread
-        closes the store or waits for the guard.
+        """Call `look` and `sleep` in turn until one of them returns records, and return the records. `sleep`
+        waits for a publication, and returns new records if it has read some. Return an empty list after
+        `deadline`, or if a listener or signal handler closes the consumer, or another thread closes the store
+        or waits for the guard.
         """
         subscription, coordination, guard = self._subscription, self._coordination, self._guard
         while True:
@@ -201,8 +199,8 @@ class Consumer(Assigning, Seeking, Committing):
                 return came
 
     def _may_resolve(self) -> bool:
-        """Return whether a missing position can be looked up at once. That is so if the log is open, and the
-        position was dropped because its records were deleted or truncated.
+        """Return whether a missing position can be looked up at once, because the log is open: then the
+        position was dropped after its records had been deleted or truncated.
         """
         states = self._subscription.states.values()
         return any(state.position is None and state.log is not None for state in states)
@@ -300,10 +298,10 @@ class Consumer(Assigning, Seeking, Committing):
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
         """Leave the group and give up all partitions. The store stays open.
 
-        A second call does nothing. A call after the store was closed does nothing either, because closing a
-        store closes its consumers; nor does a call in a forked child. If an interrupt kept the consumer from
-        leaving its group, the consumer is not closed: call `close` again. That call also closes the
-        deserializers and interceptors whose own `close` was interrupted.
+        A second call does nothing, nor does a call after the store was closed (which closes its consumers),
+        or in a forked child. If an interrupt kept the consumer from leaving its group, the consumer is not
+        closed: call `close` again. That call also closes the deserializers and interceptors whose own `close`
+        was interrupted.
         """
         guard = self._guard
         if self._store.context.forked:

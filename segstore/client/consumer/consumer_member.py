@@ -1,8 +1,8 @@
-"""`ConsumerSubscription`: a member of a consumer group (KIP-848). It sends heartbeats, and the coordinator
-assigns the partitions (Kafka: ConsumerMembershipManager, ConsumerHeartbeatRequestManager).
+"""`ConsumerSubscription`: a member of a consumer group (KIP-848). The member sends heartbeats, and the
+coordinator assigns the partitions (Kafka: ConsumerMembershipManager, ConsumerHeartbeatRequestManager).
 
-The member sends a heartbeat only after a change of the group (which at once wakes the group's members in this
-process), of the topics, or of the member's own subscription or partitions. The member's `Pulse` shows the
+A heartbeat is sent only after a change of the group, of the topics, or of the member's own subscription or
+partitions. A change of the group wakes its members in this process. The member's `Pulse` shows the
 coordinator that the member is alive.
 
 On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
@@ -185,8 +185,8 @@ class ConsumerSubscription(GroupSubscription):
         return sent is None or sent.regex != (subscription.regex or "") or not self._knows_topics(sent)
 
     def _knows_topics(self, sent: SubscribedTopics) -> bool:
-        """Return whether the last heartbeat had this member's topics; with a regular expression always True,
-        because the coordinator finds the topics.
+        """Return whether the last heartbeat `sent` has the topics of the subscription; True for a regular
+        expression, for which the coordinator finds the topics.
         """
         return bool(sent.regex) or sent.topics == self._subscription.topics
 
@@ -206,7 +206,7 @@ class ConsumerSubscription(GroupSubscription):
         return True
 
     def _beat(self) -> None:
-        """Send a heartbeat, and store the assignment in its answer for the next step."""
+        """Send a heartbeat, and store the answer's assignment, which the next step applies."""
         wanted, seen = self._wanted(), self._coordinator.changes(self._group)
         try:
             given = self._membership.heartbeat(wanted, self._owned())
@@ -226,7 +226,7 @@ class ConsumerSubscription(GroupSubscription):
         return owned
 
     def _compare_assignment(self, given: Assignment) -> None:
-        """Store an assignment for the next step if it differs from the member's partitions."""
+        """Store the assignment `given` for the next step, unless the member has exactly these partitions."""
         topics = self._store.topics()
         self._lose_old(topics)
         partitions = list(TopicIds(topics).partitions(given))

@@ -32,8 +32,8 @@ class ConsumerParts(Protocol):
 
 
 class ConsumerEnding:
-    """The consumer as a `storage.store.clients.Client` of its store. Only the consumer keeps this object
-    alive; it has a weak reference to the consumer, so that a dropped consumer is freed.
+    """The consumer as a `storage.store.clients.Client` of its store. This object has only a weak reference to
+    the consumer, so that a dropped consumer is freed.
     """
 
     turn = Turn.READER
@@ -50,9 +50,9 @@ class ConsumerEnding:
         """Do nothing: a consumer has no unwritten records."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """Close the consumer. If another thread is in a method, wait until that method has returned, without
-        a result. Positions are committed if the close is orderly and the application has processed all
-        returned records.
+        """Close the consumer. If another thread is in a method, make the method return without a result, and
+        wait for that until `deadline` (monotonic seconds). Commit the positions if the store's close is
+        `orderly` and the application has processed all returned records.
         """
         consumer = self._consumer()
         if consumer is None or consumer._is_ended():
@@ -68,5 +68,5 @@ class ConsumerEnding:
                 log.warning("%r could not be closed in order: %s", consumer, error)
 
     def unwritten(self) -> Unwritten:
-        """Return an empty `Unwritten`."""
+        """Return an empty `Unwritten`: a consumer has no unwritten records."""
         return Unwritten(Counter(), None)

@@ -34,7 +34,7 @@ from segstore.storage.store.partition_log import PartitionLog
 
 # --- buffer ------------------------------------------------------------------------------------
 
-# `Buffer`: the records that one read of a partition has found, and that the application has not got yet.
+# `Buffer`: records that one read of a partition has found, kept until the application has all of them.
 
 
 class Buffer:
@@ -42,7 +42,7 @@ class Buffer:
     is the position before the first of these: if the consumer's position differs from `at`, the buffer can't
     be used. `memory`: bytes in memory; `stored`: bytes read from the log; `start` and `end`: the log start
     offset, and the end of the readable records, at the time of the read. `leader_epoch` is the epoch of the
-    last batch, which may be a marker. `charged`: the client's byte rate was charged for the read. `leader`:
+    last batch, which may be a marker. `charged`: the read was counted for the client's byte rate. `leader`:
     the leader epoch at the time of the read, or None for a log without replicas.
     """
 
@@ -104,8 +104,8 @@ class FetchedColumns(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """An error that came after some records. The next look raises the error if the partition's position is
-    still `position`.
+    """An error that came after some records. The next look for records raises the error if the partition's
+    position is still `position`.
     """
 
     state: TopicPartitionState
@@ -114,8 +114,8 @@ class _Kept(NamedTuple):
 
 
 class Fetcher:
-    """The reader of a consumer's partitions. It reads more records than one poll returns, and buffers them
-    for later polls: about fetch_max_bytes for all partitions together.
+    """The reader of a consumer's partitions. The fetcher reads more records than one poll returns, and
+    buffers them for later polls: about fetch_max_bytes for all partitions together.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Fetcher:
                     raise error
                 self._kept = _Kept(state, buffer.at, error)
             finally:
-                del error  # the traceback of the deserializer's error has this frame
+                del error  # else a cycle: the error's traceback has this frame
         elif not buffer.left:
             self._drop(state)
         self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
@@ -199,8 +199,8 @@ class Fetcher:
 
     @property
     def has_nothing(self) -> bool:
-        """Return whether a new record may be returned without a look at all partitions: there are no buffers,
-        no kept error, no byte rate, no deserializers and no fetch_min_bytes.
+        """Return whether a new record may be returned as it is: there are no buffers, no kept error, no byte
+        rate, no deserializers and no fetch_min_bytes.
         """
         return self._as_is and self.throttle.bound is None and self._kept is None and not self._buffers
 
@@ -237,13 +237,13 @@ class Fetcher:
         return found
 
     def _charge(self, buffer: Buffer) -> None:
-        """Charge the client's byte rate for a buffer, unless it was charged before."""
+        """Count the buffer's read for the client's byte rate, once."""
         if not buffer.charged:
             buffer.charged = True
             self._metrics.throttled(self.throttle.charge(buffer.stored))
 
     def give_back(self) -> None:
-        """Make the next look return the last look's records again."""
+        """Reset the positions, so that the next look for records returns the same records again."""
         for state, position, leader_epoch in self.began:
             state.seek(position, leader_epoch)
         self.began.clear()
@@ -256,8 +256,8 @@ class Fetcher:
         self.began[:] = [each for each in self.began if each[0] not in left_out]
 
     def wait_ms(self) -> float:
-        """Return the ms that the consumer may wait for a publication. This is inf, unless there are records
-        that fetch_min_bytes or a byte rate keeps from being returned.
+        """Return the ms that the consumer may wait for a publication. The result is inf, unless there are
+        records that may not be returned yet because of fetch_min_bytes or a byte rate.
         """
         if self._throttled:
             self._throttled = False
@@ -310,12 +310,12 @@ class Fetcher:
 
     def _drop(self, state: TopicPartitionState) -> None:
         memory = self._buffers[state].memory
-        del self._buffers[state]  # no call up to the next line, so no interrupt comes between
+        del self._buffers[state]  # no call before the next line, so no interrupt
         self._memory -= memory
 
     def _make_room(self) -> bool:
-        """Drop buffers that no later look can use; return whether the buffers' memory is now below
-        fetch_max_bytes.
+        """Drop the buffers that can't be used any more. Return whether the other buffers take less memory
+        than fetch_max_bytes.
         """
         useless = [
             state
@@ -393,8 +393,7 @@ class Fetcher:
         if math.isnan(self._some_since):
             self._some_since = now
         if (now - self._some_since) * 1000 < self._config.fetch_max_wait_ms:
-            # The buffers are dropped, because later reads return their records again, together with newer
-            # ones.
+            # The buffers are dropped, because later reads return the same records again, and newer records.
             self._buffers, self._memory = {}, 0
             return False
         self._some_since = math.nan

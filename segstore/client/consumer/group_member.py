@@ -2,8 +2,8 @@
 of its topics with the other members (Kafka: ConsumerCoordinator, ConsumerMembershipManager).
 
 On disk: nothing of its own. Threads: one, the consumer's. No method waits for other members, so that one
-thread may poll several consumers of a group in turn: a step that needs another member is taken in a later
-poll, and the member is woken in `store.wait`.
+thread may poll several consumers of a group in turn. A step that must wait for another member is taken in a
+later poll; a change of the group ends the wait of a poll.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class GroupSubscription(ABC):
                     self._call_listener("assigned", added if self.is_incremental else wanted)
 
     def _give_up(self, gone: Collection[TopicPartition], how: str) -> None:
-        """Call the listener, then give up the partitions, even if the listener raises."""
+        """Call the listener's method `how`, then give up the partitions `gone`, even if the method raises."""
         try:
             if gone:
                 self._call_listener(how, gone)

@@ -1,6 +1,6 @@
-"""`ClassicMembership`: one consumer's membership in a group by the classic protocol, which joins, asks for
-its assignment, and notices rebalances. `GroupLeader`: computes the assignments if this member is the group's
-leader.
+"""`ClassicMembership`: one consumer's membership in a group by the classic protocol. It joins the group, asks
+for the consumer's assignment, and notices rebalances. `GroupLeader`: computes the assignments if this member
+is the group's leader.
 
 Threads: one, the consumer's; the coordinator reads the membership's `Pulse`.
 """
@@ -174,7 +174,7 @@ class ClassicMembership(GroupMembership):
 
     def out(self, error: Exception) -> None:
         """Let the next poll join the group again. After RebalanceInProgressError the member keeps its
-        generation and its partitions until then; after any other error it has no generation, because its
+        generation and partitions until that poll. After any other error it has no generation, because its
         partitions may belong to another member.
         """
         if isinstance(error, RebalanceInProgressError):
@@ -230,8 +230,8 @@ class GroupLeader:
         return {member: encode_assignment(by_member.get(member, ())) for member in self._subscriptions}
 
     def complete(self, members: Iterable[MemberInfo]) -> bool:
-        """Return whether all existing partitions are assigned to `members`: partitions may have been added
-        while a static leader was away.
+        """Return whether all existing partitions are assigned to `members`. The result is False if partitions
+        were added while a static leader was away.
         """
         have = {tp for member in members for tp in decode_assignment(member.assignment)}
         return have == {TopicPartition(t, p) for t, numbers in self._partitions.items() for p in numbers}

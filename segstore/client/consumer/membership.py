@@ -66,12 +66,11 @@ class GroupMembership(ABC):
         """Leave the group; a static member may return to its partitions within its session timeout."""
 
     def _begin_pulse(self, interval_ms: float) -> Pulse:
-        """Return the pulse of a member that joins its group. The current time counts as that of its last
+        """Return the pulse of a member that joins its group. The current time counts as the time of its last
         poll.
         """
         if self.pulse is None:
             self.pulse = Pulse(self._coordinator.now(), interval_ms, self._config.max_poll_interval_ms)
-        # A member that polled too late and joins again must not count as late at once, even if this poll has
-        # already taken long.
+        # Else a member that polled too late and joins again would count as late at once.
         self.polled()
         return self.pulse

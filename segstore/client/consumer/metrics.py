@@ -21,13 +21,13 @@ from segstore.errors import InvalidTypeError
 from segstore.logger import Logger
 from segstore.mutex import calls_out
 
-_MOST_NOTED = 3000  # numbers
+_MOST_NOTED = 3000  # items in a list of noted values
 
 
 class ConsumerMetrics:
     """The metrics of one consumer: sums over all partitions, and each partition's lag and lead by Kafka's
-    older names ("flights-0.records-lag"). A poll only appends values and times to a list. The next snapshot
-    adds the values to the sensors; so does a poll that finds about 3,000 values in the list.
+    older names ("flights-0.records-lag"). Reads and polls append values and times to a list. The sensors take
+    the values in at the next snapshot, or when the list has more than _MOST_NOTED items.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
@@ -38,7 +38,7 @@ class ConsumerMetrics:
         self._lags: dict[TopicPartition, tuple[int, int]] = {}
         self._polled = math.nan
         # A flat list: a tuple for each value would make the garbage collector scan the whole process often.
-        self._noted: list[Any] = []  # sensor, value, time, sensor, value, ...
+        self._noted: list[Any] = []  # sensor, value, ms, sensor, value, ms, ...
         self.singles: list[Any] | None = []
         """Five items for each record that the C code has read within a wait: partition, log start offset, the
         record's offset, the bytes of its batch, and the time of the read in monotonic seconds. None if
@@ -49,18 +49,18 @@ class ConsumerMetrics:
         return Sensor(self._config.metrics_num_samples, self._config.metrics_sample_window_ms)
 
     def fetched(self, stored: int, records: int, took_ms: float) -> None:
-        """Count one read of a partition: bytes as stored, number of records, milliseconds."""
+        """Count one read of a partition: `stored` bytes, number of records, milliseconds."""
         now = time.monotonic() * 1000
         self._noted += self._bytes, stored, now, self._records, records, now, self._latency, took_ms, now
         if len(self._noted) > _MOST_NOTED:
             self._take_in()
 
     def given(self, tp: TopicPartition, at: int, start: int, end: int) -> None:
-        """Count records for the application; the partition's position is now `at`, in a log from `start` to
-        `end`.
+        """Record the lag and lead of a partition after its records were returned: the position is now `at`,
+        in a log from offset `start` to `end`.
         """
         if self.singles:
-            self._take_in()  # the noted single records are older than these records
+            self._take_in()  # first, because single records are older than these
         self._lags[tp] = end - at, at - start
         self._noted += self._lag, end - at, time.monotonic() * 1000
 
@@ -69,7 +69,7 @@ class ConsumerMetrics:
         self._throttle.record(wait_ms)
 
     def polled(self, now: float) -> None:
-        """Record the begin of a poll, `now` in seconds."""
+        """Record the start of a poll, at `now` in seconds."""
         now *= 1000
         if self.singles and len(self.singles) > _MOST_NOTED:
             self._take_in()
@@ -212,7 +212,7 @@ class GroupMetrics:
 
     @contextmanager
     def listener(self, kind: str) -> Iterator[None]:
-        """Measure the time in the application's listener."""
+        """Measure the time in a method of the application's listener; `kind` names the sensor."""
         began = monotonic_ms()
         try:
             yield

@@ -1,5 +1,5 @@
 """`Positions`: the position at which reading begins: the committed offset, the offset of a seek, or the
-offset that auto_offset_reset says. `Lookups`: first and last offsets, and offsets by time.
+offset by auto_offset_reset. `Lookups`: first and last offsets, and offsets by time.
 
 On disk: nothing of its own. Threads: one, the consumer's; `Lookups` from any.
 """
@@ -45,7 +45,7 @@ class Lookups:
         return log.start_offset if where == "earliest" else self.end(log)
 
     def for_time(self, log: PartitionLog, timestamp: int) -> OffsetAndTimestamp | None:
-        """Return the first readable record with timestamp `timestamp` (ms) or later."""
+        """Return offset and time of the first readable record at `timestamp` (ms) or later, else None."""
         offset = log.offset_for_time(timestamp)
         if offset is None or offset >= self.end(log):
             return None
@@ -101,8 +101,8 @@ class Positions:
         subscription.unresolved = any(s.position is None for s in subscription.states.values())
 
     def _from_committed(self) -> set[TopicPartition]:
-        """Seek to the committed offsets, except in partitions for which an open transaction may commit an
-        offset; return these partitions.
+        """Seek to the committed offsets. Return the partitions that were skipped because an open transaction
+        may commit an offset for them.
         """
         states = self._subscription.states
         missing = [tp for tp, s in states.items() if s.position is None and s.reset is None]
@@ -120,7 +120,7 @@ class Positions:
         copy.
         """
         log = self.log(tp, state) if state.leader_epoch >= 0 else None
-        if log is None or log.leader_epoch < 0:  # another process is the writer, which knows the epochs
+        if log is None or log.leader_epoch < 0:  # another process, the writer, knows the epochs
             return
         try:
             self.validate(log, state)
@@ -152,21 +152,21 @@ class Positions:
         again, unless the next poll will update the assignment.
         """
         state.log, state.lost = None, True
-        closed = self._store.publications < 0  # the whole store is closed, or belongs to the parent of a fork
+        closed = self._store.publications < 0  # the store is closed, or this is a forked child
         if closed or not self._subscription.automatic:
             raise
         self._coordination.stale()
 
     def validate(self, log: PartitionLog, state: TopicPartitionState) -> int:
         """Compare a position with the leader's log, and return the leader epoch. If the elected replica lacks
-        records that the consumer has read, set the position to the offset at which the leader's log diverges
-        from these. Raises LogTruncationError if auto_offset_reset is "none" (R37; Kafka:
+        records that the consumer has read, set the position to the offset at which the leader's log diverges.
+        Raises LogTruncationError if auto_offset_reset is "none" (R37; Kafka:
         SubscriptionState.maybeCompleteValidation, KIP-320).
         """
         while True:
             leader, position, epoch = log.leader_epoch, state.position, state.leader_epoch
             end = log.epoch_end(epoch).end_offset if epoch >= 0 else INT64_MAX
-            if log.leader_epoch == leader:  # otherwise the leader has changed, so compare again
+            if log.leader_epoch == leader:  # else the leader has changed: ask the new one
                 break
         if position is not None and end < position:
             if self._policy == NONE:

@@ -73,7 +73,8 @@ class Assigning(Parts):
 
     @alone
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions instead of the current assignment; partitions in both keep their position.
+        """Read these partitions instead of the current assignment. A partition that was assigned before keeps
+        its position.
 
         Raises UnknownTopicOrPartitionError, IllegalStateError after `subscribe`; after an error nothing is
         changed.
@@ -89,7 +90,7 @@ class Assigning(Parts):
 
     @alone
     def unsubscribe(self) -> None:
-        """Give up topics and partitions."""
+        """Drop the subscription or assignment, and give up all partitions."""
         self._unsubscribe()
 
     def _unsubscribe(self) -> None:
@@ -269,9 +270,8 @@ class Committing(Parts):
         self, partition: TopicPartition, metadata: bool = False, timeout_ms: float | None = None
     ) -> int | OffsetAndMetadata | None:
         """Return the committed offset, or None. Waits until the group's offsets are loaded, by default up to
-        60 s; with read_committed also until a transaction that may commit another offset is complete, by
-        default without a limit. Raises KafkaTimeoutError after `timeout_ms`. Raises IllegalStateError without
-        a group.
+        60 s. With read_committed, also waits until no open transaction may commit another offset, by default
+        without a limit. Raises KafkaTimeoutError after `timeout_ms`, IllegalStateError without a group.
         """
         tp = topic_partition(partition)
         if self.config.group_id is None:

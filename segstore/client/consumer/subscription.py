@@ -144,7 +144,7 @@ class Subscription:
         return self.topics is not None and (self.regex is not None or topic in self.topics)
 
     def matching(self, topics: Mapping[str, TopicInfo], exclude_internal: bool) -> list[TopicInfo]:
-        """Return the subscribed topics that exist; with a pattern, set `topics` to them."""
+        """Return the subscribed topics that exist. The matches of a pattern become `self.topics`."""
         if self.pattern is None:
             return [topics[name] for name in sorted(self.topics or ()) if name in topics]
         match = self.pattern.match
@@ -217,7 +217,7 @@ class Subscription:
 
 
 def topic_partition(value: Any) -> TopicPartition:
-    """Return a TopicPartition, ours or kafka-python's, as ours. Raises InvalidTypeError."""
+    """Convert a TopicPartition, which may be kafka-python's, to ours. Raises InvalidTypeError."""
     if not (isinstance(value, tuple) and len(value) == 2 and hasattr(value, "partition")):
         raise InvalidTypeError(f"a partition must be a TopicPartition, not {type(value).__name__}")
     topic, partition = value
@@ -227,14 +227,14 @@ def topic_partition(value: Any) -> TopicPartition:
 
 
 def topic_partitions(values: Any) -> list[TopicPartition]:
-    """Return each TopicPartition, ours or kafka-python's, as ours. Raises InvalidTypeError."""
+    """Convert TopicPartitions, which may be kafka-python's, to ours. Raises InvalidTypeError."""
     if not isinstance(values, Iterable):
         raise InvalidTypeError(f"partitions must be a list of TopicPartition, not {type(values).__name__}")
     return [topic_partition(value) for value in values]
 
 
 def _is_none(given: Any) -> bool:
-    """Return whether an argument is None or empty. Arrays are allowed, whose truth value can't be used."""
+    """Return whether an argument is None or empty; `not given` would fail for an array."""
     return given is None or (isinstance(given, Sized) and len(given) == 0)
 
 
@@ -292,7 +292,7 @@ class ConsumerRebalanceListener(ABC):
 
     @abstractmethod
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """Act after partitions were assigned and before any of their records are read: `seek` works."""
+        """Act after partitions were assigned, before any of their records are read. `seek` may be called."""
 
     @calls_out
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:

@@ -1,4 +1,4 @@
-"""The producer: a pipeline with the stages of Kafka's producer, listed in `producer`."""
+"""The producer: a pipeline with the stages of Kafka's producer, which `producer.producer` lists."""
 
 from __future__ import annotations
 

@@ -47,9 +47,10 @@ Ready = list[tuple[PartitionQueue, list[ProducerBatch]]]
 
 
 class Schedule:
-    """The schedule of a producer's batches. `linger` is in seconds. `open` is in the order of opening, so
-    that its first batch is due first; `sealed` is in the order of sealing. The C code adds queues to `open`
-    without the lock, so each read of `open` must be a single step.
+    """The schedule of a producer's batches. `linger` is in seconds. `open` has the queues with an open batch,
+    in the order of opening, so that the first one is due first. `sealed` has the queues with sealed batches,
+    in the order of sealing. The C code adds queues to `open` without the lock, so each read of `open` must be
+    a single step.
     """
 
     def __init__(self, linger: float) -> None:
@@ -59,8 +60,8 @@ class Schedule:
         self.backing_off: dict[PartitionQueue, None] = {}
 
     def overdue(self, now: float, at_once: bool) -> list[PartitionQueue]:
-        """Return the queues whose open batches must be sealed now, at most MOST_SEALED: the batches that have
-        lingered long enough, or with `at_once` the oldest ones.
+        """Return the queues whose open batches must be sealed now, at most MOST_SEALED of them, oldest first.
+        If `at_once`, batches need not have lingered for `linger`.
         """
         due: list[PartitionQueue] = []
         for queue in list(islice(self.open, MOST_SEALED)):
@@ -169,9 +170,9 @@ class Accumulator:
         self._full: list[PartitionQueue] = []  # queues in which the C code has filled a batch
         self.incomplete = Incomplete(self.lock, self.pool)
         self._refused: list[BaseException] = []
-        self._aborted: list[ProducerBatch] = []  # kept here until their futures have the error
+        self._aborted: list[ProducerBatch] = []  # until the futures of these batches have the error
         self._abortion: BaseException | None = None
-        self._after: list[Callable[[], None]] = []  # the sender calls them when `incomplete` is empty
+        self._after: list[Callable[[], None]] = []  # functions for the sender, when `incomplete` is empty
         self._ended = False
 
     @property
@@ -235,8 +236,7 @@ class Accumulator:
                 queue.records.append(record)
                 return True
             finally:
-                # The sender is woken in the last step, because it then at once competes with this thread for
-                # the GIL.
+                # Last, because the woken sender competes with this thread for the GIL.
                 if left < 0 and (not self._linger or len(self._schedule.open) == 1):
                     self.gate.wake()
 
@@ -246,7 +246,7 @@ class Accumulator:
         while queue.block:
             self._seal(queue)
             self.gate.wake()
-            queue.held = True  # the C code may have opened a batch since
+            queue.held = True  # `_seal` cleared it, and the C code may have begun a batch
         room, queue.created = size if size > self._room else self._room, time.monotonic()
         # The queue is added before `allocate`, so that after an interrupt the sender finds the queue with its
         # allocated block, and gives the block back.
@@ -294,7 +294,7 @@ class Accumulator:
                 for queue in full:
                     if queue.seal(False, self.incomplete.batches, schedule.sealed):
                         self._full.append(queue)
-                    if queue in schedule.open:  # its open batch is new: move the queue to the end
+                    if queue in schedule.open:  # its open batch is new, so the queue moves to the end
                         del schedule.open[queue]
                         schedule.open[queue] = None
             if schedule.open:
@@ -311,8 +311,8 @@ class Accumulator:
             return ready, look
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
-        """Put drained batches back at the head of their partition's queue. They are not drained again before
-        `retry_at` (monotonic seconds).
+        """Put drained batches back at the head of `queue`. The queue is not drained again before `retry_at`
+        (monotonic seconds).
         """
         with self.lock:
             self._schedule.put_back(queue, batches, retry_at)

@@ -49,10 +49,10 @@ _NONE: list[Headers] = [()]
 
 class ProducerBatch(Owner):
     """A sealed batch. `values`: for each record bytes, None, or a Headed; `keys`: for each record bytes or
-    None, or no list at all (None) if no record has a key or headers; `times`: int64 ms, as bytes; `created`
-    and `attempts` as in Kafka's ProducerBatch; `block`: the number of pool bytes that the batch holds.
-    `stamp`: its producer id, epoch and sequence, set by the first attempt; `doubt`: an attempt failed, but it
-    may have written the batch.
+    None; `keys` is None if no record has a key or headers; `times`: int64 ms, as bytes; `created` and
+    `attempts` as in Kafka's ProducerBatch; `block`: the number of pool bytes that the batch holds. `stamp`:
+    its producer id, epoch and sequence, set by the first attempt; `doubt`: an attempt failed, but it may have
+    written the batch.
     """
 
     __slots__ = (
@@ -251,10 +251,10 @@ def _joined(lists: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
 
 class PartitionQueue(Records):
     """A partition's waiting records. `left`: the bytes that the open batch can still take, or -1 if there is
-    no open batch; `room`: the bytes that the open batch can take in all; `block`: the pool bytes that it
-    holds; `created`: the time when it was opened, in monotonic seconds; `produced`: bytes of all batches ever
-    sealed. `rich`: whether any record ever had a key or headers. `rich` is set before the append and never
-    cleared, so that it is True whenever a batch with such a record is sealed.
+    no open batch; `room`: the bytes that the open batch can take in all; `block`: the pool bytes that the
+    open batch holds; `created`: the time when the open batch was opened, in monotonic seconds; `produced`:
+    bytes of all batches ever sealed. `rich`: whether any record ever had a key or headers. `rich` is set
+    before the append and never cleared, so that it is True whenever a batch with such a record is sealed.
     """
 
     __slots__ = ("done", "error", "lock", "retry_at", "topic_partition")
@@ -270,18 +270,18 @@ class PartitionQueue(Records):
         self.error: BaseException | None = None
 
     def error_of(self, at: Any) -> BaseException | None:
-        """Return the error of the open records, which all have the same one."""
+        """Return the error that all open records have."""
         return self.error
 
     def seal(
         self, whole: bool, incomplete: dict[ProducerBatch, None], sealed: dict[PartitionQueue, None]
     ) -> bool:
-        """Make a ProducerBatch from the records of each full batch, and with `whole` also from those of the
-        open batch; append the new batches to the deque, and point the futures to them. Return whether the C
-        code has filled another batch during the call, without waking the sender (always False with `whole`).
+        """Make a ProducerBatch of each full batch, and if `whole`, also of the open batch. The new batches go
+        to the end of `batches`, and into `incomplete`; this queue goes into `sealed`; the futures refer to
+        their new batches. Return True if the C code has filled another batch during the call, without waking
+        the sender; always False if `whole`.
 
-        After an interrupt either all these batches are sealed, or none, because the C code seals them in one
-        step.
+        The last step does all of this at once, in C, so that an interrupt leaves no batch half sealed.
         """
         made: list[ProducerBatch] = []
         for part in self.parts(whole):

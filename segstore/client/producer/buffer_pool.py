@@ -22,7 +22,7 @@ from segstore.errors import BufferExhaustedError
 from segstore.threads import take
 
 _AGAIN = 1.0
-"""Seconds after which a waiting thread tries again without a `wake`, since an interrupt can lose one."""
+"""Seconds after which a waiting thread tries again, because an interrupt can lose a `wake`."""
 
 Waiter = SimpleQueue[None]
 """The queue of a thread that waits for memory. An item is put into it when there may be free memory."""
@@ -64,8 +64,9 @@ class BufferPool(Memory):
         return sum(entry() is not None for entry in list(self.waiters))
 
     def allocate(self, size: int, waiter: Waiter | None = None, owner: Owner | Records | None = None) -> bool:
-        """Take `size` bytes for `owner` and return True; return False if they are not free, or another thread
-        waits before `waiter`. `owner.block` is set in the same step, so that no interrupt comes in between.
+        """Take `size` bytes for `owner` and return True; return False if the pool has less memory free, or
+        another thread waits before `waiter`. `owner.block` is set in the same step, so that no interrupt
+        comes between.
         """
         while self.waiters and self.waiters[0]() is None:
             self.waiters.popleft()
@@ -105,9 +106,9 @@ class BufferPool(Memory):
     # --- waiting threads, without the lock -----------------------------------------------------
 
     def wait_until(self, allocated: Callable[[Waiter], bool], size: int, max_block: float) -> None:
-        """Wait until `allocated`, which takes the lock and calls `allocate` for `size` bytes, returns True.
-        `allocated` is called again whenever memory becomes free, for up to `max_block` seconds. Raises
-        BufferExhaustedError.
+        """Call `allocated` at once, and again whenever memory becomes free, until it returns True.
+        `allocated` takes the lock and calls `allocate` for `size` bytes. Raises BufferExhaustedError after
+        `max_block` seconds.
         """
         me: Waiter = SimpleQueue()
         entry, began = weakref.ref(me), time.monotonic()

@@ -67,7 +67,7 @@ def _serializer(value: Any) -> Any:
 
 
 def _partitioner(value: Any) -> Any:
-    sorts = isinstance(value, str | bytes | bytearray) or is_array(value)  # have an unrelated `partition`
+    sorts = isinstance(value, str | bytes | bytearray) or is_array(value)  # not `str.partition`
     has = callable(getattr(value, "partition", None)) and not sorts
     if value is not None and not callable(value) and not has:
         raise ValueError
@@ -133,8 +133,8 @@ class ProducerConfig(StoreClientSettings):
         return self._resolve_idempotence()
 
     def _resolve_idempotence(self) -> str | None:
-        """Set enable_idempotence, or return an error text if it was set explicitly and is in conflict with
-        another setting. If it was not set, such a conflict turns idempotence off, as in kafka-python.
+        """Set enable_idempotence, and return None. If the setting was given and is in conflict with another
+        setting, return an error text; if it was not given, a conflict turns it off, as in kafka-python.
         """
         asked = self.enable_idempotence if self.transactional_id is None else True
         if self.transactional_id is not None and self.enable_idempotence is False:

@@ -98,8 +98,8 @@ class Appender:
         return appended
 
     def append_pieces(self, batches: list[ProducerBatch]) -> Pieces:
-        """Append as many of the first batches of one partition as `append_pieces` can write in one call.
-        Raises its errors.
+        """Append the first batches of one partition by one call of the log's `append_pieces`, which may write
+        fewer than all of them. Return NOTHING if it may not be used. Raises the errors of that function.
         """
         where = batches[0].topic_partition
         partition = self._logs.get(where)
@@ -146,7 +146,7 @@ class Appender:
         return self._transactions.appending((where,))
 
     def charge(self, size: int) -> None:
-        """Charge the client's byte rate."""
+        """Count `size` bytes for the client's byte rate."""
         if self._throttle.bound is not None:
             self._metrics.throttled(self._throttle.charge(size))
 
@@ -182,8 +182,8 @@ MOST_AT_ONCE = 1 << 20
 MANY = 4
 """More batches than this are appended by `append_pieces`, which is faster then."""
 _HELD_BACK = 0.1
-"""Seconds after its delivery timeout within which a batch still gets one attempt, if an earlier batch has
-held it up.
+"""Seconds by which the delivery timeout is longer for a batch that had to wait for an earlier batch, so that
+the batch still gets an attempt.
 """
 
 
@@ -242,7 +242,7 @@ class Delivery:
 
     def _still_due(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
         """Fail the batches that were aborted or have timed out while earlier batches of the same drain were
-        sent; return the others.
+        sent; return all other batches.
         """
         if self.aborted is None:
             return self.without_expired(batches)
@@ -250,10 +250,9 @@ class Delivery:
         return []
 
     def without_expired(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Fail the batches of a partition whose `delivery_timeout_ms` is over, and return the others;
-        `batches` are in order of age, oldest first. A batch after the first one fails only `_HELD_BACK`
-        seconds later, because until now it had to wait for the first batch. So it still gets one attempt of
-        its own.
+        """Fail the batches of a partition whose `delivery_timeout_ms` is over, and return all other batches.
+        `batches` begin with the oldest. The later batches have `_HELD_BACK` seconds more, because they had to
+        wait for the first batch.
         """
         least = time.monotonic() - self._timeout
         if not batches or batches[0].created > least:
@@ -285,8 +284,8 @@ class Delivery:
         return batch.created + self._timeout
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """Return the last error in the partition of one of these batches since the batch was created, or
-        None. May be called in any thread.
+        """Return an append error of a batch's partition that came after the batch was created, for the first
+        batch that has such an error; None if there is none. May be called in any thread.
         """
         errors = (self.reported.since(batch.topic_partition, batch.created) for batch in batches)
         return next((error for error in errors if error is not None), None)
@@ -294,8 +293,9 @@ class Delivery:
     # --- one append --------------------------------------------------------------------------
 
     def _try_pieces(self, batches: list[ProducerBatch]) -> tuple[list[ProducerBatch], Exception | None]:
-        """Append the first batches by `append_pieces`. Return the unwritten batches, and the error, or None
-        if the caller must append these batches by `_try`.
+        """Append as many of the first batches as `append_pieces` can. Return (the unwritten batches, the
+        error that stopped the append). If the error is None, the caller appends the unwritten batches by
+        `_try`.
         """
         began = time.monotonic()
         try:
@@ -413,8 +413,8 @@ class Delivery:
         return []
 
     def _again(self, batches: list[ProducerBatch], error: Exception) -> list[ProducerBatch]:
-        """Fail the batches that have no retry left; return the others in order, because they must be retried
-        before later batches.
+        """Fail the batches that have no retry left. Return all other batches in order: the caller retries
+        them before later batches.
         """
         spent = [batch for batch in batches if batch.attempts >= self._config.retries]
         if self.aborted is not None:
@@ -445,7 +445,7 @@ class Delivery:
             return
         where = batches[0].topic_partition
         if isinstance(error, StoreClosedError) and self.aborted is not None:
-            error = self.aborted  # the error that says why
+            error = self.aborted  # the reason of the abort
         if isinstance(error, StoreClosedError | UnknownTopicOrPartitionError):
             self._routing.forget(where.topic)
             self._appender.forget(where)

@@ -93,8 +93,8 @@ class ProducerEnding:
         return held
 
     def _finish(self, held: list[ProducerBatch], deadline: float | None, error: SegstoreError) -> None:
-        """Wait until these batches are sent, and abort an open transaction. Batches that are not written by
-        `deadline` (monotonic seconds) fail with `error`.
+        """Wait until the batches `held` are sent, and abort an open transaction. At `deadline` (monotonic
+        seconds) unwritten batches fail with `error`.
         """
         sender = self._sender()
         if sender is None:

@@ -1,14 +1,14 @@
 """`FutureRecordMetadata`: the result of `send`: the record's metadata or its error, once known.
 
 Until its record is in a sealed batch, a future has the record's value, key and time; after that it has the
-record's index in the batch. It also refers to a holder, which gets the outcome: first the partition's queue,
-then the batch.
+record's index in the batch. The future also refers to a holder, which gets the outcome: first the partition's
+queue, then the batch.
 
 The garbage collector does not track futures (`_native/future.c`), so it could not free a future in a
 reference cycle. A future with a known outcome is in no cycle: a batch that is done refers to no future and no
-callback, and its stored error is copied before it is raised, so it gets no traceback with frames of the
-application. A queue refers to its futures until their records are in a sealed batch, at the latest until the
-producer is closed or dropped.
+callback, and the error that it stores is copied before a raise, so that the stored error gets no traceback
+with frames of the application. A queue refers to its futures until their records are in a sealed batch, at
+the latest until the producer is closed or dropped.
 
 Threads: any. Callbacks run in the sender's thread, or at once if the outcome is known.
 """

@@ -63,13 +63,13 @@ class _Partition:
 
 
 class Sequences:
-    """The sequences of one producer. `identity` returns the producer id and the epoch; it is called when
-    these are first needed, and may raise StorageError.
+    """The sequences of one producer. `identity` returns the producer id and the epoch. `identity` is called
+    when the first batch needs a stamp, and may raise StorageError.
     """
 
     def __init__(self, identity: Callable[[], Identity], new_id: Callable[[int], int] | None) -> None:
-        """`new_id` returns a producer id that is larger than its argument. It is None for a transactional
-        producer, whose ids come from the coordinator.
+        """`new_id` returns a producer id that is larger than its argument; `new_id` is None for a
+        transactional producer, whose ids come from the coordinator.
         """
         self._first, self._new_id = identity, new_id
         self._identity: Identity | None = None
@@ -94,8 +94,8 @@ class Sequences:
         return self._partitions.get(topic_partition)
 
     def template(self, batches: Sequence[ProducerBatch]) -> Template:
-        """Return the header for one append of batches of a partition. Either none of the batches has a stamp
-        yet, or there is only one batch.
+        """Return the header for one append of batches of a partition. A batch that already has a stamp must
+        be the only one.
         """
         first = batches[0].stamp
         if first is None:
@@ -121,8 +121,8 @@ class Sequences:
         at.next = (at.next + 1) & _LAST
 
     def take_back(self, batches: Sequence[ProducerBatch]) -> None:
-        """Free the sequences of these batches for other batches. These batches must be the ones that were
-        stamped last in their partition, and the log must not have them.
+        """Free the sequences of `batches` for other batches. The caller passes the batches that were stamped
+        last in their partition, and that the log does not have.
         """
         at, first = self._partition(batches[0].topic_partition), batches[0].stamp
         if first is not None and (at.producer_id, at.epoch) == first[:2]:
@@ -139,10 +139,9 @@ class Sequences:
 
     def renew(self, batch: ProducerBatch, known: int) -> bool:
         """Drop the stamp of a batch that the log has refused because of its epoch or sequence, and continue
-        the partition in a new epoch. If the log has batches of another producer with the same producer id,
-        `known` is the largest producer id in the log, and a larger one is used; otherwise `known` is -1.
-        Returns True if the stamp was dropped; False for a transactional producer, for which nothing is
-        changed.
+        the partition in a new epoch. If another producer has used the same producer id, `known` is the
+        largest producer id in the log, and the partition gets a larger id; otherwise `known` is -1. Return
+        True; for a transactional producer change nothing, and return False.
         """
         if self._new_id is None:
             return False
@@ -206,7 +205,7 @@ class ProducerStamps:
 
     def lend(self, lane: Lane) -> bool:
         """Set the partition's sequences in `lane`, so that the C code can stamp the next records. Return
-        False if the producer stamps its batches, but the partition has no sequences yet.
+        False if the producer stamps its batches, but the partition has no sequences yet; otherwise True.
         """
         lane.sequences = None if self._sequences is None else self._sequences.of(lane.topic_partition)
         return self._sequences is None or lane.sequences is not None
@@ -220,8 +219,8 @@ class ProducerStamps:
         return PLAIN if self._sequences is None else self._sequences.next_record(where)
 
     def one_by_one(self, batches: Sequence[ProducerBatch]) -> bool:
-        """Return whether the log may already have some of the batches. These must be appended one at a time,
-        because only then does the log recognise a repeated batch.
+        """Return whether the log may already have some of the batches. If so, the caller appends each batch
+        alone, because the log recognises a repeated batch only in an append of its own.
         """
         return self._sequences is not None and any(map(_doubt_of, batches))
 
@@ -245,8 +244,8 @@ class ProducerStamps:
                 batch.doubt = True
 
     def take_back(self, batches: Sequence[ProducerBatch]) -> None:
-        """Free the sequences of unwritten batches, if the batches have stamps. They must be the batches that
-        were stamped last in their partition.
+        """Free the sequences of unwritten batches, if the batches have stamps. The caller passes the batches
+        that were stamped last in their partition.
         """
         if self._sequences is not None and batches and batches[0].stamp is not None:
             self._sequences.take_back(batches)
@@ -276,6 +275,6 @@ class ProducerStamps:
         return batch.size + MAX_RECORD_OVERHEAD * batch.n + HEADER_SIZE < most // 6 * 5
 
     def given_up(self, batch: ProducerBatch) -> None:
-        """Prepare the sequences for the batches after this one, which has failed for good."""
+        """Prepare the sequences of later batches after this batch has failed for good."""
         if self._sequences is not None and batch.stamp is not None:
             self._sequences.lost(batch)

@@ -8,8 +8,8 @@ from segstore.mutex import Mutex, check_apart, refused, under_way
 
 
 class ProducerLock(Mutex):
-    """The lock of a producer. `sender` is the id of the sender's thread. This thread completes records, so it
-    can't wait for the outcome of a record.
+    """The lock of a producer. `sender` is the id of the sender's thread. The sender's thread completes
+    records, so it can't wait for the outcome of a record.
     """
 
     sender = 0

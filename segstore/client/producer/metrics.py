@@ -52,7 +52,7 @@ MOST_NOTED = 1000
 
 class _Sent(NamedTuple):
     """One append of batches of a topic. `batches`: (uncompressed bytes, records, creation time) of each
-    batch; `stored`: bytes on disk; `began` and `ended`: the times of the append's begin and end. Times are in
+    batch; `stored`: bytes on disk; `began` and `ended`: the times of the append's start and end. Times are in
     monotonic seconds.
     """
 
@@ -99,7 +99,7 @@ class ProducerMetrics:
         return self._all, topic
 
     def sent(self, batches: Sequence[ProducerBatch], stored: int, began: float, ended: float) -> None:
-        """Note one append of batches of a partition: bytes on disk, begin and end in monotonic seconds."""
+        """Note one append of batches of a partition: bytes on disk, start and end in monotonic seconds."""
         if not self.enabled:
             return
         sizes = list(map(_sizes_of, batches))

@@ -2,7 +2,7 @@
 of any record.
 
 Threads: any. A route is replaced when its topic changes. If several threads update a route at once, one
-update may be lost; the next look repeats it.
+update may be lost, and is made again at the next check of the topic.
 """
 
 from __future__ import annotations
@@ -261,8 +261,8 @@ Choose = Callable[[str, Any, "bytes | None", Any, Any, tuple[int, ...]], Any]
 
 
 def _chooser(partitioner: Any, cluster: PartitionerCluster) -> Choose | None:
-    """Return one function for kafka-python's two kinds of partitioner: an object with `partition`, and a
-    callable (key, all, available).
+    """Return a function that calls the application's partitioner: an object with `partition`, or a callable
+    (key, all, available). Return None without a partitioner.
     """
     if partitioner is None:
         return None

@@ -63,9 +63,7 @@ class Producer(Closing):
     """
 
     DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ProducerConfig.defaults()
-    """The default of each setting by name, as in kafka-python: programs use its keys to filter their own
-    settings.
-    """
+    """{setting: default}, as in kafka-python. Programs use the keys to filter their own settings."""
 
     def __init__(self, store: Store, **settings: Unpack[ProducerSettings]) -> None:
         """Raises ConfigError, ReadOnlyError, StoreClosedError. In a guest of a shared store idempotence is
@@ -115,8 +113,8 @@ class Producer(Closing):
         return Transactions(self._store, self.config, self._accumulator, let)
 
     def _gate(self, open_: bool) -> None:
-        """Let the C code of `send` accept records, or make it pass all records to `Intake`, which first
-        checks whether records may be sent.
+        """Let the C code of `send` accept records if `open_`. Otherwise it passes all records to `Intake`,
+        which raises an error if records may not be sent.
         """
         # The C code looks up a record's queue in these dicts; a record without an entry goes through
         # `Intake`.
@@ -167,8 +165,8 @@ class Producer(Closing):
         id are fenced, and their open transaction is aborted. A second call does nothing.
 
         Raises IllegalStateError without a transactional_id; InvalidTxnTimeoutError; KafkaTimeoutError after
-        `max_block_ms`, after which it may be called again. All five transaction methods raise
-        ProducerFencedError if a newer producer has the id, and ClientClosedError.
+        `max_block_ms`: then call it again. All five transaction methods raise ProducerFencedError if a newer
+        producer has the id, and ClientClosedError.
         """
         self._may_wait("init_transactions()")
         self._transactional().init()
@@ -202,8 +200,8 @@ class Producer(Closing):
         records can be read only later, when the markers are written.
 
         Raises TransactionAbortedError if a record was not written, so that the transaction can only be
-        aborted; IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which it
-        may be called again.
+        aborted; IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which the
+        call may be repeated.
         """
         self._may_wait("commit_transaction()")
         self._transactional().commit()
@@ -211,8 +209,8 @@ class Producer(Closing):
     def abort_transaction(self) -> None:
         """Abort the transaction. The futures of unwritten records fail with TransactionAbortedError.
 
-        Raises IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which it may
-        be called again.
+        Raises IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which the
+        call may be repeated.
         """
         self._may_wait("abort_transaction()")
         self._transactional().abort()

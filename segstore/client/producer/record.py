@@ -104,9 +104,9 @@ Serialize = Callable[[str, Any, Any], "bytes | None"]
 
 def serializer(what: str, given: Any) -> Serialize:
     """Return a function that calls `given`: a callable f(data), or an object with serialize(topic, headers,
-    data); if it is None, data is returned unchanged. The result must be bytes, bytearray, memoryview or None;
-    a mutable result is copied. The returned function raises SerializationError for any other result, and for
-    exceptions of `given`.
+    data); if `given` is None, the function returns the data unchanged. The result must be bytes, bytearray,
+    memoryview or None; a mutable result is copied. The returned function raises SerializationError for any
+    other result, and for exceptions of `given`.
     """
     call: Callable[[str, Any, Any], Any] | None = None
     if given is not None:

@@ -105,8 +105,8 @@ class TransactionPhase(Enum):
 
 
 class Transactions:
-    """The transactions of one producer. `gate(True)` lets the C code of `send` accept records, `gate(False)`
-    makes it pass them to `check_send`; `restart` resets the sequences.
+    """The transactions of one producer. `gate(True)` lets the C code of `send` accept records; after
+    `gate(False)` each `send` calls `check_send`. `restart` resets the sequences.
     """
 
     def __init__(
@@ -121,11 +121,11 @@ class Transactions:
         self._id: str = config.transactional_id
         self._timeout_ms = config.transaction_timeout_ms
         self._max_block, self._backoff = config.max_block_ms / 1000, config.retry_backoff_ms / 1000
-        self._lock = Mutex()  # for the fields below
+        self._lock = Mutex()  # guards the fields below
         self._calls = Mutex()  # held by each call that changes the phase
         self.phase = TransactionPhase.UNINITIALIZED
         self._identity: Identity | None = None
-        self._failed: BaseException | None = None  # of a record: the transaction must be aborted
+        self._failed: BaseException | None = None  # a record's error, after which only an abort is allowed
         self._fatal: BaseException | None = None
         self._started = False  # whether the coordinator may have partitions of the transaction
         self.restart: Callable[[], None] = lambda: None
@@ -154,8 +154,8 @@ class Transactions:
         return error
 
     def appending(self, partitions: Collection[TopicPartition]) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that adds these partitions to the transaction; within its block batches
-        may be appended to them.
+        """Return a context manager that adds these partitions to the transaction. Within its block, batches
+        may be appended to the partitions.
         """
         self._started = True
         return self._coordinator().appending(self._id, self.identity, partitions)
@@ -172,7 +172,7 @@ class Transactions:
                 TransactionPhase.COMMITTING,
             ):
                 self._failed = self._failed or copy_of(error)
-                self._gate(False)  # now `check_send` is called, which raises it
+                self._gate(False)  # `send` now calls `check_send`, which raises the error
         return error
 
     def _outdated(self, error: BaseException) -> BaseException:
@@ -266,7 +266,7 @@ class Transactions:
             self.phase = TransactionPhase.COMMITTING
             try:
                 identity = self._patiently("commit_transaction()", lambda: self._by_sender(self._commit))
-            except InvalidTxnStateError as error:  # the coordinator has aborted it after its time-out
+            except InvalidTxnStateError as error:  # the coordinator has aborted the transaction
                 self.phase = TransactionPhase.OPEN
                 raise self.failed(error) from error.__cause__
             if identity is None:
@@ -290,8 +290,8 @@ class Transactions:
             self._restart(identity)
 
     def close(self) -> None:
-        """Abort an open transaction when the producer is closed. If that fails, the coordinator aborts the
-        transaction later.
+        """Abort an open transaction when the producer is closed. If the abort fails, the coordinator aborts
+        the transaction later.
         """
         with self._calls:
             if self._fatal is None and self.phase in (
@@ -310,13 +310,11 @@ class Transactions:
         return shared(self._store, TransactionCoordinator)
 
     def _by_sender(self, end: Callable[[], T]) -> T:
-        """Return the result of `end`, which the sender calls when all records have an outcome. So this thread
-        is woken only once.
-        """
+        """Let the sender call `end` when all records have an outcome; return the result."""
         return answer(end, self._accumulator.after_all)
 
     def _commit(self) -> Identity | None:
-        """Commit the transaction; return None if it can only be aborted."""
+        """Commit, and return the identity for the next transaction; None if only an abort is allowed."""
         return None if self._fatal or self._failed else self._end(commit=True)
 
     def _end(self, commit: bool) -> Identity:

@@ -54,7 +54,7 @@ Kept = deque[Waiting | PendingError]
 
 
 class ShareParts:
-    """The parts of a share consumer. The consumer's methods are in several classes, each for one subject."""
+    """The base of `ShareConsumer`: makes and connects the parts of the consumer."""
 
     def __init__(self, store: Store, settings: Mapping[str, Any]) -> None:
         """Raises ConfigError, InvalidGroupIdError, InvalidTypeError; ReadOnlyError for a store that was
@@ -98,8 +98,8 @@ class ShareParts:
     # --- a poll -----------------------------------------------------------------------------------
 
     def _poll(self, timeout_ms: float, max_records: int | None) -> tuple[list[PolledRecords], Kept | None]:
-        """Return records, and the queue of deliveries that remain after them, or None if the queue is
-        unchanged. The caller stores the queue (`Deliveries.keep`) once the application has the records.
+        """Return (records, queue): `queue` has the deliveries that remain after the records, or is None if it
+        is unchanged. The caller stores the queue (`Deliveries.keep`) once the application has the records.
         """
         most, want = self._limits(max_records)
         deadline = time.monotonic() + span(timeout_ms) / 1000
@@ -124,8 +124,8 @@ class ShareParts:
         return (want if self.config.is_strict else math.inf), want
 
     def _find(self, most: float, want: int, deadline: float) -> tuple[list[PolledRecords], Kept | None]:
-        """Return records, waiting for some until `deadline`, in the form of `_poll`. Return no records if a
-        signal handler closes the consumer, or another thread closes the store or waits for the guard.
+        """Wait for records until `deadline`, and return them as `_poll` does. Return no records if a signal
+        handler closes the consumer, or another thread closes the store or waits for the guard.
         """
         guard, membership = self._guard, self._membership
         while True:
@@ -183,7 +183,7 @@ class ShareParts:
         try:
             raise error
         finally:
-            del error  # the traceback of the deserializer's error has this frame
+            del error  # else a cycle: the error's traceback has this frame
 
     def _hold_failed(self, failed: Undelivered) -> None:
         """Note RELEASE for a record that could not be deserialized, until the application acknowledges it
@@ -231,7 +231,7 @@ def _check_keeps(store: Store, config: ShareConsumerConfig) -> None:
 
 
 def _other_way(store: Store) -> str:
-    """Return an advice on how a process that only reads the store can join a share group."""
+    """Return advice on how a process that only reads the store can join a share group."""
     address = ""
     with suppress(OSError):
         address = store.context.files.lock_address(names.below(store.path, names.LOCK))

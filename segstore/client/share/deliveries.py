@@ -50,8 +50,8 @@ class Waiting(Protocol):
         """Return the offsets of the records."""
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return up to `most` records, and a new object with the remaining records, or None if no records
-        remain. `self` is not changed.
+        """Return (up to `most` records, rest): `rest` is a new object with the remaining records, or None if
+        there are none. `self` is not changed.
         """
 
 
@@ -70,7 +70,7 @@ class Made(NamedTuple):
         return [record.offset for record in self.records]
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return up to `most` records, and an object with the records after them; None if none are left."""
+        """Return (up to `most` records, rest): `rest` has the remaining records, None if there are none."""
         if len(self.records) <= most:
             return TakenRecords(list(self.records)), None
         n = int(most)
@@ -92,7 +92,7 @@ class DeliveredColumns(NamedTuple):
         return offsets
 
     def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
-        """Return up to `most` records, and an object with the records after them; None if none are left."""
+        """Return (up to `most` records, rest): `rest` has the remaining records, None if there are none."""
         n = len(self.records) if len(self.records) <= most else int(most)
         part = self._slice(0, n)
         made, error = consumer_records(self.tp, part.records, deserializers, part.counts)
@@ -101,7 +101,7 @@ class DeliveredColumns(NamedTuple):
             rest = self._slice(done, len(self.records)) if done < len(self.records) else None
             return TakenRecords(made, None if made else error), rest
         finally:
-            del error  # the traceback of the deserializer's error has this frame
+            del error  # else a cycle: the error's traceback has this frame
 
     def _slice(self, begin: int, end: int) -> DeliveredColumns:
         if begin == 0 and end == len(self.records):
@@ -127,8 +127,8 @@ class PolledRecords(NamedTuple):
 
 class Deliveries:
     """The waiting records of one share consumer, in the order of their acquisition. `look` does not remove
-    the records that it returns; the later `keep` does. So after an interrupt in between, the next look
-    returns the same records.
+    the records that it returns; the later `keep` does. After an interrupt between these calls, the next
+    `look` returns the same records.
     """
 
     def __init__(self, deserializers: Deserializers) -> None:
@@ -189,7 +189,7 @@ class Deliveries:
                     self._waiting = waiting
                     raise Undelivered(part.tp, part.at, part.until, error)
                 finally:
-                    del error  # the traceback of the deserializer's error has this frame
+                    del error  # else a cycle: the error's traceback has this frame
             if rest is not None:
                 waiting.appendleft(rest)
             most -= len(records)

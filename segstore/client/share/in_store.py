@@ -62,8 +62,8 @@ class ShareFetcher:
         self.touched: set[At] = set()
 
     def fetch(self, partitions: Sequence[At], most: int) -> list[Waiting | PendingError]:
-        """Acquire about `most` records of the partitions, which take turns as the first one, and read the
-        records. Raises StoreClosedError, ForkedError.
+        """Acquire about `most` records of the partitions, and read them. Each call begins with another
+        partition. Raises StoreClosedError, ForkedError.
         """
         self.is_refused = self.has_acquired = False
         if not partitions or self._must_wait():
@@ -87,8 +87,8 @@ class ShareFetcher:
         return not math.isnan(self._some_since)
 
     def wait_ms(self) -> float:
-        """Return the ms that the consumer may wait for a publication. This is inf, unless there are records
-        that fetch_min_bytes or a byte rate keeps from being returned.
+        """Return the ms that the consumer may wait for a publication. The result is inf, unless there are
+        records that may not be returned yet because of fetch_min_bytes or a byte rate.
         """
         if self._is_throttled:
             return min(self._throttle.wait_ms(), MOST_WAIT_MS)
@@ -152,8 +152,8 @@ class ShareFetcher:
             damage.append(PendingError(copy_of(error)))
 
     def _acknowledge(self, done: dict[At, list[AckBatch]]) -> None:
-        """Acknowledge offsets that have no record for the application. If that fails, a warning is logged,
-        and the offsets are acquired again when their locks have expired.
+        """Acknowledge offsets that have no record for the application. If the acknowledgement fails, a
+        warning is logged, and the offsets are acquired again when their locks have expired.
         """
         results = self._coordinator.acknowledge(self._group, self._member, done)
         for at, error in results.items():
@@ -206,8 +206,8 @@ class _Reading:
         self.done += [AckBatch(begin, end, (kind,)) for begin, end, _ in clipped(self._runs, first, last)]
 
     def _part(self, records: Records, first: int, last: int) -> Waiting | None:
-        """Return those of `records` from offset `first` to `last` that are acquired, or None if no record is;
-        add the acquired offsets without a record to `done`, as gaps.
+        """Return the acquired records from offset `first` to `last`, or None if there are none. Add acquired
+        offsets without a record to `done`, as gaps.
         """
         runs = clipped(self._runs, first, last)
         kept, counts = acquired(records, runs)

@@ -44,7 +44,7 @@ class ShareWait:
             self._rouse()
 
     def wakeup(self) -> None:
-        """Make the consumer's wait, or the next one, return at once; the poll then raises WakeupError."""
+        """Make the running wait, or else the next wait, return at once; the poll then raises WakeupError."""
         self.is_woken = True
         if self._may_wait:
             self._rouse()
@@ -56,8 +56,8 @@ class ShareWait:
             """The store is closed, so there are no more waits."""
 
     def begin(self, partitions: Sequence[TopicPartition]) -> None:
-        """Begin a look for records. If there is a publication or a call of `ring` or `wakeup` after this, the
-        next `wait` returns at once.
+        """Begin a look for records. If there is a publication or a call of `ring` or `wakeup` after `begin`,
+        the next `wait` returns at once.
         """
         self._has_rung = False
         self._publications = self._store.publications
@@ -69,7 +69,7 @@ class ShareWait:
         if tailed is not None:
             self._nudges = tailed.nudges()
 
-    @calls_out  # a signal handler may close the consumer here, since no change of its state is half done
+    @calls_out  # a signal handler may close the consumer here: no state is half changed
     def wait(self, seconds: float, *, is_deaf: bool = False) -> None:
         """Sleep for `seconds`, or until there is a publication, a change of the group, or a call of `ring` or
         `wakeup`. If `is_deaf`, only a publication and `wakeup` end the sleep.

@@ -60,7 +60,7 @@ class SentPartition(NamedTuple):
 
 
 class MirrorTo(Running):
-    """A running mirror of `store` to a cluster. It is a context manager that stops all threads."""
+    """A running mirror of `store` to a cluster. A `MirrorTo` is a context manager that stops all threads."""
 
     def __init__(self, store: Store, owned: bool, cluster: Cluster, choice: TopicChoice) -> None:
         """Start the mirror. If `owned`, `close` also closes the store."""
@@ -90,7 +90,7 @@ class MirrorTo(Running):
 
     @property
     def problems(self) -> dict[str, str]:
-        """Return the reasons why topics, by name, or partitions, by TOPIC-PARTITION, are not mirrored."""
+        """Return {topic, or TOPIC-PARTITION: the reason why the topic or partition is not mirrored}."""
         refused = {repr(each): str(each.refused) for each in self._logs.values() if each.refused is not None}
         return {**{name: str(error) for name, error in self._problems.items()}, **refused}
 
@@ -99,8 +99,8 @@ class MirrorTo(Running):
         return [_shown(each) for _, each in sorted(self._logs.items())]
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
-        """Wait until the target has all records that are here at the time of the call, and all committed
-        offsets of groups, except for topics and partitions in `problems`; return False after `timeout_ms`.
+        """Wait until the target has all records that this store has now, and all committed offsets of groups,
+        except for topics and partitions in `problems`. Return True, or False after `timeout_ms`.
         """
         deadline, rounds = deadline_in(timeout_ms), self._rounds
         self._news.put(None)
@@ -144,7 +144,7 @@ class MirrorTo(Running):
         return [each for part, each in self._logs.items() if leaders.get(part) == node]
 
     def stale(self, error: Exception) -> None:
-        """Ask the target for its leaders again."""
+        """Let the mirror's thread ask the target for its leaders again."""
         self._news.put(None)
 
     def ended(self, node: int) -> bool:
@@ -205,9 +205,11 @@ class MirrorTo(Running):
         return min(waits)
 
     def _take(self) -> None:
-        """Update the logs to send, and their leaders, by the topics here and at the target."""
+        """Update the logs that are sent, and their leaders, after changes of the topics here or at the
+        target.
+        """
         chosen, problems = self._chosen()
-        # This call is made even without topics, to see whether the target answers.
+        # Asked even if there are no topics, to see whether the target answers.
         topics = self._target.topics(chosen, problems)
         logs: dict[TargetPartition, SentLog] = {}
         leaders: dict[TargetPartition, int] = {}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LARGE = 16_384
-"""The size in bytes from which on a batch is sent as it is stored; smaller batches are merged."""
+"""Batches of at least so many bytes are sent as they are stored; smaller batches are merged."""
 _OURS = 1 << 62
 """The smallest producer id of mirrors. Kafka hands out producer ids from 0 on, and never reaches such large
 ones."""

@@ -41,8 +41,9 @@ _MOST_BYTES = 16 << 20
 _COMPARED = 100
 """The number of offsets at the target's end that are compared with the log here."""
 _AGAIN = (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID, Code.DUPLICATE_SEQUENCE_NUMBER)
-"""Errors after which the target is asked for its log end offset again, because another process has appended,
-or an election has truncated the target's log."""
+"""Errors that show that another process has appended at the target, or that an election has truncated the
+target's log. After these errors the target is asked for its log end offset again.
+"""
 _TRIES = 5
 
 
@@ -53,7 +54,7 @@ class SenderContext(Protocol):
         """Return the logs that the broker `node` leads now."""
 
     def stale(self, error: Exception) -> None:
-        """Note that the cluster's leaders must be asked for again."""
+        """Note that a leader may have changed, so that the cluster must be asked again."""
 
     def ended(self, node: int) -> bool:
         """Return whether the broker's sender has no logs left, and may stop; if so, remove the sender."""

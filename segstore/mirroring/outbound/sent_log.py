@@ -26,8 +26,8 @@ class TargetPartition(NamedTuple):
 
 class SentLog:
     """A mirrored partition. `next_offset` is the target's log end offset, None if the target must be asked
-    for it. `error` is the error that stops sending for now, and `refused` is a final error; both are None
-    without an error.
+    for it. `error` is the error because of which sending pauses, else None. `refused` is the error that has
+    ended sending, else None.
     """
 
     def __init__(self, part: TargetPartition, log: PartitionLog, topic_id: str, max_bytes: int) -> None:
