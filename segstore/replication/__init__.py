@@ -1,3 +1,3 @@
-"""Replicas of partitions: the protocol core, and the threads, disks and stores around it. See
-docs/replication.md.
+"""Replication of partitions, as docs/replication.md describes it. `core` has the protocol, the other modules
+have its threads, files and stores.
 """

@@ -107,13 +107,13 @@ class DataDirectory:
         self.replicas: dict[PartitionKey, LocalReplica] = {}
         self.error: Exception | None = None
         self._assigned: dict[str, TopicInfo] = {}
-        self._topics_published = False  # whether stagers have the files of all topics
+        self._topics_published = False  # whether the files of all topics have been written for stagers
         self._identity = self._look()
         self._thread, self._reading = Fetching(self, settings), ReadThread(broker)
         self._disk_thread = DiskThread()
         thread = None if settings.inline else self._disk_thread
         self._host = ReplicaHost(broker, brokers, home, settings.fetch_max_bytes, thread)
-        self._warned: dict[str, float] = {}  # the latest warnings, with their times
+        self._warned: dict[str, float] = {}  # the time of each warning's last line in the log, by its text
         self._fenced = False  # whether a log takes no more appends, because the disk refused a call
         writer.context.on_background_error = self._on_background_error
 
@@ -128,8 +128,8 @@ class DataDirectory:
         self._reading.start()
 
     def read(self, read: LeaderRead) -> None:
-        """Have the reading thread call `read`, which must not raise. If `read` returns another read, it is
-        called next, but is dropped if more reads are queued.
+        """Have the reading thread call `read`, which must not raise. If `read` returns a further read, the
+        thread calls that read next, unless the queue has other reads.
         """
         self._reading.post(read)
 
@@ -187,7 +187,7 @@ class DataDirectory:
                 replica.asked = True
                 self._thread.post(replica)
             except BaseException:
-                replica.asked = False  # else later calls would queue no fetch; a second fetch is harmless
+                replica.asked = False  # else later calls would queue no fetch
                 raise
 
     def ask_all(self) -> None:
@@ -244,8 +244,8 @@ class DataDirectory:
             if number in here:
                 replica = self._replica(PartitionKey(info.name, number), change.config)
                 replica.become(registration)
-                # Configured only after `become`, because a replica that stops leading must not use the new
-                # settings as a leader.
+                # `become` comes first: a replica that stops leading must not use the new settings as a
+                # leader.
                 replica.configure(change.config)
                 self._thread.breathe()
         for key in leaving:
@@ -265,8 +265,8 @@ class DataDirectory:
         self._topics_published = True
 
     def _make(self, info: TopicInfo, leaving: Iterable[PartitionKey] = ()) -> None:
-        """Make the topic, or change it, so that it has the assigned partitions and the partitions in
-        `leaving`; delete the topic if there are no such partitions.
+        """Create or change the topic, so that it has the assigned partitions and those in `leaving`, which
+        are still to be removed. Without any partition, delete the topic.
         """
         ids = tuple(sorted({*info.partition_ids, *[key.partition for key in leaving]}))
         known = self.writer.topics.get(info.name)
@@ -276,9 +276,9 @@ class DataDirectory:
             self.writer.topic_admin.make(replace(info, partition_ids=ids))
 
     def _leave(self, key: PartitionKey) -> None:
-        """Remove a partition that was moved to another directory, unless it was assigned here again."""
-        # This is called only after another replica has become leader, because until then readers read this
-        # replica.
+        """Remove a partition that was moved to another directory, unless it was assigned here again. Called
+        only after another replica has become leader, because until then readers read this replica.
+        """
         info, replica = self._assigned.get(key.topic), self.replicas.get(key)
         if info is not None and replica is not None and key.partition not in info.partition_ids:
             del self.replicas[key]
@@ -322,7 +322,7 @@ class DataDirectory:
         return True
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """Call `work`, which appends the records that a reading thread has read, and then fetch again."""
+        """Call `work`, then have the replica fetch again. `work` appends what a reading thread has read."""
         if self.error is None and self.replicas.get(replica.key) is replica:
             self._thread.fetch(replica, lambda: None if work() is None else self.step(replica))
 
@@ -378,8 +378,8 @@ def open_directory(
     """Open a directory for writing. Raises StoreLockedError, StorageError, OSError."""
     context = open_context(place.path, settings, clock, files, file_mode)
     writer = StoreWriter(context, settings, replicated=True)
-    # Without an owner the writer would count as lost, and another open in this thread would release its lock.
-    # The context is the owner until there is a store.
+    # Another open in this thread takes the lock of a writer without a living owner. So the context is the
+    # owner until there is a store.
     writer.owner = lambda: context
     return writer
 
@@ -428,7 +428,7 @@ class ReadThread:
             self._ended.open()
 
     def _call(self, read: LeaderRead) -> LeaderRead | None:
-        if (more := read()) is not None:  # a read-ahead follows, because a follower catches up
+        if (more := read()) is not None:  # `more` reads ahead for a follower that catches up
             self._separation.keep()
         return more
 

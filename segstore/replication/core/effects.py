@@ -39,8 +39,8 @@ class TruncateFullyAndStartAt(NamedTuple):
 
 
 class GoOnAt(NamedTuple):
-    """Move the log end offset to `offset`, the end of the leader's log, because the leader's log has no batch
-    between the two offsets. The leader epoch `epoch` begins at `offset`; -1 is an unknown epoch (R41).
+    """Move a follower's log end offset to `offset`, the leader's log end offset, because the leader's log has
+    no batch between the two ends. The leader epoch `epoch` begins at `offset`; -1 is an unknown epoch (R41).
     """
 
     offset: int

@@ -23,8 +23,8 @@ class Election(Enum):
 
 class PartitionChange:
     """A change of `partition`. The fields `isr`, `replicas`, `adding`, `removing` and `recovering` begin with
-    the partition's current values, and the caller sets the values that they shall have. `build` then elects a
-    leader and computes the other fields.
+    the partition's current values, and the caller sets new values. `build` then elects a leader, and computes
+    the other fields.
 
     `live` returns whether a broker may lead. `min_isr` is min.insync.replicas, at most the number of
     replicas. `unclean_shutdown` are the replicas that may have lost the end of their logs.
@@ -125,8 +125,8 @@ class PartitionChange:
         return NOBODY
 
     def _candidates(self) -> Replicas:
-        """Return the candidates in order: the preferred replica if it is to be elected, the current leader,
-        and the assignment.
+        """Return the candidates in order: for a preferred election the preferred replica, then the current
+        leader, then all assigned replicas.
         """
         preferred = self.replicas[:1] if self.election is Election.PREFERRED else ()
         return (*preferred, self.partition.leader, *self.replicas)
@@ -136,8 +136,8 @@ class PartitionChange:
         if unclean:
             return (leader,), ()
         if leader != self.partition.leader and leader in elr:
-            # The ELR is emptied if the leader alone is enough, because min.insync.replicas was lowered to 1
-            # since the ELR was made.
+            # With min.insync.replicas = 1, which may have been lowered since, the leader alone is enough.
+            # Then the ELR is empty.
             return (leader,), _without(elr, (leader,)) if self.min_isr > 1 else ()
         if not self.isr and not self.elr_enabled:  # without the ELR feature the last ISR is kept
             return self.partition.isr, ()

@@ -66,7 +66,7 @@ class Follower:
         # Batches are appended up to the first one with an epoch above this leader epoch (KAFKA-18723).
         later = (base for epoch, base in fetched.epochs if epoch > self.leader_epoch)
         first, before, log = fetched.epochs[0][1], min([fetched.next_offset, *later]), self.log
-        if before <= max(first, request.fetch_offset):  # all are later: `first` is above after a gap
+        if before <= max(first, request.fetch_offset):  # every batch is of a later epoch
             return ()
         # If the leader's log start offset lies within the answer's first batch, only an empty log can begin
         # with this batch (R6; Kafka: UnexpectedAppendOffsetException).

@@ -105,8 +105,8 @@ NO_LEADER_CHANGE = -2
 
 @dataclass(frozen=True)
 class PartitionChangeRecord(MetadataRecord):
-    """A change of a partition. It raises the partition epoch by 1, and with `leader` the leader epoch, too.
-    None, a leader of -2 and a recovery state of -1 are no change.
+    """A change of a partition. It raises the partition epoch by 1. If it sets `leader`, it raises the leader
+    epoch, too. None, a leader of -2 and a recovery state of -1 mean no change.
     """
 
     KEY, VERSION = 5, 2
