@@ -188,8 +188,8 @@ class Observer(Closing):
 
 
 def image_of(store: Store) -> MetadataImage:
-    """Read a directory's metadata: the newest snapshot, and the log after it. If a live writer replaces them
-    by a newer snapshot during the read, the read is repeated. Raises CorruptRecordError,
+    """Read a directory's metadata: the newest snapshot, and the log after it. If a live writer removes this
+    snapshot during the read, because there is a newer one, the read is repeated. Raises CorruptRecordError,
     CorruptCheckpointError, UnsupportedVersionError, StorageError, OSError.
     """
     for _ in range(ATTEMPTS):

@@ -218,8 +218,8 @@ def _open(given: Sequence[str], places: VoterPlan, options: _OpenOptions) -> Rep
 
 def _undo(writers: Sequence[StoreWriter]) -> None:
     """Remove the files of a failed first open. The metadata logs of all directories are removed before other
-    files. So even if a disk refuses to remove further files, the next open is a first open again, and can use
-    them.
+    files. So even if a disk refuses to remove further files, the next open is a first open again, which
+    accepts directories with such files.
     """
     if not all(writer.is_new for writer in writers):
         return

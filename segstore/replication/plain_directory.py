@@ -68,7 +68,7 @@ def become_plain(path: str, image: MetadataImage, settings: StoreConfig, files: 
             for key, state in image.partitions.items():
                 replica = writer.partitions.replica(*key)
                 replica.set_high_watermark(replica.log_end_offset)
-                # This needs a new epoch, because other replicas may have uncommitted records under the latest
+                # A new epoch begins, because other replicas may have uncommitted records under the latest
                 # epoch (R2).
                 replica.lead(state.leader_epoch + 1)
             write_files(files, path, image)

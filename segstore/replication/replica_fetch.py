@@ -58,7 +58,7 @@ class Reads(Protocol):
 
     def read(self, broker: int, read: LeaderRead) -> None:
         """Have the reading thread of a directory call `read`; if the disk hangs, only that thread hangs. If
-        `read` returns another read, it is called next, but is dropped if more reads are queued.
+        `read` returns a further read, the thread calls that read next, unless the queue has other reads.
         """
 
     def failed(self, broker: int, error: Exception) -> None:
@@ -172,7 +172,7 @@ class ReplicaFetch:
         self, role: Follower, leader: LeaderEndPoint, request: FetchRequest, answer: FetchAnswer
     ) -> bool:
         """Append the batches that were read ahead, and have the next batches read. Without such batches, have
-        the batches of the answer read.
+        the answer's batches read.
         """
         place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
         found = self._ahead.take(place)

@@ -124,9 +124,9 @@ class ReplicaManager:
         needed: Callable[[DataDirectory], bool],
         seconds: float,
     ) -> bool:
-        """Call `work` in the own thread of each directory for which `needed` is true, and wait until all
-        calls are done. Directories that fail, or for which `needed` becomes false, are not waited for. Return
-        False after `seconds`.
+        """Call `work` in the own thread of each directory for which `needed` is true. Wait for at most
+        `seconds` until all calls are done, and return whether they are. Directories that fail, or for which
+        `needed` becomes false, are not waited for.
         """
         done: set[int] = set()
 
@@ -246,7 +246,7 @@ class ReplicaManager:
         self.directories[broker].read(read)
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """Have the thread of the replica's directory call `work`, and then fetch on."""
+        """Have the thread of the replica's directory call `work`, and then continue to fetch."""
         directory = self.directories[replica.broker]
         directory.post(partial(directory.resume, replica, work))
 
@@ -282,15 +282,14 @@ class ReplicaManager:
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
         """Call `work` once the partition has a leader; at once if it has one."""
         self._when_led.setdefault(key, deque()).append(work)
-        # If a leader begins after this check, its call of `leads` empties the queue, because `leads` sets the
-        # leader before that.
+        # `leads` sets the leader, and then does the queued work. So if a leader begins after this check,
+        # `leads` finds `work` in the queue.
         if self.leader(key) is not None:
             self._is_led(key)
 
     def _is_led(self, key: PartitionKey) -> None:
         """Call the work that waits for a leader of this partition."""
-        # The queue stays in the mapping, because another thread may have got the queue, and may be about to
-        # add work.
+        # The empty queue stays in the mapping: another thread may be about to add work to this object.
         waiting = self._when_led.get(key, deque())
         with suppress(IndexError):  # another thread may empty the queue
             while waiting:
@@ -421,7 +420,7 @@ class ReplicaManager:
         """Have each leader check its followers for lag; to be called every replica.lag.time.max.ms / 2."""
         for replica in list(self.leaders.values()):
             directory = self.directories[replica.broker]
-            # If the leader's own directory hangs, its followers lag because they can't read from it.
+            # Followers of a leader on a hanging disk are skipped: they lag because they can't read that disk.
             if directory.error is None and not directory.hangs:
                 replica.on_time()
 

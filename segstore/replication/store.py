@@ -589,9 +589,9 @@ class ReplicatedStore(Store):
 
     def replace_directory(self, directory: int, path: str | os.PathLike[str]) -> None:
         """Replace a directory that has failed or is missing by the one at `path`: a new directory, which is
-        made if it does not exist, or the same directory after it came back. This returns before its replicas
-        have fetched the records that they lack and are in the ISR again. Later opens must name the new path.
-        The id of the witness is the number of data directories.
+        made if it does not exist, or the same directory after it came back. The replicas in this directory
+        fetch their missing records after the call has returned. Later opens must name the new path. The id of
+        the witness is the number of data directories.
 
         Raises InvalidArgumentError if the directory works, or `path` has other topics; StaleDirectoryError if
         `path` belongs to another store or another id; StoreLockedError, StorageError, QuorumLostError.

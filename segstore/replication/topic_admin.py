@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 SETTLED = 5.0
 """The longest wait in seconds until leaders use changed settings."""
 LED = 30.0
-"""The longest wait in seconds for the leaders of a new topic, and again for its files for stagers."""
+"""The longest wait in seconds for the leaders of a topic's partitions. It is also the longest wait for the
+topic's files that processes read before they stage records.
+"""
 
 
 class ReplicatedTopicAdmin:

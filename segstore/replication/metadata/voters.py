@@ -176,7 +176,7 @@ def decide(found: Sequence[FoundDirectory], witness: bool) -> VoterPlan:
 
 
 def _format(found: Sequence[FoundDirectory], cluster_id: str, witness: int) -> VoterPlan:
-    """Plan the first open, or repeat an interrupted first open, which needs all directories."""
+    """Plan a first open, which needs all directories. If one was interrupted, plan its repetition."""
     for each in found:
         if each.error is not None:
             raise copy_of(each.error)
