@@ -206,7 +206,7 @@ class ListedCommand(click.Command):
         return self.itself().make_context(*args, **extra)
 
     def itself(self) -> click.Command:
-        """Import the command."""
+        """Import the command, and return it."""
         name = "import_" if self.name == "import" else str(self.name).replace("-", "_")  # the function's name
         with imports():
             command: click.Command = getattr(import_module(self._module), name)

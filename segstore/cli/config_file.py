@@ -156,7 +156,7 @@ def _judged(file: ConfigFile, name: str, value: str) -> str:
         value = in_plain_units(name, value)
     except click.BadParameter as error:
         raise ConfigError(error.message) from None
-    if setting.startswith(OWN_PREFIX):  # `ServerConfig`, which knows the listeners, checks it
+    if setting.startswith(OWN_PREFIX):  # `ServerConfig` checks it against the listeners
         return _settled(file, setting, value) if setting.endswith(_PATHS) else value
     known = _options()
     if setting not in known:
@@ -232,7 +232,7 @@ def _add_users(file: ConfigFile, line: int, name: str, value: str) -> None:
 
 @cache
 def _options() -> dict[str, list[Option]]:
-    """Return the options of each setting; both the server and the store may have an option of that name."""
+    """Return the options by setting: one of the server or of the store, or one of each."""
     found: dict[str, list[Option]] = {}
     for kind in (ServerConfig, StoreConfig):
         for name, option in options(kind).items():
@@ -241,8 +241,8 @@ def _options() -> dict[str, list[Option]]:
 
 
 def problem_of(file: ConfigFile, message: str) -> Problem:
-    """Return an error message as a problem. Its line is that of the first setting that the message names
-    (with dots).
+    """Return an error message as a problem, in the line of the first setting that the message names (with
+    dots).
     """
     text = " ".join(message.split())
     lines = {name.replace("_", "."): line for name, line in file.lines.items()}

@@ -1,6 +1,6 @@
-"""Converts records of share groups to JSON: of `__share_group_state` as Kafka's
-ShareGroupStateMessageFormatter does, of `__consumer_offsets` as its GroupMetadataMessageFormatter does. On
-disk: nothing. Threads: any; functions without state.
+"""Converts records of share groups to JSON, in the form of Kafka's tools: records of `__share_group_state` in
+that of ShareGroupStateMessageFormatter, records of `__consumer_offsets` in that of
+GroupMetadataMessageFormatter. On disk: nothing. Threads: any; functions without state.
 """
 
 from __future__ import annotations

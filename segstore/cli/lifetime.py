@@ -23,8 +23,8 @@ log: Final = Logger("segstore")
 
 
 class Lifetime:
-    """The lifetime of one service with a store at `path`. It is a context manager, within whose block the
-    service's resources are opened and closed.
+    """The lifetime of one service with a store at `path`. It is a context manager. The service's resources
+    are opened and closed in its block.
     """
 
     def __init__(self, path: str) -> None:

@@ -174,7 +174,7 @@ def sweep(path: str, as_json: bool) -> int:
     """
     from segstore.cli.places.of_store import open_reading
 
-    open_reading(path).close()  # raises if there is no store, which the next line would create
+    open_reading(path).close()  # raises without a store; the next line would create one
     with segstore.open(path) as store:
         swept = store.sweep()
     if as_json:

@@ -93,7 +93,7 @@ def restore(uri: str, directory: str, at: Any, topics: tuple[str, ...], as_json:
     from segstore.archiving.sizes import log_bytes
 
     chosen = [part for text in topics for part in text.split(",") if part] or None
-    total = log_bytes(uri, chosen) if sys.stderr.isatty() else None  # takes requests, so only for the bar
+    total = log_bytes(uri, chosen) if sys.stderr.isatty() else None  # costs requests; only the bar needs it
     with ended_by_signals(), progress_bar(total, f"restoring {directory}") as bar:
         made = segstore.restore(
             uri, directory, at, chosen, progress=lambda size: bar.advance(bar.task_ids[0], size)

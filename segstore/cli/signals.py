@@ -77,7 +77,7 @@ class _Noting:
     """A signal handler that only notes the signal."""
 
     def __init__(self) -> None:
-        self.came: SimpleQueue[int] = SimpleQueue()  # whose `put` may interrupt its `get`
+        self.came: SimpleQueue[int] = SimpleQueue()  # safe if `put` interrupts `get`
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
         self.came.put(number)
