@@ -18,7 +18,7 @@ _LONGEST_WAIT = 1e9  # seconds
 
 
 class ChangeCounter:
-    """A counter of `tell` calls, modulo 2**32, and the threads that wait for it to rise."""
+    """A counter of `tell` calls, modulo 2**32. Threads can wait for its next change."""
 
     __slots__ = ("_count", "_waiting", "number")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from segstore._native import lib
 
 MOST = 16
-"""The thread moves after at most this number of pieces of work in a row on the other thread's processor."""
+"""The largest limit of a `CpuPlacement`."""
 
 
 class CpuPlacement:

@@ -58,7 +58,7 @@ log = Logger("segstore")
 
 T = TypeVar("T")
 LOOK = 0.5
-"""Seconds after which a caller that waits for the thread's answer checks whether the thread still runs."""
+"""Seconds after which a caller of `DataDirectory.call` checks whether the thread still runs."""
 ROUNDS = 8
 """The largest number of fetches of one partition in a row, before the next partition is served."""
 SILENCE = 60.0
@@ -107,7 +107,7 @@ class DataDirectory:
         self.replicas: dict[PartitionKey, LocalReplica] = {}
         self.error: Exception | None = None
         self._assigned: dict[str, TopicInfo] = {}
-        self._topics_published = False  # whether the files of all topics have been written for stagers
+        self._topics_published = False  # whether `tell_topics` has written all topics
         self._identity = self._look()
         self._thread, self._reading = Fetching(self, settings), ReadThread(broker)
         self._disk_thread = DiskThread()
@@ -135,8 +135,8 @@ class DataDirectory:
 
     @property
     def hangs(self) -> bool:
-        """Return whether the directory's thread has made no progress for two heartbeat intervals, because the
-        disk or the machine holds the thread up.
+        """Return whether the directory's thread has made no progress for two heartbeat intervals. The disk or
+        the machine is then too slow, or hangs.
         """
         return time.monotonic() - self._thread.turned > 2 * self._settings.heartbeat_interval_ms / 1000
 
@@ -227,7 +227,8 @@ class DataDirectory:
         for change in changes:
             if self.error is not None:
                 return
-            # The reserve is used on a full disk, because a majority has already decided the change.
+            # On a full disk the change uses reserved space, because a majority of voters has already decided
+            # it.
             with self.writer.context.reserve:
                 self._apply(change)
 
@@ -253,8 +254,9 @@ class DataDirectory:
             self._home.when_led(key, partial(self.post, partial(self._leave, key)))
 
     def tell_topics(self, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
-        """Write the files of the topics in `changed` (None: all topics) for stagers. If this call fails, the
-        next call writes all topics. Raises OSError.
+        """Write the settings of topics into the inbox, for processes that stage records. `changed` are the
+        names of the topics to write, None for all. If this call fails, the next call writes all topics.
+        Raises OSError.
         """
         if self.error is not None:
             return
@@ -474,7 +476,7 @@ class Fetching:
             self._ended.open()
 
     def _guarded(self, work: Callable[[], object]) -> bool:
-        """Call `work`, pass its error to `DataDirectory.on_error`, and return whether it may be retried."""
+        """Call `work`, and pass an error to `on_error`; return False if the work must not be retried."""
         try:
             work()
         except (SegstoreError, OSError) as error:

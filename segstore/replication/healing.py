@@ -111,7 +111,7 @@ def _describe_lost(lost: Mapping[tuple[str, int], Mapping[int, int]]) -> str:
 
 
 def find_damage(manager: ReplicaManager, key: PartitionKey, progress: Progress) -> dict[int, ReplicaDamage]:
-    """Return the damaged replicas that are online, with their damage. Raises StorageError."""
+    """Return the damage of each damaged replica that is online, by directory id. Raises StorageError."""
     found = {}
     for directory in manager.online:
         replica = _replica(directory, key)

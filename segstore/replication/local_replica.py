@@ -1,5 +1,5 @@
 """`LocalReplica`: one replica of a partition in a directory of this process: its role, the acknowledgements
-of its appends, and its native tail (Kafka: Partition).
+of its appends, and its native tail, by which C code appends (Kafka: Partition).
 
 On disk are the partition's log and checkpoints, by `storage.log.replica`. Threads: only the directory's own
 thread changes the log for replication (`become`, `step`), so a disk that hangs holds up no other directory.

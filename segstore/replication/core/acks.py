@@ -55,9 +55,9 @@ class DelayedProduces:
         insort(self._waiting, request, key=_required)
 
     def reach(self, high_watermark: int, enough: bool) -> tuple[Complete, ...]:
-        """Complete the requests that end at or below the high watermark. If the maximal ISR has fewer members
-        than min.insync.replicas (not `enough`), the requests fail with NotEnoughReplicasAfterAppendError
-        (Kafka: Partition.checkEnoughReplicasReachOffset).
+        """Complete the requests that end at or below the high watermark. `enough` is False if the maximal ISR
+        has fewer members than min.insync.replicas. Then these requests fail with
+        NotEnoughReplicasAfterAppendError (Kafka: Partition.checkEnoughReplicasReachOffset).
         """
         error = None if enough else NotEnoughReplicasAfterAppendError
         return self._end(bisect_right(self._waiting, high_watermark, key=_required), error)

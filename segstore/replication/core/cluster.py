@@ -123,7 +123,7 @@ class ClusterControl:
         )
 
     def shut_down_at(self, broker: int, offset: int) -> None:
-        """Note the metadata offset at which other leaders were elected because a broker shuts down."""
+        """Note the metadata offset at which other leaders were elected because this broker shuts down."""
         self.sessions[broker] = replace(self.sessions[broker], shutdown_offset=offset)
 
     def next_state(self, heartbeat: BrokerHeartbeat, leads: Callable[[], bool]) -> BrokerState:

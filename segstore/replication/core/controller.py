@@ -82,8 +82,8 @@ class Controller:
         """Register a broker; the answer is its broker epoch (R27; Kafka: registerBroker).
 
         `clean_epoch` is the broker epoch at the broker's last clean stop, -1 without one. If it is not the
-        epoch of the last registration, the broker leaves ISR and ELR of its partitions (R26). Raises
-        DuplicateBrokerRegistrationError.
+        broker epoch of the last registration, the last stop was unclean, and the broker leaves ISR and ELR of
+        its partitions (R26). Raises DuplicateBrokerRegistrationError.
         """
         self.cluster.check_free(broker, incarnation, now_ms)
         existing = self.cluster.brokers.get(broker)

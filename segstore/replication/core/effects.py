@@ -15,8 +15,8 @@ from segstore.errors import SegstoreError
 
 
 class Append(NamedTuple):
-    """Append to a follower's log the batches of the last answer whose base offsets are below `before`, byte
-    for byte (R1, R11; Kafka: Partition.appendRecordsToFollowerOrFutureReplica).
+    """Append batches of the last answer to a follower's log, byte for byte: the batches with a base offset
+    below `before` (R1, R11; Kafka: Partition.appendRecordsToFollowerOrFutureReplica).
     """
 
     before: int

@@ -45,7 +45,7 @@ class PartitionChange:
         self.unclean_shutdown: Replicas = ()
 
     def build(self) -> PartitionRegistration | None:
-        """Return the changed state, with the epochs of R25; None if nothing changes."""
+        """Return the changed state, with higher epochs (R25); None if nothing changes."""
         self._complete_reassignment()
         eligible = self._eligible()
         leader, unclean = self._elect(eligible)
@@ -63,8 +63,8 @@ class PartitionChange:
         return self._numbered(after)
 
     def _numbered(self, after: PartitionRegistration) -> PartitionRegistration | None:
-        """Raise the partition epoch, and for a new leader or a removed replica the leader epoch (R25). Return
-        None if nothing changes.
+        """Return `after` with a higher partition epoch, None if nothing changes. If the leader is new, or a
+        replica was removed, the leader epoch is higher, too (R25).
         """
         before = self.partition
         if after == before:

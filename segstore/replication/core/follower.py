@@ -50,8 +50,8 @@ class Follower:
         )
 
     def awaits(self, request: FetchRequest) -> bool:
-        """Return whether the answer to a request is still valid, because neither the log nor the leader epoch
-        has changed since (R11).
+        """Return whether the answer to a request is still valid: neither the log nor the leader epoch may
+        have changed since the request (R11).
         """
         return request == self.fetch(request.broker_epoch)
 
@@ -68,8 +68,8 @@ class Follower:
         first, before, log = fetched.epochs[0][1], min([fetched.next_offset, *later]), self.log
         if before <= max(first, request.fetch_offset):  # every batch is of a later epoch
             return ()
-        # If the leader's log start offset lies within the answer's first batch, only an empty log can begin
-        # with this batch (R6; Kafka: UnexpectedAppendOffsetException).
+        # The first batch may begin below the leader's log start, which is this empty log's end. The log then
+        # starts over at the base offset of the batch (R6; Kafka: UnexpectedAppendOffsetException).
         if first < log.end_offset == log.start_offset:
             return TruncateFullyAndStartAt(first), Append(before)
         return (Append(before),)
@@ -94,12 +94,12 @@ class Follower:
         return GoOnAt(answer.end_offset, self.leader_epoch) if ahead else None
 
     def on_gone_on(self, done: GoOnAt, answer: FetchAnswer) -> Effects:
-        """Note that this log's end was moved to the leader's (R41, R13)."""
+        """Note that this log's end was moved to the end of the leader's log (R41, R13)."""
         self.log.gone_on(done.offset, done.epoch)
         return self._keep_up(answer)
 
     def _keep_up(self, answer: FetchAnswer) -> Effects:
-        """Set the high watermark, which may be lowered, and the log start offset to the leader's (R13)."""
+        """Set the high watermark and the log start offset to the leader's, within this log (R13)."""
         log = self.log
         high_watermark = max(min(answer.high_watermark, log.end_offset), log.start_offset)
         start_offset = max(min(answer.log_start_offset, high_watermark), log.start_offset)

@@ -47,8 +47,8 @@ class RemoteReplica:
         fetch offset has reached only the log end offset that the leader had at the previous fetch, the
         follower was caught up at the time of the previous fetch (R18).
         """
-        # The follower's log was truncated, for example by healing. The follower must count as lagging now, so
-        # that the high watermark does not wait for it.
+        # A lower fetch offset means that the follower's log was truncated, for example by healing. The
+        # follower must count as lagging now, so that the high watermark does not wait for it.
         if offset < self.end_offset:
             self.last_caught_up_ms = self.last_fetch_ms = None
         if offset >= leader_end_offset:
