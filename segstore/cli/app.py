@@ -196,7 +196,7 @@ import packages that only other commands need (plots, Spark).
 
 
 class ListedCommand(click.Command):
-    """A command's entry in the list of commands, which imports the real command when it is called."""
+    """A command's entry in the list of commands. A call of the entry imports the real command."""
 
     def __init__(self, name: str) -> None:
         self._module, text = COMMANDS[name]

@@ -1,6 +1,6 @@
-"""Checks a file of settings as a whole, with the files that it names, and summarizes it.
+"""Checks a file of settings as a whole, with the files that its settings name, and makes a summary.
 
-On disk: reads those files. Threads: any; no state.
+On disk: reads all these files. Threads: any; no state.
 """
 
 from __future__ import annotations

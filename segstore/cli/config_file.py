@@ -54,7 +54,7 @@ class Problem(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """A setting without effect; `reason` says why, or what segstore does instead."""
+    """A setting without effect; `reason` is the reason, or segstore's behaviour in place of the setting."""
 
     line: int
     name: str

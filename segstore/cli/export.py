@@ -240,7 +240,7 @@ def _form(wanted: str, target: str) -> str:
 
 
 def _run(scan: TopicScan, bounds: Bounds, sink: ExportWriter) -> None:
-    """Write the records of a scan, and show a progress bar. It counts offsets, not records, because the
+    """Write the records of a scan, and show a progress bar. The bar counts offsets, not records, because the
     number of records is not known in advance (compaction, markers, aborted transactions).
     """
     started, count, size, done = time.perf_counter(), 0, 0, 0

@@ -35,7 +35,7 @@ class Lifetime:
         """Returns whether the store is closed. It is called if a second signal has interrupted the block."""
 
     def started(self, what: str) -> None:
-        """Log that the service runs; `what` is a sentence whose subject (the store's path) is left out."""
+        """Log that the service runs; `what` is a sentence without its subject, the store's path."""
         log.info("segstore %s, process %d: %s %s", VERSION, os.getpid(), self._path, what)
 
     @contextmanager

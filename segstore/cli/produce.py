@@ -51,7 +51,7 @@ class Router:
     def _partitions(self, chunk: Chunk) -> Any:
         """Return the partition of each record: the value of --partition, or of the record's own field, or the
         partition that the record's key determines. Records without any of these go to the next partition in
-        turn, all records of a chunk to the same one.
+        turn; all such records of a chunk go to the same partition.
         """
         from segstore.client.producer.partitioner import NO_PARTITION, partitions_for_keys
 

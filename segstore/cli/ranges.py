@@ -77,7 +77,7 @@ class RecordRange(NamedTuple):
                 raise click.UsageError(f"{names}: nothing lies between them.")
 
     def scan(self, store: Store, topic: str, isolation_level: str) -> TopicScan:
-        """Return a scan of the range's partitions and times. The caller passes `bounds` to its methods."""
+        """Return a scan of the range's partitions and times. Callers pass `bounds` to the scan's methods."""
         return store.scan(
             topic,
             self.partitions or None,

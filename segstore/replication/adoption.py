@@ -3,8 +3,8 @@ each partition begins with one replica, in that directory. Kafka has no such cla
 
 On disk is `.segstore/plain-epochs.json` during the adoption. Threads: one. The steps, each of which may be
 repeated after a crash:
-1. The directory is opened as a plain store, which recovers it and appends staged records, and is closed
-   cleanly. The leader epochs of its partitions are written into `plain-epochs.json`, because a replica
+1. The directory is opened as a plain store, and closed cleanly. The open recovers the store, and appends
+   staged records. The leader epochs of all partitions are written into `plain-epochs.json`, because a replica
    forgets an epoch that has no batch (R7), and no epoch may be begun twice (R2).
 2. All directories get their `meta.properties`, and then a metadata log each. The plain store gets its
    metadata log first. Before that, a process could still open the directory as a plain store, and append.

@@ -86,7 +86,7 @@ class DirectoryContext(Links, Protocol):
         """Report to the controller that the directory's thread runs, and that its disk answers."""
 
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
-        """Call `work` once the elected leader of the partition takes appends; at once if it already does."""
+        """Call `work` as soon as the elected leader of the partition takes appends, perhaps at once."""
 
 
 class DataDirectory:
@@ -324,7 +324,7 @@ class DataDirectory:
         return True
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """Call `work`, then have the replica fetch again. `work` appends what a reading thread has read."""
+        """Call `work`, which appends records for a replica, and then have the replica fetch again."""
         if self.error is None and self.replicas.get(replica.key) is replica:
             self._thread.fetch(replica, lambda: None if work() is None else self.step(replica))
 
@@ -541,9 +541,9 @@ class Fetching:
             self._guarded(self.breathe)
 
     def fetch(self, replica: LocalReplica, step: Callable[[], bool | None]) -> None:
-        """Call `step`, which fetches for a replica, and schedule the next fetch by its result. If the
-        leader's log is damaged, the fetch is tried again and again, as in Kafka, and the follower leaves the
-        ISR, because it makes no progress.
+        """Call `step`, which fetches for a replica, and schedule the next fetch by the result of `step`. If
+        the leader's log is damaged, the fetch is tried again and again, as in Kafka. The follower then makes
+        no progress, and leaves the ISR.
         """
         more: bool | None = None
         try:

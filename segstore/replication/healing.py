@@ -126,17 +126,16 @@ def find_damage(manager: ReplicaManager, key: PartitionKey, progress: Progress) 
 
 
 def _replica(directory: DataDirectory, key: PartitionKey) -> LocalReplica | None:
-    """Return a directory's replica of a partition, None if it has no replica or is offline."""
-    # Soon after an open the directory's thread may still be making the replicas. It answers this call after
-    # that.
+    """Return a directory's replica of a partition, None if there is none, or the directory is offline."""
+    # After an open the directory's thread makes the replicas before it answers this call.
     with suppress(ReplicaOfflineError):
         return directory.call(lambda: directory.replicas.get(key))
     return None
 
 
 def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> ReplicaDamage | None:
-    """Return the damage of one replica, None if it is undamaged; `log_end` is its log end offset before the
-    check.
+    """Return the damage of one replica, None without damage; `log_end` is the replica's log end offset before
+    the check.
     """
     pieces = [piece for each in checked.findings if (piece := _of_finding(each, checked.bases)) is not None]
     first = checked.bases[0] if checked.bases else log_end

@@ -1,5 +1,5 @@
-"""`ObservedLog`: reads the log of a replica in a process that is not its writer, and compares it with other
-replicas by leader epoch (R4, R37; Kafka: OffsetsForLeaderEpoch, KIP-320).
+"""`ObservedLog`: reads the log of a replica in another process than the writer's, and compares the log with
+those of other replicas by leader epoch (R4, R37; Kafka: OffsetsForLeaderEpoch, KIP-320).
 
 On disk the partition's files, `leader-epoch-checkpoint` and `replication-offset-checkpoint` are read; nothing
 is locked or changed. Threads: any.

@@ -111,8 +111,9 @@ class Observer(Closing):
         return [FoundDirectory(path, properties=each.properties) for path, each in self._open.items()]
 
     def look(self) -> MetadataImage:
-        """Return the current metadata. Each call returns the same object, which grows with the metadata log,
-        until a directory is opened anew; then there is a new object. Raises the errors of `observe`.
+        """Return the current metadata. Calls return the same object, to which each call adds the new records
+        of the metadata log. After a directory was opened anew, the object is a new one. Raises the errors of
+        `observe`.
         """
         self.failed = {}
         for path in self.paths:

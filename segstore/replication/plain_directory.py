@@ -36,7 +36,7 @@ class BecamePlain(Exception):
         self.broker, self.directory_id, self.image = broker, directory_id, image
 
     def finish(self, paths: Sequence[str], settings: StoreConfig, files: Files, clock: Clock) -> NoReturn:
-        """Finish an interrupted conversion, if the directory is still at its path, and raise
+        """Finish an interrupted conversion, if the directory is still at its path. Then, in any case, raise
         StaleDirectoryError.
         """
         path = paths[self.broker]

@@ -280,7 +280,7 @@ class ReplicaManager:
         return decision
 
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
-        """Call `work` once the partition has a leader; at once if it has one."""
+        """Call `work` as soon as the partition has a leader, perhaps at once."""
         self._when_led.setdefault(key, deque()).append(work)
         # `leads` sets the leader, and then does the queued work. So if a leader begins after this check,
         # `leads` finds `work` in the queue.
@@ -379,7 +379,7 @@ class ReplicaManager:
                 self.leaders.pop(key, None)
         for directory in self.online:
             broker = published.brokers.get(directory.broker)
-            if broker is not None and broker.active:  # from now on the leaders count its fetches
+            if broker is not None and broker.active:  # its followers may now join ISRs
                 directory.post(directory.ask_all)
             keys = [key for key in changed if _concerns(directory.broker, changed[key], before[key])]
             if keys:

@@ -99,7 +99,7 @@ class PartitionChange:
         return tuple(sorted(candidates - {*self.isr} - {*self.unclean_shutdown}))
 
     def _last_known(self, leader: int, isr: Replicas) -> Replicas:
-        """Return the last known leader while there is no leader (Kafka: maybeUpdateLastKnownLeader)."""
+        """Return (last known leader,) if there is no leader, else () (Kafka: maybeUpdateLastKnownLeader)."""
         before = self.partition
         if leader != NO_LEADER or not self.elr_enabled:
             return ()
