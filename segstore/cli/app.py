@@ -272,7 +272,8 @@ def one_line(error: Exception) -> str:
 
 
 def _drop_output() -> None:
-    # Otherwise the interpreter would write the buffered output when it exits, and print another error.
+    # Buffered output goes to /dev/null. Otherwise the interpreter would write it to the closed pipe when it
+    # exits, and print another error.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

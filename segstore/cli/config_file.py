@@ -122,7 +122,7 @@ def _take(file: ConfigFile, entry: PropertyEntry) -> None:
     line, name, value = entry
     if value is None:
         raise ConfigError("must be NAME=VALUE")
-    if not _NAME.fullmatch(name):  # not shown, since it may be a part of a key or a password
+    if not _NAME.fullmatch(name):  # the name is not shown: it may be part of a password
         raise ConfigError("what stands before the = is no name of a setting")
     setting = name.replace(".", "_")
     if name == JAAS or (setting.startswith(OWN_PREFIX) and name.endswith(f".{JAAS}")):

@@ -113,7 +113,7 @@ class DataDirectory:
         self._disk_thread = DiskThread()
         thread = None if settings.inline else self._disk_thread
         self._host = ReplicaHost(broker, brokers, home, settings.fetch_max_bytes, thread)
-        self._warned: dict[str, float] = {}  # the time of each warning's last line in the log, by its text
+        self._warned: dict[str, float] = {}  # when each text was logged last
         self._fenced = False  # whether a log takes no more appends, because the disk refused a call
         writer.context.on_background_error = self._on_background_error
 

@@ -11,11 +11,11 @@ While all replicas have the whole log, their native tails are open: an append is
 writes all replicas. The core learns of these appends later (`_catch_up`). There are two modes:
 
 - With threads, each directory's own thread opens and pauses the tails there (`_offer`, `open_by_threads`,
-  `_recall`) and holds no lock except for the append token. The directory's native thread writes the batches
-  of followers, so no thread waits for the disk of another directory.
+  `_recall`) and holds no lock except for `Tail.token`, the append token. The directory's native thread writes
+  the batches of followers, so no thread waits for the disk of another directory.
 - With `inline`, the appending thread writes all replicas. One thread opens the tails of all replicas together
-  (`open_tail`), and pauses them before it calls the core. The order of locks is leader, follower, append
-  token.
+  (`open_tail`), and pauses them before it calls the core. Locks are taken in this order: `lock` of
+  the leader, `lock` of the follower, append token.
 """
 
 from __future__ import annotations
@@ -441,7 +441,7 @@ class LocalReplica:
                     self._links.follows(each)
             return
         natives = [each.partition.tail.native for each in followers if each is not None]
-        self._handed_on = True  # before the tail opens, because appends then bypass the core
+        self._handed_on = True  # set before the tail opens: native appends bypass the core
         with tail.token:
             tail.open_leader(self.partition.validator, epoch, end, natives)
             if tail.may_be_open:

@@ -336,8 +336,8 @@ class ReplicatedStore(Store):
         exist_ok: bool = False,
     ) -> TopicInfo:
         """Create a topic, as `Store.create_topic` does. Each partition has `replication_factor` replicas, by
-        default default.replication.factor. `assignments` has instead the directory ids of each partition, the
-        preferred leader first. With `exist_ok` an existing topic must also have the given
+        default default.replication.factor. Instead, `assignments` may give the directory ids of each
+        partition, the preferred leader first. With `exist_ok` an existing topic must also have the given
         `replication_factor`; its replicas may lie in other directories than those of `assignments`.
 
         Raises the errors of `Store.create_topic`, InvalidReplicationFactorError,

@@ -125,7 +125,7 @@ class ReplicatedTopicAdmin:
         if assignments is not None:
             return check_assignments(assignments, numbers, core.cluster.brokers)
         live = [broker for broker in sorted(core.cluster.brokers) if core.cluster.active(broker)]
-        start = numbers.start or len(core.partitions)  # so that leaders are spread over the directories
+        start = numbers.start or len(core.partitions)  # topics begin with different directories
         return dict(zip(numbers, place(len(numbers), factor, live, start), strict=True))
 
     def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
@@ -164,8 +164,8 @@ class ReplicatedTopicAdmin:
         return core.configure(keys, self._settings.topic_settings(info))
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Grow a topic to `total` partitions. Raises InvalidArgumentError if it has as many or more already,
-        UnknownTopicOrPartitionError, QuorumLostError.
+        """Grow a topic to `total` partitions. Raises InvalidArgumentError if the topic has that many or
+        more already, UnknownTopicOrPartitionError, QuorumLostError.
         """
         added: list[int] = []
 

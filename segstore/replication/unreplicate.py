@@ -58,7 +58,7 @@ def unreplicate(
     number = arguments.whole("directory", directory, 0, len(paths) - 1)
     seconds = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
     path = given[number]
-    _check_replicated(files, given, witness is not None)  # else `open_replicated` would make a store
+    _check_replicated(files, given, witness is not None)  # else `open_replicated` could create a store
     directories, last = (given, None) if witness is None else (given[:-1], given[-1])
     with opening.open_replicated(directories, witness=last, config=config, clock=clock, files=files) as store:
         side = store.replicated

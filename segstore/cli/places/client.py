@@ -90,9 +90,8 @@ class ClusterClients:
                     raise self.error("can't be reached", self.trouble or self._unsaid(error)) from None
 
     def _unsaid(self, error: Any) -> Any:
-        """Return an explanation for an error that librdkafka does not explain: if a client uses neither TLS
-        nor SASL, a listener that requires one of them closes the connection. Return any other error
-        unchanged.
+        """Return `error`. In place of a transport error of a client without TLS and SASL, return an
+        explanation: a listener that requires one of them closes the connection.
         """
         plain = str(self._settings.get("security.protocol", "plaintext")).lower() == "plaintext"
         return _NO_WORD if plain and error.args[0].code() == self.kafka.KafkaError._TRANSPORT else error

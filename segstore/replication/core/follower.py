@@ -68,7 +68,7 @@ class Follower:
         first, before, log = fetched.epochs[0][1], min([fetched.next_offset, *later]), self.log
         if before <= max(first, request.fetch_offset):  # every batch is of a later epoch
             return ()
-        # The first batch may begin below the leader's log start, which is this empty log's end. The log then
+        # The first batch may begin below the leader's log start, where an empty log begins. This log then
         # starts over at the base offset of the batch (R6; Kafka: UnexpectedAppendOffsetException).
         if first < log.end_offset == log.start_offset:
             return TruncateFullyAndStartAt(first), Append(before)
