@@ -38,7 +38,7 @@ class StateText(NamedTuple):
 
 
 def topic_of_states(path: str) -> str | None:
-    """Return the topic of the partition directory that contains a file, if its records can be converted."""
+    """Return the topic of the partition that a file is in, None if its records can't be converted."""
     parsed = names.parse_partition_dir(os.path.basename(os.path.dirname(os.path.abspath(path))))
     return parsed[0] if parsed is not None and parsed[0] in _MESSAGES else None
 

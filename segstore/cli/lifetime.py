@@ -41,8 +41,8 @@ class Lifetime:
     @contextmanager
     def until_stopped(self) -> Iterator[None]:
         """Run the block in which the service runs. Before the resources are closed, log that the service
-        stops: because of a signal, or by itself. An error is not logged here, because the caller logs or
-        prints it.
+        stops, with the reason: a signal, or its own end. An error is not logged here, because the caller logs
+        or prints the error.
         """
         try:
             yield

@@ -45,7 +45,7 @@ class Renamed(click.Option):
 
 
 def offset_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | str | None:
-    """Parse the value of an option: an offset, earliest or latest."""
+    """Return the value of an option: an offset, "earliest", "latest", or None if it is not given."""
     if value is None or value in EDGES:
         return value
     if not value.isdecimal() or int(value) > INT64_MAX:

@@ -62,8 +62,8 @@ def ended_by_signals() -> Iterator[None]:
 @contextmanager
 def stopped_by_signals(*, unfinished: bool = False) -> Iterator[None]:
     """Run a block in which SIGTERM and SIGHUP raise `EndedError`. After SIGTERM return without the error,
-    because a supervisor stops a service by SIGTERM, and takes any exit status except 0 for a failure. With
-    `unfinished` the block has a task to finish, so the error is raised after SIGTERM, too.
+    because a supervisor stops a service by SIGTERM, and takes any exit status except 0 for a failure. If
+    `unfinished`, the block has a task to finish, so the error is raised after SIGTERM, too.
     """
     try:
         with ended_by_signals():

@@ -49,7 +49,7 @@ def _values(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) 
 
 
 def _value_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete FORMAT and TOPIC=FORMAT."""
+    """Return the completions of FORMAT, or of TOPIC=FORMAT."""
     topic, equals, form = incomplete.partition("=")
     if equals:
         return [f"{topic}={each}" for each in VALUES if each.startswith(form)]

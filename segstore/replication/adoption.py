@@ -105,7 +105,7 @@ def write_epochs(files: Files, root: str, epochs: Epochs) -> None:
 
 
 def read_epochs(files: Files, root: str) -> Epochs:
-    """Read the leader epochs from `plain-epochs.json`. Raises CorruptCheckpointError if the file is damaged
+    """Return the leader epochs in `plain-epochs.json`. Raises CorruptCheckpointError if the file is damaged
     or missing, and StorageError.
     """
     path = _path(root)

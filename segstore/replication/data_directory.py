@@ -340,8 +340,8 @@ class DataDirectory:
 
     def on_error(self, error: Exception) -> bool:
         """Handle an error of the thread's work; return True if the work should be tried again later. Work is
-        tried again after damage in the leader's log, and after a full disk, unless the full disk has fenced a
-        log. After any other error, except for StoreClosedError, the directory goes offline.
+        tried again after damage in the leader's log. After a full disk, too, unless a log was fenced, which
+        takes no more appends. After any other error, except for StoreClosedError, the directory goes offline.
         """
         if isinstance(error, StoreClosedError):
             return False
@@ -377,7 +377,7 @@ class DataDirectory:
 def open_directory(
     place: VoterDirectory, settings: StoreConfig, files: Files, clock: Clock, file_mode: int | None
 ) -> StoreWriter:
-    """Open a directory for writing. Raises StoreLockedError, StorageError, OSError."""
+    """Open a directory for writing, and return its writer. Raises StoreLockedError, StorageError, OSError."""
     context = open_context(place.path, settings, clock, files, file_mode)
     writer = StoreWriter(context, settings, replicated=True)
     # Another open in this thread takes the lock of a writer without a living owner. So the context is the

@@ -80,8 +80,8 @@ class Healing(NamedTuple):
 def heal(
     side: ReplicatedWriter, keys: Iterable[PartitionKey], timeout_ms: float, progress: Progress
 ) -> list[Healed]:
-    """Heal the damaged replicas of the partitions `keys`. Raises NoSoundReplicaError at the end, for
-    partitions without an undamaged source; the errors of `_Patient.heal`.
+    """Heal the damaged replicas of the partitions `keys`, and return the healed replicas. Raises
+    NoSoundReplicaError at the end, if a partition has no undamaged source; the errors of `_Patient.heal`.
     """
     healed: list[Healed] = []
     lost: dict[tuple[str, int], dict[int, int]] = {}
@@ -198,8 +198,8 @@ class _Patient:
         self._check_open, self._bytes_after_cut = side.context.check_open, 0
 
     def heal(self, timeout_ms: float) -> Healed:
-        """Truncate the replica at its damage, and wait until it is in sync again. Raises KafkaTimeoutError,
-        EligibleLeadersNotAvailableError, QuorumLostError, StorageError.
+        """Truncate the replica at its damage, wait until it is in sync again, and return the result. Raises
+        KafkaTimeoutError, EligibleLeadersNotAvailableError, QuorumLostError, StorageError.
         """
         try:
             self._directory.call(partial(self._pause, True))

@@ -525,8 +525,9 @@ class LocalReplica:
             self._links.follows(self)
 
     def cut_damaged(self, offset: int) -> Truncated:
-        """Truncate the log at a damaged offset; the replica must be paused, and not in the ISR. Raises
-        NotLeaderOrFollowerError if the replica is no follower, StorageError.
+        """Truncate the log at a damaged offset, and return the result of the truncation. The replica must be
+        paused, and not in the ISR. Raises NotLeaderOrFollowerError if the replica is no follower,
+        StorageError.
         """
         if not isinstance(self.core.role, Follower):
             raise NotLeaderOrFollowerError(f"{self!r} does not follow, so it can't be cut")

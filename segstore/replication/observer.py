@@ -154,8 +154,8 @@ class Observer(Closing):
         self._open[path] = _Directory(identity, properties, open_store(path, mode="r", files=self._files))
 
     def _standing(self, path: str) -> tuple[int, int] | None:
-        """Return (last leader epoch, end offset) of a directory's metadata log. The log with the largest pair
-        has all records of a majority.
+        """Return (last leader epoch, end offset) of a directory's metadata log, None if it can't be read. The
+        log with the largest pair has all records of a majority.
         """
         try:
             log = self._open[path].store.partition(CLUSTER_METADATA, 0)
@@ -189,9 +189,9 @@ class Observer(Closing):
 
 
 def image_of(store: Store) -> MetadataImage:
-    """Read a directory's metadata: the newest snapshot, and the log after it. If a live writer removes this
-    snapshot during the read, because there is a newer one, the read is repeated. Raises CorruptRecordError,
-    CorruptCheckpointError, UnsupportedVersionError, StorageError, OSError.
+    """Return a directory's metadata, read from the newest snapshot, and from the log after it. If a live
+    writer removes this snapshot during the read, because there is a newer one, the read is repeated. Raises
+    CorruptRecordError, CorruptCheckpointError, UnsupportedVersionError, StorageError, OSError.
     """
     for _ in range(ATTEMPTS):
         with suppress(OffsetOutOfRangeError, CorruptCheckpointError, FileNotFoundError):

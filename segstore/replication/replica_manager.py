@@ -97,7 +97,9 @@ class ReplicaManager:
         return proposed if state is None else proposed.union(state.isr)
 
     def follower(self, key: PartitionKey, rack: str, offset: int) -> LocalReplica | None:
-        """Return the follower in the directory whose id is `rack`, if consumers can read `offset` there."""
+        """Return the follower in the directory with the id `rack`, None if consumers can't read `offset`
+        there.
+        """
         leader = self.leader(key)
         role = None if leader is None else leader.core.role
         if leader is not None and isinstance(role, Leader):
@@ -145,8 +147,8 @@ class ReplicaManager:
         )
 
     def await_topic_files(self, seconds: float) -> None:
-        """Wait until the topic files for stagers are written in all directories. A directory whose disk hangs
-        is waited for until its session ends.
+        """Wait until all directories have written the topic files in their inboxes. A directory whose disk
+        hangs is waited for until its session ends.
         """
         # The writing of the files is queued already. So when a directory's thread has done this empty work,
         # it has written the files.
@@ -354,11 +356,12 @@ class ReplicaManager:
         reshaped: Collection[str],
     ) -> None:
         """Pass durable changes on to the directories concerned. `topics` are all topics, `configured` the
-        names of topics with changed settings, `reshaped` the names of topics whose files for stagers change.
+        names of topics with changed settings, `reshaped` the names of topics whose files in the inboxes
+        change.
         """
         if reshaped:
-            # The files are queued before the new leaders are set, because a stager may begin once it sees a
-            # leader, and then needs the files.
+            # The files are queued before the new leaders are set. A process that sees a leader may stage
+            # records at once, and reads the files for that.
             for directory in self.online:
                 directory.post(partial(directory.tell_topics, topics, reshaped))
         changed = {

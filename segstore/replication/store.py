@@ -114,11 +114,13 @@ class ReplicatedPartitionLog(PartitionLog):
         """Append one record, as `PartitionLog.append` does; return its offset.
 
         With `acks` "all" the call waits until all in-sync replicas have the record, with 1 or 0 until the
-        leader has it. While no replica leads, the call waits for a leader. Raises the errors of
-        `PartitionLog.append`; NotEnoughReplicasError if too few replicas are in sync, and nothing was
-        written; NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, or after `timeout_ms`
-        RequestTimedOutError, if the record was written, but may be lost later (R23). If the leader's disk
-        refuses an append, that append raises StorageError, and later appends go to a new leader (R32).
+        leader has it. While no replica leads, the call waits for a leader.
+
+        Raises the errors of `PartitionLog.append`; NotEnoughReplicasError if too few replicas are in sync,
+        and nothing was written. If the record was written, but may be lost later (R23), raises
+        NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, or after `timeout_ms`
+        RequestTimedOutError. If the leader's disk refuses an append, that append raises StorageError, and
+        later appends go to a new leader (R32).
         """
         expected = self._expected(expected_offset)
         usual = acks == "all" and timeout_ms == 30_000 and not self._internal

@@ -81,7 +81,7 @@ class ReplicatedTopicAdmin:
     # --- calls of applications -------------------------------------------------------------------
 
     def create(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Create a topic with the default replication factor. Raises the errors of `create_with`."""
+        """Create and return a topic with the default replication factor. Raises errors as `create_with`."""
         factor = self._settings.factor_of(name, len(self._manager.directories))
         return self.create_with(name, partitions, config, factor, None)
 
@@ -93,7 +93,7 @@ class ReplicatedTopicAdmin:
         factor: int,
         assignments: Mapping[int, Sequence[int]] | None,
     ) -> TopicInfo:
-        """Create a topic durably, and wait until each partition has a leader.
+        """Create a topic durably, wait until each partition has a leader, and return the topic.
 
         Raises TopicAlreadyExistsError, InvalidTopicError, ConfigError, InvalidReplicationFactorError,
         InvalidReplicaAssignmentError, QuorumLostError; KafkaTimeoutError if the topic was created, but some
@@ -129,8 +129,8 @@ class ReplicatedTopicAdmin:
         return dict(zip(numbers, place(len(numbers), factor, live, start), strict=True))
 
     def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Change a topic's settings; the value None restores a default. Raises ConfigError,
-        UnknownTopicOrPartitionError, QuorumLostError.
+        """Change a topic's settings, and return the topic. The value None restores a default. Raises
+        ConfigError, UnknownTopicOrPartitionError, QuorumLostError.
         """
         made: list[TopicInfo] = []
         wanted = dict(config) if isinstance(config, Mapping) else config
@@ -164,8 +164,8 @@ class ReplicatedTopicAdmin:
         return core.configure(keys, self._settings.topic_settings(info))
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Grow a topic to `total` partitions. Raises InvalidArgumentError if the topic has that many or
-        more already, UnknownTopicOrPartitionError, QuorumLostError.
+        """Grow a topic to `total` partitions, and return the topic. Raises InvalidArgumentError if the topic
+        has that many or more already, UnknownTopicOrPartitionError, QuorumLostError.
         """
         added: list[int] = []
 

@@ -1,9 +1,9 @@
 """Kafka's metadata records, as bytes and as values (Kafka: MetadataRecordSerde).
 
 A record begins with the frame version 1, its type and its version, all unsigned varints; then comes the
-message of the class's name. Ids of topics, directories and incarnations are text in Kafka's base64. Fields of
-Kafka's message that the class lacks are skipped. Nothing is on disk. Threads: any; values and functions
-without state.
+message that has the name of the class. Ids of topics, directories and incarnations are text in Kafka's
+base64. Fields of Kafka's message that the class lacks are skipped. Nothing is on disk. Threads: any; values
+and functions without state.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class VoterLog:
     # --- before `start` --------------------------------------------------------------------------
 
     def follow(self, leader: VoterLog, others: Iterable[VoterLog] = ()) -> None:
-        """Make this copy equal to the leader's: truncate batches that the leader lacks, by leader epochs (R9,
+        """Make this copy equal to the leader's: find the divergence by leader epochs, truncate there (R9,
         R10), and copy the leader's further batches. If the logs can't be compared, because the beginning of
         one of them was removed, empty this log, and copy a snapshot of the leader or of `others` first.
 

@@ -176,7 +176,7 @@ def decide(found: Sequence[FoundDirectory], witness: bool) -> VoterPlan:
 
 
 def _format(found: Sequence[FoundDirectory], cluster_id: str, witness: int) -> VoterPlan:
-    """Plan a first open, which needs all directories. If one was interrupted, plan its repetition."""
+    """Return the plan of a first open, or of its repetition after a crash. Both need all directories."""
     for each in found:
         if each.error is not None:
             raise copy_of(each.error)
