@@ -1,5 +1,5 @@
-"""A data directory of a replicated store, which is one broker (Kafka: ReplicaManager, ReplicaFetcherThread,
-BrokerLifecycleManager; rules R27, R32).
+"""A data directory of a replicated store. Each directory is one broker (Kafka: ReplicaManager,
+ReplicaFetcherThread, BrokerLifecycleManager; rules R27, R32).
 
 On disk is a Kafka log directory with `meta.properties`. Threads: each directory has three, so a disk that
 hangs holds up no other directory. The first changes roles and fetches (`Fetching`); the second reads logs for
@@ -70,8 +70,9 @@ replica.fetch.wait.max.ms)."""
 
 
 class DirectoryChange(NamedTuple):
-    """A change of one topic's metadata, for one directory. `info` has the settings, and the partition ids
-    assigned to this directory, which may be none. `partitions` has the new states of changed partitions.
+    """A change of one topic's metadata, for one directory. `info` has the settings, and the ids of the
+    partitions, perhaps none, that are assigned to this directory. `partitions` has the new states of changed
+    partitions.
     """
 
     info: TopicInfo
@@ -340,8 +341,9 @@ class DataDirectory:
 
     def on_error(self, error: Exception) -> bool:
         """Handle an error of the thread's work; return True if the work should be tried again later. Work is
-        tried again after damage in the leader's log. After a full disk, too, unless a log was fenced, which
-        takes no more appends. After any other error, except for StoreClosedError, the directory goes offline.
+        tried again after damage in the leader's log. It is also tried again after a full disk, unless a log
+        was fenced, so that it takes no more appends. After any other error, except for StoreClosedError, the
+        directory goes offline.
         """
         if isinstance(error, StoreClosedError):
             return False

@@ -1,7 +1,7 @@
 """`KeptRecords`: quotas, credentials, group settings and producer ids in the metadata log of a replicated
 store (`KeptFiles` is for a store in one directory).
 
-On disk are ConfigRecords in the metadata log, which survive the loss of a directory. Group settings are
+On disk are ConfigRecords in the metadata log. They survive the loss of a directory. Group settings are
 ConfigRecords of groups, as in Kafka. The other values are ConfigRecords of the cluster, under segstore's own
 names; Kafka uses ClientQuotaRecord, UserScramCredentialRecord and ProducerIdsRecord instead. Each online
 directory also has a copy of the quotas, credentials and group settings in files, for processes that read that

@@ -33,7 +33,7 @@ MOST_EVENTS = 1_000
 
 class Decision(NamedTuple):
     """The changes of one event. `records` are of topics and settings, which the core does not know. `effects`
-    are those of the core, whose records are written after `records`.
+    are effects of the core; the records of these effects are written after `records`.
     """
 
     records: Sequence[MetadataRecord] = ()

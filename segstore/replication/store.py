@@ -76,8 +76,8 @@ ELECTIONS = {"preferred": Election.PREFERRED, "unclean": Election.UNCLEAN}
 
 
 class ReplicatedPartitionLog(PartitionLog):
-    """A partition of a replicated store, which always uses the log of the current leader. Readers see records
-    below the high watermark, which all in-sync replicas have.
+    """A partition of a replicated store. Its calls always use the log of the current leader. Readers see the
+    records below the high watermark: all in-sync replicas have these records.
     """
 
     has_replicas = True
@@ -309,7 +309,7 @@ class ReplicatedStore(Store):
         return ReplicatedPartitionLog(topic, partition, self, self.context, source)
 
     def partition(self, topic: str, partition: int = 0) -> PartitionLog:
-        """Return a partition's log, which always uses its current leader. Raises the errors of
+        """Return a partition, whose calls always use the log of the current leader. Raises the errors of
         `Store.partition`.
         """
         log, manager = super().partition(topic, partition), self.replicated.manager

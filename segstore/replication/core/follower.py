@@ -23,8 +23,8 @@ from segstore.replication.core.truncation import out_of_range, truncation_offset
 
 
 class Follower:
-    """A follower in one leader epoch; `leader` is -1 without a leader. The methods return effects for the
-    caller to carry out.
+    """A follower in one leader epoch; `leader` is -1 without a leader. Methods return the effects of a
+    change, for the caller to carry out.
     """
 
     __slots__ = ("leader", "leader_epoch", "log", "partition_epoch", "replica_id")

@@ -49,8 +49,8 @@ FINAL = (
 class Leader:
     """The leader of a partition in one leader epoch.
 
-    The methods return effects for the caller to carry out. `brokers` has the registrations that this process
-    knows, and `log` is the leader's own log: both belong to the caller, which also changes them.
+    Methods return the effects of a change, for the caller to carry out. `brokers` has the registrations that
+    this process knows, and `log` is the leader's own log: the caller owns both, and changes them, too.
     """
 
     __slots__ = (

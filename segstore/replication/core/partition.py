@@ -28,7 +28,8 @@ from segstore.replication.core.registration import NO_LEADER, BrokerRegistration
 class PartitionReplica:
     """The log and the role of a replica. `role` is None while the replica is offline. Before the first
     `become`, the replica is a follower without a leader. `brokers` has the registrations that this process
-    knows, and is updated by the caller. The methods return effects for the caller to carry out.
+    knows, and is updated by the caller. Methods return the effects of a change, for the caller to carry
+    out.
     """
 
     __slots__ = ("acks", "brokers", "config", "log", "replica_id", "role")
