@@ -342,8 +342,8 @@ class DataDirectory:
     def on_error(self, error: Exception) -> bool:
         """Handle an error of the thread's work; return True if the work should be tried again later. Work is
         tried again after damage in the leader's log. It is also tried again after a full disk, unless a log
-        was fenced, so that it takes no more appends. After any other error, except for StoreClosedError, the
-        directory goes offline.
+        was fenced: a fenced log takes no more appends. After any other error, except for StoreClosedError,
+        the directory goes offline.
         """
         if isinstance(error, StoreClosedError):
             return False
