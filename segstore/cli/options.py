@@ -182,7 +182,7 @@ def _is_size(name: str) -> bool:
 
 
 def time_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
-    """Return the value of a time option in ms. It is given as ms since the epoch, or in ISO 8601."""
+    """Return the value of a time option in ms. It is given as ms or in ISO 8601; None is no value."""
     try:
         return None if value is None else parse_time(value)
     except ValueError:

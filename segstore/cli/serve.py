@@ -240,7 +240,7 @@ def _wait_for_signal(came: SimpleQueue[int], reload: Callable[[], None]) -> NoRe
 
 
 def _with_advice(error: ListenError, http: str | None) -> ListenError:
-    """Return the error with an advice for the user."""
+    """Return the error with advice for the user."""
     from segstore.operating.address import http_address
 
     advice = _ADVICE.get(error.errno or 0)

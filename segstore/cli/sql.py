@@ -208,7 +208,7 @@ def _schema(values: dict[str, str], given: Any) -> dict[str, str]:
 
 
 def _meant(store: Store, values: dict[str, str], text: str) -> dict[str, str]:
-    """Return formats by topic. Raises UnknownTopicOrPartitionError."""
+    """Return the format of values for each topic. Raises UnknownTopicOrPartitionError."""
     from segstore.storage.meta.topics import check_there
 
     topics, found = store.topics(), {}

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 LOOK = 0.05
-"""The longest time in seconds between two checks of a wait for directories; a change that `news` counts
-causes a check at once."""
+"""The longest time in seconds between two checks of a wait for directories; a change of the
+counter `news` causes a check at once."""
 
 
 class ReplicaManager:

@@ -81,7 +81,9 @@ class ReplicatedTopicAdmin:
     # --- calls of applications -------------------------------------------------------------------
 
     def create(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Create and return a topic with the default replication factor. Raises errors as `create_with`."""
+        """Create a topic with the default replication factor, and return the topic. Raises the errors of
+        `create_with`.
+        """
         factor = self._settings.factor_of(name, len(self._manager.directories))
         return self.create_with(name, partitions, config, factor, None)
 

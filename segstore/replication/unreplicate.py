@@ -30,8 +30,8 @@ from segstore.replication.replicated_writer import ReplicatedWriter
 from segstore.storage.context import Clock, os_errors, wall_clock
 
 LOOK = 0.05
-"""The longest time in seconds between two checks whether replicas have caught up; a change that `news` counts
-causes a check at once."""
+"""The longest time in seconds between two checks whether replicas have caught up; a change of
+the counter `news` causes a check at once."""
 
 
 def unreplicate(

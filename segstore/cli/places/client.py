@@ -114,7 +114,7 @@ class ClusterClients:
         return ClusterError(": ".join((self.bootstrap, *map(self.reason, parts))))
 
     def reason(self, error: Any) -> str:
-        """Return a text, or the message of a KafkaException or KafkaError, without "Broker:" and "Local:"."""
+        """Return the message of an error, which may be a text, without "Broker:" and "Local:"."""
         held = error.args[0] if isinstance(error, self.kafka.KafkaException) else error
         text = held.str() if isinstance(held, self.kafka.KafkaError) else str(held)
         return str(text).removeprefix("Broker: ").removeprefix("Local: ")
