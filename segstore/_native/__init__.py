@@ -4,7 +4,7 @@ C's state is in structs that the caller owns; `contract/answers.h` lists the exc
 releases the GIL and may be made from any thread. Six modules beside `lib` work on Python's own objects:
 `_producer` has types of the producer; `_spans` reads objects, and keeps the GIL; `_tail_append` mostly keeps
 the GIL for an append, and releases it for a flush; `_transfer` releases the GIL after it has read the
-objects; `_follower` waits, and makes a consumer's record; `_counts` keeps the GIL.
+objects; `_tailer` waits, and makes a consumer's record; `_counts` keeps the GIL.
 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py checks this in the source:
 
@@ -27,14 +27,14 @@ from types import TracebackType
 from typing import Any
 
 try:
-    from segstore._native._follower import Follower
-    from segstore._native._follower import bind as bind_follower
-    from segstore._native._follower import records as make_consumer_records
     from segstore._native._producer import bind as bind_producer
     from segstore._native._segstore import ffi, lib
     from segstore._native._spans import seg_spans, seg_stamps
     from segstore._native._tail_append import bind as bind_append
     from segstore._native._tail_append import seg_list_append, seg_tail_append, seg_tail_flush
+    from segstore._native._tailer import EndsTailer
+    from segstore._native._tailer import bind as bind_tailer
+    from segstore._native._tailer import records as make_consumer_records
     from segstore._native._transfer import Sendable, seg_transfer
     from segstore._native._transfer import bind as bind_transfer
 except ModuleNotFoundError as error:
@@ -44,7 +44,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 __all__ = [
-    "Follower",
+    "EndsTailer",
     "Sendable",
     "address",
     "crc32c",
@@ -74,7 +74,7 @@ _BOUND = "seg_tail_append", "seg_tail_flush", "seg_tail_write", "seg_encode"
 bind_append(*(address(ffi.addressof(lib, name)) for name in _BOUND))
 bind_transfer(address(ffi.addressof(lib, "seg_send_stretch")))
 bind_producer(address(ffi.addressof(lib, "seg_tail_append")))
-bind_follower(address(ffi.addressof(lib, "seg_await_record")))
+bind_tailer(address(ffi.addressof(lib, "seg_await_record")))
 
 
 unset = ffi.new_allocator(should_clear_after_alloc=False)

@@ -31,7 +31,7 @@ SOURCES = (
     "encode.c",
     "ends.c",
     "exchange.c",
-    "follow.c",
+    "await_record.c",
     "gather.c",
     "hand_on.c",
     "hand_over.c",

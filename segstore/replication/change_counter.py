@@ -1,6 +1,6 @@
 """`ChangeCounter`: a counter of changes in a replicated store, on which the threads of this process wait.
 
-Nothing is on disk. Threads: any. `tell` does not block, and may be called with locks held. Threads of other
+Nothing is on disk. Threads: any. `increment` does not block, and may be called with locks held. Threads of other
 processes can't use the counter.
 """
 
@@ -18,7 +18,7 @@ _LONGEST_WAIT = 1e9  # seconds
 
 
 class ChangeCounter:
-    """A counter of `tell` calls, modulo 2**32. Threads can wait for its next change."""
+    """A counter of `increment` calls, modulo 2**32. Threads can wait for its next change."""
 
     __slots__ = ("_count", "_waiting", "number")
 
@@ -26,7 +26,7 @@ class ChangeCounter:
         self._count, self.number = count(1), 0
         self._waiting: list[SimpleQueue[None]] = []
 
-    def tell(self) -> None:
+    def increment(self) -> None:
         """Raise the counter, and wake all waiting threads."""
         self.number = next(self._count) & 0xFFFFFFFF
         if not self._waiting:  # a thread that begins to wait now reads the new number first
@@ -36,7 +36,7 @@ class ChangeCounter:
 
     def until(self, look: Callable[[], bool], seconds: float, pause: float = _LONGEST_WAIT) -> bool:
         """Wait for at most `seconds` until `look` returns true; return the last result of `look`. `look` is
-        called after each `tell`, and every `pause` seconds.
+        called after each `increment`, and every `pause` seconds.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -51,7 +51,7 @@ class ChangeCounter:
         mine: SimpleQueue[None] = SimpleQueue()
         self._waiting.append(mine)
         try:
-            if self.number == seen:  # from here on each `tell` wakes this thread
+            if self.number == seen:  # from here on each `increment` wakes this thread
                 with suppress(Empty):
                     take(mine, seconds)
         finally:

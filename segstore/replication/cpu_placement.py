@@ -4,7 +4,7 @@ If two threads wake each other again and again, the kernel may leave both on one
 processor is idle. A native thread that writes batches is then replaced by a new thread
 (`_native/hand_over.c`); a Python thread takes much longer to start, so it is moved.
 
-Nothing is on disk. Threads: the thread that stays calls `told`, the thread that moves calls `keep`.
+Nothing is on disk. Threads: the thread that stays calls `note_other`, the thread that moves calls `keep`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class CpuPlacement:
         self._other = -1
         self._together, self._limit = 0, 1
 
-    def told(self) -> None:
+    def note_other(self) -> None:
         """Note the processor of the calling thread, which is the thread that stays."""
         self._other = lib.seg_processor()
 

@@ -40,7 +40,7 @@ from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import write_properties
 from segstore.replication.metadata.voters import VoterDirectory
 from segstore.replication.replica_fetch import LeaderRead
-from segstore.storage.inbox.told_topics import tell_topics
+from segstore.storage.inbox.topic_files import write_topic_files
 from segstore.storage.segment.disk_thread import DiskThread
 from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
@@ -108,7 +108,7 @@ class DataDirectory:
         self.replicas: dict[PartitionKey, LocalReplica] = {}
         self.error: Exception | None = None
         self._assigned: dict[str, TopicInfo] = {}
-        self._topics_published = False  # whether `tell_topics` has written all topics
+        self._topics_published = False  # whether `write_topic_files` has written all topics
         self._identity = self._look()
         self._thread, self._reading = Fetching(self, settings), ReadThread(broker)
         self._disk_thread = DiskThread()
@@ -175,11 +175,11 @@ class DataDirectory:
         address is only a hint, so the directory stays online if the disk refuses the write.
         """
 
-        def tell() -> None:
+        def write() -> None:
             with suppress(OSError):
                 self.writer.announce(address)
 
-        self._thread.post(tell)
+        self._thread.post(write)
 
     def ask(self, replica: LocalReplica) -> None:
         """Have the directory's thread fetch for a replica."""
@@ -254,7 +254,7 @@ class DataDirectory:
             self.replicas[key].go_offline()
             self._home.when_led(key, partial(self.post, partial(self._leave, key)))
 
-    def tell_topics(self, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
+    def write_topic_files(self, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
         """Write the settings of topics into the inbox, for processes that stage records. `changed` are the
         names of the topics to write, None for all. If this call fails, the next call writes all topics.
         Raises OSError.
@@ -264,7 +264,7 @@ class DataDirectory:
         published, self._topics_published = self._topics_published, False
         visible = {name: info for name, info in topics.items() if not info.internal}
         with self.writer.context.reserve:
-            tell_topics(self.writer.inbox.folder, visible, changed if published else None)
+            write_topic_files(self.writer.inbox.folder, visible, changed if published else None)
         self._topics_published = True
 
     def _make(self, info: TopicInfo, leaving: Iterable[PartitionKey] = ()) -> None:
@@ -414,7 +414,7 @@ class ReadThread:
 
     def post(self, read: LeaderRead) -> None:
         """Queue a read."""
-        self._separation.told()
+        self._separation.note_other()
         self._asked.put(read)
 
     def stop(self, seconds: float) -> bool:

@@ -380,7 +380,7 @@ class _Assembly:
         manager, replication, self._ready = self._manager, self._replication, True
         everything = Published(dict(image.brokers), dict(image.partitions.items()), ())
         for directory in manager.directories.values():
-            directory.post(partial(directory.tell_topics, self._admin.topics, None))
+            directory.post(partial(directory.write_topic_files, self._admin.topics, None))
         self._publish(everything)
         manager.remove_unknown(self._admin.topics)
         for directory in manager.directories.values():

@@ -150,7 +150,7 @@ def _register(side: ReplicatedWriter, place: VoterDirectory, writer: StoreWriter
     def begin(core: Controller, now: int) -> Decision:
         manager.directories[broker] = made
         keys = [key for key, state in manager.partitions.items() if broker in state.replicas]
-        made.post(partial(made.tell_topics, side.topics, None))
+        made.post(partial(made.write_topic_files, side.topics, None))
         made.post(partial(made.apply, manager.changes_for(broker, keys)))
         manager.remove_unknown_in(made, side.topics)
         made.start()

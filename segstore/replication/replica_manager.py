@@ -135,7 +135,7 @@ class ReplicaManager:
         def run(directory: DataDirectory) -> None:
             work(directory)  # the thread handles an error of the disk
             done.add(directory.broker)
-            self.news.tell()
+            self.news.increment()
 
         asked = [directory for directory in self.online if needed(directory)]
         for directory in asked:
@@ -206,7 +206,7 @@ class ReplicaManager:
 
     def shown(self, replica: LocalReplica) -> None:
         """Notify readers that the high watermark of a leader has moved."""
-        self.news.tell()
+        self.news.increment()
 
     def follows(self, replica: LocalReplica) -> None:
         """Have a follower fetch, if its leader can answer."""
@@ -236,7 +236,7 @@ class ReplicaManager:
         # with thousands of leaders all partitions get leaders before followers fetch. An append makes the
         # followers of its partition fetch at once.
         self.directories[replica.broker].post(partial(self._begin, replica))
-        self.news.tell()
+        self.news.increment()
 
     def _begin(self, leader: LocalReplica) -> None:
         """Have the followers of a new leader fetch, and queue the write of its leader epoch file."""
@@ -266,7 +266,7 @@ class ReplicaManager:
         self.voter_failed(broker, error)
         if self.controller is not None:
             self.controller.post(partial(self._fail, broker))
-        self.news.tell()
+        self.news.increment()
 
     @staticmethod
     def _fail(broker: int, core: Controller, _now: int) -> Decision:
@@ -363,7 +363,7 @@ class ReplicaManager:
             # The files are queued before the new leaders are set. A process that sees a leader may stage
             # records at once, and reads the files for that.
             for directory in self.online:
-                directory.post(partial(directory.tell_topics, topics, reshaped))
+                directory.post(partial(directory.write_topic_files, topics, reshaped))
         changed = {
             key: state
             for key, state in published.partitions.items()

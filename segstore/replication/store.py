@@ -46,6 +46,7 @@ from segstore.storage.context import os_errors
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.append import (
     BEHIND,
+    acknowledge_failure,
     append_columns,
     append_inline,
     append_list,
@@ -53,7 +54,6 @@ from segstore.storage.log.append import (
     append_short,
     behind,
     table_columns,
-    tell_of,
 )
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.sweep_states import SweepState, read_states
@@ -134,7 +134,7 @@ class ReplicatedPartitionLog(PartitionLog):
             try:
                 first = append_short(own.tail, value, key, headers, timestamp, expected_offset)
             except StorageError as error:
-                tell_of(error, own, acknowledger)
+                acknowledge_failure(error, own, acknowledger)
                 raise
             if first >= 0:
                 acknowledger.shown()

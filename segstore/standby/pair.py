@@ -69,7 +69,7 @@ def side_of(path: str, files: Files | None = None) -> Side | None:
             return None
         if role is None and fence is None and promotion is None and not registration.is_there:
             return None
-        why_fenced = "" if fence is None else fence.told(path)
+        why_fenced = "" if fence is None else fence.message(path)
         if role is not None:
             side = Side(STANDBY, role.mode, role.source, role.directory_id, "", None, "", [])
         else:

@@ -20,7 +20,7 @@ from segstore.files import Files
 from segstore.logger import Logger
 from segstore.mutex import Mutex, check_apart
 from segstore.protocol.codec import structs
-from segstore.protocol.error_codes import told_error
+from segstore.protocol.error_codes import broker_error
 from segstore.replica_fetcher.control import Followed
 from segstore.replica_fetcher.fetch_request import FetchTerms
 from segstore.replica_fetcher.fetched_data import UNCOMMITTED
@@ -209,7 +209,7 @@ class Standby(Following[StandbyControl]):
                 if (topic.name, part.partition_index) not in asked:
                     continue
                 if part.error_code:
-                    raise told_error(part.error_code, f"the end of {topic.name}-{part.partition_index}")
+                    raise broker_error(part.error_code, f"the end of {topic.name}-{part.partition_index}")
                 ends[topic.name, part.partition_index] = int(part.offset)
         return ends
 

@@ -21,7 +21,7 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.protocol.codec import structs
-from segstore.protocol.error_codes import Code, told_error
+from segstore.protocol.error_codes import Code, broker_error
 from segstore.wire.connection import Address, BrokerConnection
 from segstore.wire.metadata import ClusterMetadata, read_metadata
 from segstore.wire.settings import WireConfig
@@ -157,7 +157,7 @@ class Cluster:
         answer = self.ask("FindCoordinator", key=group, key_type=_GROUP, coordinator_keys=[group])
         found = answer.coordinators[0] if answer.coordinators else answer
         if found.error_code:
-            raise told_error(found.error_code, f"the coordinator of group {group!r}")
+            raise broker_error(found.error_code, f"the coordinator of group {group!r}")
         return Address(found.host, found.port)
 
     # --- ending -----------------------------------------------------------------------------------

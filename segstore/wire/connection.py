@@ -24,7 +24,7 @@ from segstore.errors import (
 from segstore.idle_files import with_descriptors
 from segstore.protocol.codec import decode, encode, structs
 from segstore.protocol.definitions import message
-from segstore.protocol.error_codes import Code, told_error
+from segstore.protocol.error_codes import Code, broker_error
 from segstore.protocol.primitives import behind_tags
 from segstore.wire.sasl import authenticate
 from segstore.wire.settings import WireConfig
@@ -245,7 +245,7 @@ class BrokerConnection:
             version = min(version, known[0] if known else 0)
             answer = self._exchange(_VERSIONS, version, body, self._setup_late(_VERSIONS))
         if answer.error_code:
-            raise told_error(answer.error_code, f"{self.address}: {_VERSIONS}")
+            raise broker_error(answer.error_code, f"{self.address}: {_VERSIONS}")
         self._versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
 
     def _authenticate(self) -> None:

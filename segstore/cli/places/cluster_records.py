@@ -55,7 +55,7 @@ class ClusterAppends:
             settings["compression_type"] = compression
         self.records = self.bytes = self.unknown = 0
         self._client, self._topic = client, topic
-        self._refusals = Refusals(self._tell)
+        self._refusals = Refusals(self._report)
         self._producer = client.made(
             client.kafka.Producer,
             self._refusals.logger,
@@ -97,7 +97,7 @@ class ClusterAppends:
         if error.code() not in (kinds._PURGE_INFLIGHT, kinds._PURGE_QUEUE) and self._failed is None:
             self._failed = self._client.error(f"{self._topic}-{partition}", error)
 
-    def _tell(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         click.echo(f"segstore: {self._client.bootstrap}: {line}: trying again", err=True)
 
     def _poll(self, seconds: float) -> None:

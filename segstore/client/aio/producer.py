@@ -60,11 +60,11 @@ class Bridge:
     def future(self, loop: asyncio.AbstractEventLoop, sent: FutureRecordMetadata) -> Awaited:
         """Return an asyncio future of the record's metadata. Cancelling it does not cancel the record."""
         awaited: Awaited = loop.create_future()
-        known = partial(self._tell, awaited)
+        known = partial(self._resolve, awaited)
         sent._when_done(known, known)
         return awaited
 
-    def _tell(self, awaited: Awaited, outcome: RecordMetadata | BaseException) -> None:
+    def _resolve(self, awaited: Awaited, outcome: RecordMetadata | BaseException) -> None:
         self._known.append((awaited, outcome))
         if self._woken:
             return

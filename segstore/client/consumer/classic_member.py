@@ -126,7 +126,7 @@ class ClassicSubscription(GroupSubscription):
         self._commits.restart()
         assigned = decode_assignment(assignment)
         self._had = tuple(assigned), self._membership.generation
-        self._untaken, self._untold = assigned, []
+        self._untaken, self._unreported = assigned, []
         self._membership.take()
         self._take()
         return True

@@ -193,19 +193,19 @@ class ManualSubscription:
             new = [tp for tp in wanted if tp not in subscription.states]
             if new and subscription.automatic:  # the listener may have unsubscribed
                 subscription.have(wanted)
-                self._tell("on_partitions_assigned", new)
+                self._call_listener("on_partitions_assigned", new)
 
     def _revoke(self, gone: Collection[TopicPartition]) -> None:
         """Call the listener, then give up the partitions, even if the listener raises."""
         try:
             if gone and self._subscription.automatic:
-                self._tell("on_partitions_revoked", gone)
+                self._call_listener("on_partitions_revoked", gone)
         finally:
             left = set(gone)
             self._subscription.have([tp for tp in self._subscription.states if tp not in left])
 
     @calls_out
-    def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+    def _call_listener(self, what: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._subscription.listener
         if listener is None or self._in_listener:  # a change by the listener itself is not reported
             return

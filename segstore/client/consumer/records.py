@@ -80,7 +80,7 @@ class DeliveredRecord(ConsumerRecord):
         return f"DeliveredRecord({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
 
-# `_native/follower.c` makes ConsumerRecords, too.
+# `_native/tailer.c` makes ConsumerRecords, too.
 _make: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, ConsumerRecord)
 _make_delivered: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, DeliveredRecord)
 _APPEND_TIME_BIT = 3

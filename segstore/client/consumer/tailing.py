@@ -98,15 +98,15 @@ class Tailing:
         if (
             last is not None
             and self._turns is turns
-            and not last.followed.outdated
-            and last.followed.nudges() == self._nudges
+            and not last.tailed.outdated
+            and last.tailed.nudges() == self._nudges
         ):
             return
         self._turns = self._last = None
-        followed = self._store.follow_ends([tp for tp, _ in turns]) if turns else None
-        if followed is not None:
-            self._last = LastRecordEnds(followed, [tp for tp, _ in turns], ConsumerRecord, *self._how)
-            self._nudges = followed.nudges()
+        tailed = self._store.tail_ends([tp for tp, _ in turns]) if turns else None
+        if tailed is not None:
+            self._last = LastRecordEnds(tailed, [tp for tp, _ in turns], ConsumerRecord, *self._how)
+            self._nudges = tailed.nudges()
             self._turns = turns
 
     @calls_out  # a signal handler may close the consumer here, since no change of its state is half done
@@ -129,7 +129,7 @@ class Tailing:
         """Sleep until a publication, `deadline`, or for `others_ms`."""
         seconds = min(deadline - time.monotonic(), others_ms / 1000)
         if self._last is not None and self._follows_all():
-            self._store.wait_for(self._last.followed, self._nudges, seconds)
+            self._store.wait_for(self._last.tailed, self._nudges, seconds)
         else:
             self._store.wait(self._publications, max(seconds, 0) * 1000)
 
@@ -186,9 +186,9 @@ class Tailing:
         calls, number = guard.calls, self._number + 1
         self._number = number
         late = until if until < deadline else deadline
-        followed = last.followed
-        at = self._store.wait_for(followed, self._nudges, late - now)
-        came, followed.came = followed.came, None
+        tailed = last.tailed
+        at = self._store.wait_for(tailed, self._nudges, late - now)
+        came, tailed.came = tailed.came, None
         # A signal handler may have called a method of the consumer, and another thread may be closing the
         # consumer.
         if guard.calls != calls or self._number != number or guard.closed or guard.ender is not None:

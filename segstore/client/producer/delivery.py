@@ -206,7 +206,7 @@ class Delivery:
         self._metrics, self._stamps, self._appender = metrics, stamps, appender
         self._transactions = transactions
         self._timeout = config.delivery_timeout_ms / 1000
-        self.told = ReportedFailures()  # by partition: the last error after which batches are retried
+        self.reported = ReportedFailures()  # by partition: the last error after which batches are retried
         self.aborted: BaseException | None = None
 
     def send(self, batches: list[ProducerBatch], renewed: bool = False) -> list[ProducerBatch]:
@@ -271,7 +271,7 @@ class Delivery:
             f"{batch.n} records for {batch.topic_partition} were not written within "
             f"delivery_timeout_ms={self._config.delivery_timeout_ms}"
         )
-        last = self.told.since(batch.topic_partition, batch.created)
+        last = self.reported.since(batch.topic_partition, batch.created)
         error = KafkaTimeoutError(message if last is None else f"{message}; the last error: {last}")
         error.__cause__ = last
         return error
@@ -288,7 +288,7 @@ class Delivery:
         """Return the last error in the partition of one of these batches since the batch was created, or
         None. May be called in any thread.
         """
-        errors = (self.told.since(batch.topic_partition, batch.created) for batch in batches)
+        errors = (self.reported.since(batch.topic_partition, batch.created) for batch in batches)
         return next((error for error in errors if error is not None), None)
 
     # --- one append --------------------------------------------------------------------------
@@ -317,7 +317,7 @@ class Delivery:
         if not batches:
             return
         self._metrics.sent(batches, size, began, time.monotonic())  # before the futures are done
-        if self.told:
+        if self.reported:
             self._log_recovery(batches[0])
         self._incomplete.complete(batches)
 
@@ -341,7 +341,7 @@ class Delivery:
         return None
 
     def _log_recovery(self, batch: ProducerBatch) -> None:
-        if self.told.over(batch.topic_partition):
+        if self.reported.over(batch.topic_partition):
             log.info("records for %s are written again", batch.topic_partition)
 
     def _fire(self, batches: list[ProducerBatch]) -> None:
@@ -350,7 +350,7 @@ class Delivery:
         try:
             appended = self._appender.append(batches)
         except Exception as error:
-            if self.told.is_new(batches[0].topic_partition, error):
+            if self.reported.is_new(batches[0].topic_partition, error):
                 log.warning("acks=0: records for %s are not written: %s", batches[0].topic_partition, error)
             for batch in batches:
                 self._metrics.failed(batch, batch.n)
@@ -431,7 +431,7 @@ class Delivery:
 
     def _warn(self, batch: ProducerBatch, error: Exception) -> None:
         """Log a warning, unless the partition's last warning had the same cause."""
-        if self.told.is_new(batch.topic_partition, error):
+        if self.reported.is_new(batch.topic_partition, error):
             log.warning(
                 "records for %s can't be written now, and are tried again for delivery_timeout_ms=%s: %s",
                 batch.topic_partition,
@@ -449,7 +449,7 @@ class Delivery:
         if isinstance(error, StoreClosedError | UnknownTopicOrPartitionError):
             self._routing.forget(where.topic)
             self._appender.forget(where)
-            self.told.over(where)
+            self.reported.over(where)
         error = self._outcome(error)
         for batch in batches:
             batch.error = error

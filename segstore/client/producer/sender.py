@@ -67,7 +67,7 @@ class Sender(Background):
     def _made_post(self, metrics: ProducerMetrics) -> Post:
         post = Post()
         self._accumulator.lend_sender(post)
-        post.told, post.throttle, post.timeout = self._delivery.told, self._throttle, self._timeout
+        post.reported, post.throttle, post.timeout = self._delivery.reported, self._throttle, self._timeout
         post.noted, post.most_noted = metrics.noted if metrics.enabled else None, MOST_NOTED
         return post
 

@@ -78,7 +78,7 @@ class Acknowledging(ShareParts):
             if not self._is_explicit:
                 self._acks.note_all()
             found = self._send()
-            self._acks.tell()
+            self._acks.run_callbacks()
             return found
 
     def commit_async(self) -> None:

@@ -91,7 +91,7 @@ class ShareParts:
         self._bell = ShareBell(self._wait, self._coordinator, config.group_id)
         closes = [getattr(part, "close", None) for part in parts]
         self._left_open: list[Callable[[], object]] = [
-            *(self._bell.cancel, self._acks.tell, self._deliveries.clear),
+            *(self._bell.cancel, self._acks.run_callbacks, self._deliveries.clear),
             *(close for close in closes if close is not None),
         ]
 
@@ -112,7 +112,7 @@ class ShareParts:
         if not self._is_explicit:
             self._acks.note_all()
         self._send()
-        self._acks.tell()
+        self._acks.run_callbacks()
         return self._find(most, want, deadline)
 
     def _limits(self, max_records: int | None) -> tuple[float, int]:
@@ -197,7 +197,7 @@ class ShareParts:
         guard = self._guard
         if guard.closed or guard.ender is not None:
             guard.check()
-        if self._acks.is_telling:
+        if self._acks.is_calling_back:
             raise IllegalStateError(
                 "an acknowledgement commit callback may not call the share consumer, but for wakeup()"
             )

@@ -272,7 +272,7 @@ class ShareConsumer(Acknowledging):
         try:
             with guard:
                 entered = True
-                if self._acks.is_telling:
+                if self._acks.is_calling_back:
                     self._check()
                 self._end(accepts)
         except StoreClosedError:

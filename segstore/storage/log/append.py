@@ -74,7 +74,7 @@ def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
     """
     acknowledger = partition.acks
     if acknowledger is not None:
-        partition.visible.publisher.tell()
+        partition.visible.publisher.notify()
         acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
     return first
 
@@ -95,14 +95,14 @@ def _acknowledged(
         first = write()
         partition.flushing.flush_if_due(first + n)
     except StorageError as error:
-        tell_of(error, partition, acknowledger)
+        acknowledge_failure(error, partition, acknowledger)
         raise
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
     # If sync mode was left and entered again since, the partition has another acknowledger.
     return first if partition.acks is acknowledger else awaited(partition, first, n, acks)
 
 
-def tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
+def acknowledge_failure(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
     """Report to the other replicas an append that the disk refused, unless the disk was only full."""
     if partition.segments.fenced is not None or error.errno not in NO_ROOM:
         acknowledger.failed(error)
@@ -123,7 +123,7 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
     try:
         first = write()
     except StorageError as error:
-        tell_of(error, partition, acknowledger)
+        acknowledge_failure(error, partition, acknowledger)
         raise
     if first <= BEHIND:
         return behind(acknowledger, acks, n, first)

@@ -30,7 +30,7 @@ class Expected(NamedTuple):
     `recovery_point_checked` and `log_start_checked`: whether the source of that offset has a checksum. A
     recovery point without a checksum is ignored if it lies beyond the log's end; a log start offset without a
     checksum removes no file. `log_start_claimed`: an earlier open has reported such a log start offset.
-    `now_ms` is the store's clock. `told` are messages about checkpoints that disagree with each other.
+    `now_ms` is the store's clock. `messages` are about checkpoints that disagree with each other.
     `replicated`: this is a replica's log, which ends at its last record (R7), because its leader has any
     later ones. `may_be_old` is passed to `Segment`. `ends`: the ends of sealed segments that processes may
     still write to, by base offset (A5).
@@ -46,7 +46,7 @@ class Expected(NamedTuple):
     log_start_checked: bool = True
     log_start_claimed: bool = False
     now_ms: int = 0
-    told: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     replicated: bool = False
     may_be_old: bool = True
     ends: Mapping[int, int] = MappingProxyType({})
@@ -54,7 +54,7 @@ class Expected(NamedTuple):
 
 class Opened(NamedTuple):
     """An opened log; all below `durable_offset` is synced. `recovered` is None if no recovery was needed.
-    `told` are messages about other faults. `buried` are paths of `.deleted` files, which the caller removes
+    `messages` are about other faults. `buried` are paths of `.deleted` files, which the caller removes
     later. `claimed`: whether segments below the log start offset were kept, because no source with a checksum
     confirms that offset.
     """
@@ -64,7 +64,7 @@ class Opened(NamedTuple):
     end_offset: int
     durable_offset: int
     recovered: Recovered | None
-    told: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     buried: tuple[str, ...] = ()
     claimed: bool = False
 

@@ -38,7 +38,7 @@ class Publisher:
         else:
             self._ends.publish([self._slot], [ends], [_place(written)])
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Notify the listeners of this process of a publication that C has made."""
         for call in self._ends.on_published:
             call()
