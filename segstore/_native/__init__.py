@@ -14,9 +14,10 @@ when it ends;
 - `held(kind, owner)`: the view may be kept anywhere, and so `held` refuses a memoryview.
 
 All three avoid a fault of CPython (gh-77894, mended in 3.12.7 and 3.13): if a memoryview and a view of it lie
-in one reference cycle, the interpreter crashes when the garbage collector clears that cycle. A frame that
-raises is kept by the traceback of its error, and with it all of its local variables. Other owners are safe,
-because bytes, bytearray, mmap, numpy arrays and Arrow buffers free nothing before their last reference goes.
+in one reference cycle, the interpreter crashes when the garbage collector clears that cycle. Local variables
+of a function that raises can be in such a cycle, because the error's traceback refers to them. Other owners
+are safe, because bytes, bytearray, mmap, numpy arrays and Arrow buffers free nothing before their last
+reference goes.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ memory.
 
 def descriptors() -> Any:
     """Return a slot for two open descriptors, each -1 at first. C opens files into the slot, and closes them
-    with the slot's last reference, because an interrupt of Python code that does so could leave a descriptor
-    open for ever.
+    with the slot's last reference. Python code that opened and closed them could be interrupted in between,
+    and leave a descriptor open for ever.
     """
     return ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)
 
@@ -128,11 +129,11 @@ class lent:
 
 
 def crc32c_by(hardware: bool) -> Callable[[bytes], int]:
-    """Return a function for the CRC-32C of bytes. It is the C helper's if the CPU has an instruction for
-    CRC-32C, else that of the crc32c package.
+    """Return a function for the CRC-32C of bytes: the function of the C helper if `hardware` (the CPU has an
+    instruction for CRC-32C), else the function of the crc32c package.
 
-    The package imports importlib.metadata and email, more than a hundred modules: it is imported only if it
-    is needed, and then while segstore is being imported, never later.
+    The crc32c package is slow to import, because it imports more than a hundred modules. It is imported only
+    if needed, and then during the import of segstore.
     """
     if hardware:
         return _crc32c

@@ -1,6 +1,6 @@
 """The `segstore` command: parses arguments, calls the engine, and presents the answer.
 
-On disk: reads input files that the user names, and writes no files of its own. Threads: the main thread of
+On disk: it reads input files that the user names, and writes no files of its own. Threads: the main thread of
 the command's process. Each module has a command or a group of related commands; `app` has the list of all
 commands.
 """
@@ -27,7 +27,7 @@ def keep_standard_streams() -> None:
         try:
             os.fstat(fd)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free descriptor: `fd`
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number, `fd`
     if sys.stdin is None:
         sys.stdin = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     if sys.stdout is None:
@@ -56,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _signals_of(arguments: Sequence[str]) -> AbstractContextManager[object]:
-    """Return a context manager that notes SIGHUP if the command is `serve`, because the signal may come
-    during the long imports.
+    """Return a context manager that notes SIGHUP for `serve`, because the signal may come during the long
+    imports. For any other command it does nothing.
     """
     if command_of(arguments) != "serve":
         return nullcontext()

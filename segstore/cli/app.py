@@ -196,7 +196,7 @@ import packages that only other commands need (plots, Spark).
 
 
 class ListedCommand(click.Command):
-    """A command's entry in the list of commands, which imports the real command when it is called."""
+    """A command's entry in the list of commands. A call of the entry imports the real command."""
 
     def __init__(self, name: str) -> None:
         self._module, text = COMMANDS[name]
@@ -206,7 +206,7 @@ class ListedCommand(click.Command):
         return self.itself().make_context(*args, **extra)
 
     def itself(self) -> click.Command:
-        """Import the command."""
+        """Import the command, and return it."""
         name = "import_" if self.name == "import" else str(self.name).replace("-", "_")  # the function's name
         with imports():
             command: click.Command = getattr(import_module(self._module), name)
@@ -272,7 +272,8 @@ def one_line(error: Exception) -> str:
 
 
 def _drop_output() -> None:
-    # Otherwise the interpreter would write the buffered output when it exits, and print another error.
+    # Buffered output goes to /dev/null. Otherwise the interpreter would write it to the closed pipe when it
+    # exits, and print another error.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

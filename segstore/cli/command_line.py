@@ -11,8 +11,8 @@ _PLACES = ("--store", "-s", "--bootstrap", "-b")
 
 
 def command_of(args: Sequence[str]) -> str:
-    """Return the name of the called command. If no command is called, return another word of the command
-    line, or "".
+    """Return the name of the called command. If no command is called, return the first argument, which may be
+    an option, or "" without arguments.
     """
     return next(iter(moved(list(args))), "")
 

@@ -1,6 +1,6 @@
-"""Checks a file of settings as a whole, with the files that it names, and summarizes it.
+"""Checks a file of settings as a whole, with the files that its settings name, and makes a summary.
 
-On disk: reads those files. Threads: any; no state.
+On disk: reads all these files. Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _of_files(file: ConfigFile, of_server: dict[str, Any]) -> list[Problem]:
 
 
 def _users_of(source: Any) -> Users:
-    """Return the users. Raises ConfigError with the setting's name if the file can't be read."""
+    """Return the users that `sasl.users` names. Raises ConfigError if their file can't be read."""
     try:
         return users_of(source)
     except StorageError as error:

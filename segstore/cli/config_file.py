@@ -54,7 +54,7 @@ class Problem(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """A setting without effect; `reason` says why, or what segstore does instead."""
+    """A setting without effect; `reason` is the reason, or segstore's behaviour in place of the setting."""
 
     line: int
     name: str
@@ -122,7 +122,7 @@ def _take(file: ConfigFile, entry: PropertyEntry) -> None:
     line, name, value = entry
     if value is None:
         raise ConfigError("must be NAME=VALUE")
-    if not _NAME.fullmatch(name):  # not shown, since it may be a part of a key or a password
+    if not _NAME.fullmatch(name):  # the name is not shown: it may be part of a password
         raise ConfigError("what stands before the = is no name of a setting")
     setting = name.replace(".", "_")
     if name == JAAS or (setting.startswith(OWN_PREFIX) and name.endswith(f".{JAAS}")):
@@ -156,7 +156,7 @@ def _judged(file: ConfigFile, name: str, value: str) -> str:
         value = in_plain_units(name, value)
     except click.BadParameter as error:
         raise ConfigError(error.message) from None
-    if setting.startswith(OWN_PREFIX):  # `ServerConfig`, which knows the listeners, checks it
+    if setting.startswith(OWN_PREFIX):  # `ServerConfig` checks it against the listeners
         return _settled(file, setting, value) if setting.endswith(_PATHS) else value
     known = _options()
     if setting not in known:
@@ -232,7 +232,7 @@ def _add_users(file: ConfigFile, line: int, name: str, value: str) -> None:
 
 @cache
 def _options() -> dict[str, list[Option]]:
-    """Return the options of each setting; both the server and the store may have an option of that name."""
+    """Return the options by setting: one of the server or of the store, or one of each."""
     found: dict[str, list[Option]] = {}
     for kind in (ServerConfig, StoreConfig):
         for name, option in options(kind).items():
@@ -241,8 +241,8 @@ def _options() -> dict[str, list[Option]]:
 
 
 def problem_of(file: ConfigFile, message: str) -> Problem:
-    """Return an error message as a problem. Its line is that of the first setting that the message names
-    (with dots).
+    """Return an error message as a problem, in the line of the first setting that the message names (with
+    dots).
     """
     text = " ".join(message.split())
     lines = {name.replace("_", "."): line for name, line in file.lines.items()}

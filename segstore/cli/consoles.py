@@ -13,7 +13,7 @@ from rich.text import Text
 
 class TerminalConsole(Console):
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # so that `app` handles it
+        raise BrokenPipeError  # `app` handles this error
 
 
 class PipedConsole(TerminalConsole):

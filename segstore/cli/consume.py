@@ -227,9 +227,10 @@ def _check_options(is_share: bool, wanted: str) -> None:
 def first_offset(
     log: OffsetsLog, offset: int | str | None, since: int | None, last: int | None = None
 ) -> int:
-    """Return the offset of the first record to read. With `last`, it is the log end offset minus `last`, but
-    at least the log start offset. With `since`, it is the offset of the first record at this time (ms) or
-    later, or the log end offset if there is no such record. Raises OffsetOutOfRangeError.
+    """Return the offset of the first record to read. If `last` is given, it is the log end offset minus
+    `last`, but at least the log start offset. If `since` is given, it is the offset of the first record at
+    this time (ms) or later, or the log end offset if there is no such record. Otherwise it is `offset`; None
+    is the log start offset. Raises OffsetOutOfRangeError.
     """
     if last is not None:
         return max(log.start_offset, log.end_offset - last)
@@ -247,8 +248,9 @@ def first_offset(
 
 
 def last_offset(log: OffsetsLog, offset: int | str | None, until: int | None) -> int:
-    """Return the offset after the last record to read. With `until`, it is the offset of the first record at
-    this time (ms) or later, or the log end offset if there is no such record.
+    """Return the offset after the last record to read. If `until` is given, it is the offset of the first
+    record at this time (ms) or later, or the log end offset if there is no such record. Otherwise it is
+    `offset`; None is the log end offset.
     """
     if until is not None:
         at = log.offset_for_time(until)

@@ -1,6 +1,6 @@
-"""Converts records of share groups to JSON: of `__share_group_state` as Kafka's
-ShareGroupStateMessageFormatter does, of `__consumer_offsets` as its GroupMetadataMessageFormatter does. On
-disk: nothing. Threads: any; functions without state.
+"""Converts records of share groups to JSON, in the form of Kafka's tools: records of `__share_group_state` in
+that of ShareGroupStateMessageFormatter, records of `__consumer_offsets` in that of
+GroupMetadataMessageFormatter. On disk: nothing. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StateText(NamedTuple):
 
 
 def topic_of_states(path: str) -> str | None:
-    """Return the topic of the partition directory that contains a file, if its records can be converted."""
+    """Return the topic of the partition that a file is in, None if its records can't be converted."""
     parsed = names.parse_partition_dir(os.path.basename(os.path.dirname(os.path.abspath(path))))
     return parsed[0] if parsed is not None and parsed[0] in _MESSAGES else None
 

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 
 class ExportedRecords(NamedTuple):
-    """A step of an export: the number of records of a partition that were written, and the number of bytes of
-    their keys and values (`size`). The step ends before the offset `end`.
+    """A step of an export: `records` records of a partition were written, the last of them below the offset
+    `end`. `size` is the number of bytes of their keys and values.
     """
 
     partition: int
@@ -59,7 +59,7 @@ class ExportWriter(Protocol):
     """A writer of records in one format. Its columns are some of `_ALL_COLUMNS`, by default COLUMNS."""
 
     def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
-        """Write the records within bounds; yield the count of each read."""
+        """Write the records within bounds; yield an `ExportedRecords` for each step."""
 
     def close(self) -> None:
         """Write buffered rows, and the footer of the format."""
@@ -76,7 +76,7 @@ class Ndjson:
         self._stream, self._columns = stream, columns
 
     def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
-        """Write the records within bounds; yield the count of each read."""
+        """Write the records within bounds; yield an `ExportedRecords` for each step."""
         for partition, records in scan.reads(bounds):
             if len(records):
                 self._stream.write(self._lines(scan.topic, partition, records))
@@ -111,7 +111,7 @@ class Tables:
             self._writer = make(stream, self._schema)
 
     def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
-        """Write the records within bounds; yield a count after each table."""
+        """Write the records within bounds; yield an `ExportedRecords` for each table."""
         import pyarrow
 
         places = [name for name in ("partition", "offset") if name not in self._columns]
@@ -240,7 +240,7 @@ def _form(wanted: str, target: str) -> str:
 
 
 def _run(scan: TopicScan, bounds: Bounds, sink: ExportWriter) -> None:
-    """Write the records of a scan, and show a progress bar. It counts offsets, not records, because the
+    """Write the records of a scan, and show a progress bar. The bar counts offsets, not records, because the
     number of records is not known in advance (compaction, markers, aborted transactions).
     """
     started, count, size, done = time.perf_counter(), 0, 0, 0
@@ -256,9 +256,9 @@ def _run(scan: TopicScan, bounds: Bounds, sink: ExportWriter) -> None:
 
 
 def _places(scan: TopicScan, bounds: Bounds) -> tuple[dict[int, Callable[[int], int]], int]:
-    """Return (functions by partition, number of all offsets of the scan). A function takes an offset of its
-    partition, and returns the number of offsets that the scan has before it, with those of earlier
-    partitions.
+    """Return (a function for each partition, number of all offsets of the scan). The function takes an offset
+    of its partition. It returns the number of the scan's offsets before that offset, those of earlier
+    partitions included.
     """
     found: dict[int, Callable[[int], int]] = {}
     total = 0

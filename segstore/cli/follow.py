@@ -100,8 +100,8 @@ def _is_over(running: segstore.Standby, once: bool) -> bool:
 
 
 def _print_excess(directory: str, printed: set[str]) -> None:
-    """Print the truncated records, which were kept in copies, except for the copies in `printed`; add the
-    copies to `printed`.
+    """Print the records that were truncated, from the copies that were kept of them. Copies in the set
+    `printed` are skipped, and printed copies are added to it.
     """
     from segstore.files import Files
     from segstore.standby.divergent_records import copies, read_copy

@@ -158,7 +158,7 @@ def _committed(part: PartitionState) -> str:
 
 
 def _count(part: PartitionState, count: int | None) -> Text:
-    """Return a count of a partition (its lag, or its unread offsets) as text."""
+    """Return a partition's lag, or its number of unread offsets, as text: "-" if unknown, "?" on an error."""
     if part.error is not None:
         return styled("?", style="red")
     if count is None:

@@ -1,5 +1,5 @@
 """The form of help and of wrong usage: help is plain text, as wide as the terminal and at most WIDEST
-columns; an error of wrong usage is one line with an advice. Nothing on disk. Threads: one.
+columns; an error of wrong usage is one line with advice. Nothing on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def wrong_usage(error: click.ClickException) -> str:
 
 
 def _no_store(error: click.ClickException) -> str:
-    """Return an advice for a missing --store; "" for another error."""
+    """Return advice if --store is missing, "" for any other error."""
     param = error.param if isinstance(error, click.MissingParameter) else None
     if param is None or "--store" not in param.opts:
         return ""

@@ -56,7 +56,7 @@ IGNORED: dict[str, str] = {
     "metadata.log.dir": "the store's metadata are in the store",
     "num.recovery.threads.per.data.dir": "logs are recovered when they are opened",
 }
-"""The reasons why these settings have no effect, or what segstore does instead, by setting's name."""
+"""By name of a setting: the reason why it has no effect, or segstore's behaviour in place of it."""
 
 ONLY_TRUE = frozenset({"delete.topic.enable", "log.cleaner.enable"})
 """Ignored settings that are harmless only with the value `true`."""

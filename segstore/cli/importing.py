@@ -1,4 +1,4 @@
-"""Stops the garbage collector during the imports of a command, which makes commands start faster. Threads:
+"""Stops the garbage collector during the imports of a command, so that commands start faster. Threads:
 the main thread.
 """
 

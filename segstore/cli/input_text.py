@@ -25,7 +25,7 @@ class InputError(InvalidArgumentError):
 @dataclass(frozen=True)
 class InputOptions:
     """The names of the fields of an object, or of the columns of a row, that have key, value and timestamp;
-    `separator` is the text between key and value of a line. With `plain`, whole objects are the values.
+    `separator` is the text between key and value of a line. If `plain`, whole objects are the values.
     """
 
     key_field: str | None = None
@@ -82,7 +82,7 @@ def numbered(blocks: Iterable[list[bytes]]) -> Iterator[list[tuple[int, bytes]]]
 
 ROWS = 5000
 LARGEST = 1 << 30
-"""The largest CSV field, in bytes. It exceeds the log's own limits, so that these apply."""
+"""The largest CSV field, in bytes. It exceeds the log's limits, so that the log refuses large records."""
 
 
 def lines(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
@@ -103,8 +103,8 @@ def lines(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
 
 
 def csv_rows(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield a record for each row: its value is one column, or the whole row as a JSON object with the names
-    of the header row.
+    """Yield a record for each row. The record's value is one column, or the whole row as a JSON object with
+    the names of the header row.
     """
     with io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
         csv.field_size_limit(LARGEST)

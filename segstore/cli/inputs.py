@@ -27,8 +27,8 @@ _FILE_MAGIC = b"ARROW1"
 
 
 def parquet(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield the records of a Parquet file; the input can't be a pipe. Raises InputError if the input is not
-    Parquet, or lacks a column.
+    """Yield the records of a Parquet file. The file can't come from a pipe. Raises InputError if the input is
+    not Parquet, or lacks a column.
     """
     pyarrow = _pyarrow("Parquet")
     if not stream.seekable():
@@ -41,8 +41,8 @@ def parquet(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
 
 
 def arrow(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield the records of an Arrow IPC stream, or of an IPC file, which can't be a pipe. Raises InputError
-    if the input is not Arrow IPC, or lacks a column.
+    """Yield the records of an Arrow IPC stream, or of an IPC file. An IPC file can't come from a pipe. Raises
+    InputError if the input is not Arrow IPC, or lacks a column.
     """
     pyarrow = _pyarrow("Arrow IPC")
     try:

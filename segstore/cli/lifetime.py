@@ -23,8 +23,8 @@ log: Final = Logger("segstore")
 
 
 class Lifetime:
-    """The lifetime of one service with a store at `path`. It is a context manager, within whose block the
-    service's resources are opened and closed.
+    """The lifetime of one service with a store at `path`. It is a context manager. The service's resources
+    are opened and closed in its block.
     """
 
     def __init__(self, path: str) -> None:
@@ -35,14 +35,14 @@ class Lifetime:
         """Returns whether the store is closed. It is called if a second signal has interrupted the block."""
 
     def started(self, what: str) -> None:
-        """Log that the service runs; `what` is a sentence whose subject (the store's path) is left out."""
+        """Log that the service runs; `what` is a sentence without its subject, the store's path."""
         log.info("segstore %s, process %d: %s %s", VERSION, os.getpid(), self._path, what)
 
     @contextmanager
     def until_stopped(self) -> Iterator[None]:
         """Run the block in which the service runs. Before the resources are closed, log that the service
-        stops: because of a signal, or by itself. An error is not logged here, because the caller logs or
-        prints it.
+        stops, with the reason: a signal, or its own end. An error is not logged here, because the caller logs
+        or prints the error.
         """
         try:
             yield

@@ -208,12 +208,12 @@ def write(line: str) -> None:
     stream = sys.stderr
     with suppress(OSError, ValueError):
         if not isinstance(stream, io.TextIOWrapper) or stream is not sys.__stderr__:
-            if stream is not None:  # a terminal with a progress bar, or a test's stream
+            if stream is not None:  # a stream of a progress bar, or of a test
                 stream.write(f"{line}\n")
                 stream.flush()
             return
-        # Not through Python's buffer: bytes that it can't write would cause an error when the interpreter
-        # exits.
+        # Written without Python's buffer. If bytes in that buffer can't be written, the interpreter reports
+        # an error when it exits.
         begin = "\n" if stream.fileno() in _CUT else ""
         _write_all(stream.fileno(), f"{begin}{line}\n".encode("utf-8", "backslashreplace"))
 

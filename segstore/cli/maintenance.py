@@ -174,7 +174,7 @@ def sweep(path: str, as_json: bool) -> int:
     """
     from segstore.cli.places.of_store import open_reading
 
-    open_reading(path).close()  # raises if there is no store, which the next line would create
+    open_reading(path).close()  # raises without a store; the next line would create one
     with segstore.open(path) as store:
         swept = store.sweep()
     if as_json:
@@ -299,9 +299,9 @@ def _stats_print(rows: list[PartitionStats]) -> None:
 
 
 def _folded(rows: list[PartitionStats]) -> tuple[list[PartitionStats], dict[str, int]]:
-    """Return (rows to print one by one, number of folded rows by topic). Rows are folded if they are of
-    partitions of internal topics that never had a record or an error; the folded rows of a topic are printed
-    as one row.
+    """Return (rows to print one by one, number of folded rows by topic). A row is folded if its
+    partition is of an internal topic, and never had a record or an error. The folded rows of a topic are
+    printed as one row.
     """
     empty = [row for row in rows if is_internal(row.topic) and not (row.end_offset or row.error)]
     counts = Counter(row.topic for row in empty)

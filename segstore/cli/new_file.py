@@ -1,4 +1,4 @@
-"""The output file of a command, which is written either completely or not at all. Threads: one."""
+"""Writes the output file of a command either completely or not at all. Threads: one."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def json_option(command: F) -> F:
 
 
 def pairs(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -> dict[str, str]:
-    """Parse the values of a repeatable option NAME=VALUE."""
+    """Return the values of a repeatable option NAME=VALUE by name."""
     by_name = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -182,7 +182,7 @@ def _is_size(name: str) -> bool:
 
 
 def time_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
-    """Parse the value of a time option: ms since the epoch, or ISO 8601."""
+    """Return the value of a time option in ms. It is given as ms or in ISO 8601; None is no value."""
     try:
         return None if value is None else parse_time(value)
     except ValueError:

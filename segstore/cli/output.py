@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 NOTED = "magenta"
 """The style of cells that deserve attention. Magenta, like red, is readable on dark and on light backgrounds;
-yellow, green and cyan are not on most terminals.
+yellow, green and cyan can't be read on most terminals.
 """
 LEAST_RECORDS, LEAST_SECONDS = 1000, 1.0
 """A rate is printed only for at least so many records and seconds."""

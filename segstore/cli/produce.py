@@ -49,9 +49,9 @@ class Router:
             self._append(partition, chunk, np.flatnonzero(where == partition))
 
     def _partitions(self, chunk: Chunk) -> Any:
-        """Return the partition of each record. It is the one of --partition, or that of the record's own
-        field, or is determined by the record's key. All records of a chunk that have none of these go to one
-        partition, and the next chunk uses the next partition.
+        """Return the partition of each record: the value of --partition, or of the record's own field, or the
+        partition that the record's key determines. Records without any of these go to the next partition in
+        turn; all such records of a chunk go to the same partition.
         """
         from segstore.client.producer.partitioner import NO_PARTITION, partitions_for_keys
 

@@ -45,7 +45,7 @@ class Renamed(click.Option):
 
 
 def offset_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | str | None:
-    """Parse the value of an option: an offset, earliest or latest."""
+    """Return the value of an option: an offset, "earliest", "latest", or None if it is not given."""
     if value is None or value in EDGES:
         return value
     if not value.isdecimal() or int(value) > INT64_MAX:
@@ -77,7 +77,7 @@ class RecordRange(NamedTuple):
                 raise click.UsageError(f"{names}: nothing lies between them.")
 
     def scan(self, store: Store, topic: str, isolation_level: str) -> TopicScan:
-        """Return a scan of the partitions and times; the offsets must be given to it as `bounds`."""
+        """Return a scan of the range's partitions and times. Callers pass `bounds` to the scan's methods."""
         return store.scan(
             topic,
             self.partitions or None,

@@ -24,7 +24,7 @@ _TIME_AND_OFFSETS = "Give --at one time, or offsets of partitions, not both."
 def _at(
     _ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
 ) -> int | dict[TopicPartition, int] | None:
-    """Parse a time, or end offsets."""
+    """Return the values of --at: a time in ms, or end offsets by partition; None without --at."""
     offsets = dict(end for text in given if (end := _end_offset(text)) is not None)
     if len(offsets) != len(given):
         if offsets or len(given) > 1:
@@ -34,8 +34,8 @@ def _at(
 
 
 def _end_offset(text: str) -> tuple[TopicPartition, int] | None:
-    """Return the partition and the offset of TOPIC:PARTITION:OFFSET, or None. Topics have no colon in their
-    names, and times have no letters before a colon.
+    """Return the partition and the offset of TOPIC:PARTITION:OFFSET, None for a time. Topics have no colon in
+    their names, and times have no letters before a colon.
     """
     topic, _, rest = text.partition(":")
     number, _, offset = rest.partition(":")
@@ -93,7 +93,7 @@ def restore(uri: str, directory: str, at: Any, topics: tuple[str, ...], as_json:
     from segstore.archiving.sizes import log_bytes
 
     chosen = [part for text in topics for part in text.split(",") if part] or None
-    total = log_bytes(uri, chosen) if sys.stderr.isatty() else None  # takes requests, so only for the bar
+    total = log_bytes(uri, chosen) if sys.stderr.isatty() else None  # costs requests; only the bar needs it
     with ended_by_signals(), progress_bar(total, f"restoring {directory}") as bar:
         made = segstore.restore(
             uri, directory, at, chosen, progress=lambda size: bar.advance(bar.task_ids[0], size)

@@ -229,8 +229,8 @@ def _unused_store_removed(path: str) -> Iterator[bool]:
 
 def _wait_for_signal(came: SimpleQueue[int], reload: Callable[[], None]) -> NoReturn:
     """Wait until a signal's handler raises an exception; reload after each SIGHUP."""
-    # With a time-out, because the system may deliver a signal to another thread: CPython runs the handler in
-    # this thread, but does not wake it.
+    # The wait has a time-out: if the system delivers a signal to another thread, CPython runs the handler in
+    # this thread, but does not wake this thread.
     while True:
         with suppress(Empty):
             take(came, 1)
@@ -240,7 +240,7 @@ def _wait_for_signal(came: SimpleQueue[int], reload: Callable[[], None]) -> NoRe
 
 
 def _with_advice(error: ListenError, http: str | None) -> ListenError:
-    """Return the error with an advice for the user."""
+    """Return the error with advice for the user."""
     from segstore.operating.address import http_address
 
     advice = _ADVICE.get(error.errno or 0)

@@ -62,7 +62,7 @@ def plan(given: ServerOptions) -> ServerPlan:
     with names_of_the_command(settings):
         of_store, of_server = parted(settings)
         for kind, values in ((StoreConfig, of_store), (ServerConfig, of_server)):
-            kind.parse(values)  # so that a wrong setting raises before the store is created
+            kind.parse(values)  # a wrong setting raises here, before the store is created
     ignored = tuple(each.name for each in file.ignored)
     return ServerPlan(_path(given, file), place, of_store, of_server, ignored, given.http or file.http)
 

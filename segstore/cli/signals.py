@@ -62,8 +62,8 @@ def ended_by_signals() -> Iterator[None]:
 @contextmanager
 def stopped_by_signals(*, unfinished: bool = False) -> Iterator[None]:
     """Run a block in which SIGTERM and SIGHUP raise `EndedError`. After SIGTERM return without the error,
-    because a supervisor stops a service by SIGTERM, and takes any exit status except 0 for a failure. With
-    `unfinished` the block has a task to finish, so the error is raised after SIGTERM, too.
+    because a supervisor stops a service by SIGTERM, and takes any exit status except 0 for a failure. If
+    `unfinished`, the block has a task to finish, so the error is raised after SIGTERM, too.
     """
     try:
         with ended_by_signals():
@@ -77,7 +77,7 @@ class _Noting:
     """A signal handler that only notes the signal."""
 
     def __init__(self) -> None:
-        self.came: SimpleQueue[int] = SimpleQueue()  # whose `put` may interrupt its `get`
+        self.came: SimpleQueue[int] = SimpleQueue()  # safe if `put` interrupts `get`
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
         self.came.put(number)

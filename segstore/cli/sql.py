@@ -49,7 +49,7 @@ def _values(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) 
 
 
 def _value_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete FORMAT and TOPIC=FORMAT."""
+    """Return the completions of FORMAT, or of TOPIC=FORMAT."""
     topic, equals, form = incomplete.partition("=")
     if equals:
         return [f"{topic}={each}" for each in VALUES if each.startswith(form)]
@@ -208,7 +208,7 @@ def _schema(values: dict[str, str], given: Any) -> dict[str, str]:
 
 
 def _meant(store: Store, values: dict[str, str], text: str) -> dict[str, str]:
-    """Return formats by topic. Raises UnknownTopicOrPartitionError."""
+    """Return the format of values for each topic. Raises UnknownTopicOrPartitionError."""
     from segstore.storage.meta.topics import check_there
 
     topics, found = store.topics(), {}

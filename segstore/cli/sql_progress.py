@@ -101,7 +101,7 @@ class WatchedScan:
         except SegstoreError as error:
             self._reading.failed = error
             raise
-        finally:  # counts offsets without records, and rows beyond a limit
+        finally:  # offsets without records, and rows beyond a limit, count as read
             self._reading.count(0, left)
 
     @staticmethod

@@ -60,7 +60,7 @@ class SqlSession:
         place = os.path.join(tempfile.gettempdir(), f"segstore-sql-{os.getpid()}")
         self._con = duckdb.connect(config={"temp_directory": place})
         self._con.execute("SET TimeZone = 'UTC'")
-        self._con.execute("SET python_enable_replacements = false")  # not names of our variables
+        self._con.execute("SET python_enable_replacements = false")  # queries must not see variables
         self._text, self._line = text, 0
         self._topics = attached(store.topics(), text)
         self._pool = ThreadPoolExecutor(1, "segstore-sql")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 40
 """Most rows that are printed."""
 _LEAST_WIDTH = 7
-"""The least width to which a column of text is cut, and the most that a type's name adds to a width."""
+"""No column of text is cut below this width. No column is wider than this only because of its type's name."""
 _GAP = 2
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LEFT_OUT = "…"

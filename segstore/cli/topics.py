@@ -145,8 +145,8 @@ def alter(
 
 
 def _check_grows(place: Place, topic: str, partitions: int | None) -> None:
-    """Raise InvalidPartitionsError if a topic already has that many partitions, so that no settings are
-    changed.
+    """Raise InvalidPartitionsError, before any setting is changed, if a topic already has that many
+    partitions.
     """
     has = place.topics()[topic].partitions
     if partitions is not None and partitions <= has:

@@ -1,3 +1,4 @@
-"""Replicas of partitions: the protocol core, and the threads, disks and stores around it. See
-docs/replication.md.
+"""Replication of partitions. `core` has the protocol, the other modules have its threads, files and stores.
+
+The rules R1 to R41, and the properties P1 to P9 that follow from them, are in docs/replication.md.
 """

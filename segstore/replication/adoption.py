@@ -3,14 +3,13 @@ each partition begins with one replica, in that directory. Kafka has no such cla
 
 On disk is `.segstore/plain-epochs.json` during the adoption. Threads: one. The steps, each of which may be
 repeated after a crash:
-1. The directory is opened as a plain store, which recovers it and appends staged records, and is closed
-   cleanly. The leader epochs of its partitions are written into `plain-epochs.json`. A replica forgets an
-   epoch that has no batch (R7), so such an epoch would be lost otherwise and could be begun a second time,
-   which R2 forbids.
+1. The directory is opened as a plain store, and closed cleanly. The open recovers the store, and appends
+   staged records. The leader epochs of all partitions are written into `plain-epochs.json`, because a replica
+   forgets an epoch that has no batch (R7), and no epoch may be begun twice (R2).
 2. All directories get their `meta.properties`, and then a metadata log each. The plain store gets its
-   metadata log first, because from then on it can't be opened as a plain store.
-3. One batch of the metadata log registers the directories, and has the topics, their settings and partitions.
-   An open that finds a metadata log without registrations repeats this step.
+   metadata log first. Before that, a process could still open the directory as a plain store, and append.
+3. One batch of the metadata log registers the directories, and creates the topics with their settings and
+   partitions. An open that finds a metadata log without registrations repeats this step.
 4. `plain-epochs.json` is removed.
 """
 
@@ -52,9 +51,9 @@ Epochs = dict[str, dict[str, int]]
 def settle(root: str, settings: StoreConfig, files: Files, clock: Clock, file_mode: int | None) -> None:
     """Recover the plain store at `root`, write its leader epochs, and close it cleanly (the first step).
 
-    Raises InvalidArgumentError for topics that segstore did not make, for topics without an id, and for
-    staged manifests that can't be appended now; StorageError if the store can't be closed cleanly; the error
-    of a topic or partition that can't be opened.
+    Raises InvalidArgumentError if a broker made one of the topics, if a topic has no id, or if staged records
+    can't be appended now. Raises StorageError if the store can't be closed cleanly. Raises the error of a
+    topic or partition that can't be opened.
     """
     writer = StoreWriter(open_context(root, settings, clock, files, file_mode), settings)
     try:
@@ -106,8 +105,8 @@ def write_epochs(files: Files, root: str, epochs: Epochs) -> None:
 
 
 def read_epochs(files: Files, root: str) -> Epochs:
-    """Read the leader epochs from `plain-epochs.json`. Raises CorruptCheckpointError, also if the file is
-    missing; StorageError.
+    """Return the leader epochs in `plain-epochs.json`. Raises CorruptCheckpointError if the file is damaged
+    or missing, and StorageError.
     """
     path = _path(root)
     try:
@@ -150,8 +149,8 @@ class Adopted(NamedTuple):
     kept: Sequence[MetadataRecord]
 
     def decision(self, core: Controller, settings: ReplicationConfig) -> Decision:
-        """Return the metadata records of all topics. Their partitions have no leader at first. Once the
-        directory is live, its replicas are elected, under new leader epochs (R25).
+        """Return the metadata records of all topics. The partitions have no leader at first. Once the broker
+        is registered and unfenced, its replicas are elected, under new leader epochs (R25).
         """
         records: list[MetadataRecord] = [*self.kept]
         effects: Effects = ()

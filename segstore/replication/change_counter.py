@@ -1,7 +1,7 @@
 """`ChangeCounter`: a counter of changes in a replicated store, on which the threads of this process wait.
 
 Nothing is on disk. Threads: any. `increment` does not block, and may be called with locks held. Threads of
-other processes wait for changes in the publications of the directories instead.
+other processes can't use the counter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LONGEST_WAIT = 1e9  # seconds
 
 
 class ChangeCounter:
-    """A counter of `increment` calls, modulo 2**32, and the threads that wait for it to rise."""
+    """A counter of `increment` calls, modulo 2**32. Threads can wait for its next change."""
 
     __slots__ = ("_count", "_waiting", "number")
 
@@ -29,7 +29,7 @@ class ChangeCounter:
     def increment(self) -> None:
         """Raise the counter, and wake all waiting threads."""
         self.number = next(self._count) & 0xFFFFFFFF
-        if not self._waiting:  # a thread that begins to wait now sees the new number
+        if not self._waiting:  # a thread that begins to wait now reads the new number first
             return
         for waiter in list(self._waiting):
             waiter.put(None)

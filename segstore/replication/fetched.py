@@ -42,8 +42,8 @@ class FetchedBatches(NamedTuple):
     buffer: NDArray[np.uint8] | None = None
 
     def below(self, offset: int) -> Encoded:
-        """Return the batches below `offset`, which must be the base offset of a batch, or at or above the end
-        of the last batch.
+        """Return the batches below `offset`. `offset` is the base offset of a batch, or not below the end of
+        the last batch.
         """
         if offset >= self.fetched.next_offset:
             return self.chunk

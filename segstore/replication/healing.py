@@ -2,9 +2,9 @@
 
 On disk a damaged replica is truncated at the offset of the damage, and fetches the records from there on
 again; copies of the removed segments go to the quarantine. Before that, the replica durably leaves ISR and
-ELR, so it is not elected and commits no record until it has all records again. If it led, an undamaged
-replica is elected. After a crash it is an ordinary follower outside the ISR. Threads: any, one `heal` of a
-partition at a time.
+ELR. So it can't be elected, and does not count for the high watermark, until it has all records again. If it
+led, an undamaged replica is elected. After a crash it is an ordinary follower outside the ISR. Threads: any,
+one `heal` of a partition at a time.
 
 Damage is counted in whole segments. A damaged replica may still be the source for another replica, if its own
 damage ends at or before the offset from which the other replica must be copied. So if two replicas are
@@ -43,7 +43,7 @@ _PARTS = (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPS
 class Healed(NamedTuple):
     """A replica that was damaged, and is in sync again. Its log was truncated to `offset`, and the records up
     to `end_offset` were copied again: `cut_bytes` bytes were removed, and `bytes` bytes were copied. `kept`
-    are the paths of the removed segments in the directory's quarantine. `reason` is the first finding.
+    are the paths of the removed segments in the directory's quarantine. `reason` describes the first damage.
     """
 
     topic: str
@@ -80,8 +80,8 @@ class Healing(NamedTuple):
 def heal(
     side: ReplicatedWriter, keys: Iterable[PartitionKey], timeout_ms: float, progress: Progress
 ) -> list[Healed]:
-    """Heal the damaged replicas of the partitions `keys`. Raises NoSoundReplicaError at the end, for
-    partitions without an undamaged source; the errors of `_Patient.heal`.
+    """Heal the damaged replicas of the partitions `keys`, and return the healed replicas. Raises
+    NoSoundReplicaError at the end, if a partition has no undamaged source; the errors of `_Patient.heal`.
     """
     healed: list[Healed] = []
     lost: dict[tuple[str, int], dict[int, int]] = {}
@@ -111,7 +111,7 @@ def _describe_lost(lost: Mapping[tuple[str, int], Mapping[int, int]]) -> str:
 
 
 def find_damage(manager: ReplicaManager, key: PartitionKey, progress: Progress) -> dict[int, ReplicaDamage]:
-    """Return the damaged replicas that are online, with their damage. Raises StorageError."""
+    """Return the damage of each damaged replica that is online, by directory id. Raises StorageError."""
     found = {}
     for directory in manager.online:
         replica = _replica(directory, key)
@@ -126,17 +126,16 @@ def find_damage(manager: ReplicaManager, key: PartitionKey, progress: Progress) 
 
 
 def _replica(directory: DataDirectory, key: PartitionKey) -> LocalReplica | None:
-    """Return a directory's replica of a partition, None if it has no replica or is offline."""
-    # The directory's thread is asked, because it makes the replicas after an open, and may not have made this
-    # replica before this call.
+    """Return a directory's replica of a partition, None if there is none, or the directory is offline."""
+    # After an open the directory's thread makes the replicas before it answers this call.
     with suppress(ReplicaOfflineError):
         return directory.call(lambda: directory.replicas.get(key))
     return None
 
 
 def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> ReplicaDamage | None:
-    """Return the damage of one replica, None if it is undamaged; `log_end` is its log end offset before the
-    check.
+    """Return the damage of one replica, None without damage; `log_end` is the replica's log end offset before
+    the check.
     """
     pieces = [piece for each in checked.findings if (piece := _of_finding(each, checked.bases)) is not None]
     first = checked.bases[0] if checked.bases else log_end
@@ -149,8 +148,8 @@ def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> R
         return None
     offset, reason = min((offset, reason) for offset, _, reason in pieces)
     if "compact" in replica.partition.config.cleanup_policy:
-        # The whole log is copied: the source may be compacted further than this log, so its end alone may
-        # lack tombstones for records that this log still has below the damage.
+        # The whole log is copied. If this log kept its records below the damage, deleted keys could come
+        # back: the source may have removed both the records and their tombstones.
         offset = 0
     return ReplicaDamage(offset, max(end for _, end, _ in pieces), log_end, reason)
 
@@ -199,8 +198,8 @@ class _Patient:
         self._check_open, self._bytes_after_cut = side.context.check_open, 0
 
     def heal(self, timeout_ms: float) -> Healed:
-        """Truncate the replica at its damage, and wait until it is in sync again. Raises KafkaTimeoutError,
-        EligibleLeadersNotAvailableError, QuorumLostError, StorageError.
+        """Truncate the replica at its damage, wait until it is in sync again, and return the result. Raises
+        KafkaTimeoutError, EligibleLeadersNotAvailableError, QuorumLostError, StorageError.
         """
         try:
             self._directory.call(partial(self._pause, True))

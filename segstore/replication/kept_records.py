@@ -1,7 +1,7 @@
 """`KeptRecords`: quotas, credentials, group settings and producer ids in the metadata log of a replicated
 store (`KeptFiles` is for a store in one directory).
 
-On disk are ConfigRecords in the metadata log, which survive the loss of a directory. Group settings are
+On disk are ConfigRecords in the metadata log. They survive the loss of a directory. Group settings are
 ConfigRecords of groups, as in Kafka. The other values are ConfigRecords of the cluster, under segstore's own
 names; Kafka uses ClientQuotaRecord, UserScramCredentialRecord and ProducerIdsRecord instead. Each online
 directory also has a copy of the quotas, credentials and group settings in files, for processes that read that
@@ -35,7 +35,7 @@ CREDENTIALS = "segstore.scram.credentials"
 
 
 class KeptRecords:
-    """Quotas, credentials, group settings and producer ids in the metadata log, for a `Keeping` store."""
+    """The quotas, credentials, group settings and producer ids of a replicated store, in its metadata log."""
 
     def __init__(self, controller: QuorumController, manager: ReplicaManager) -> None:
         self._controller, self._manager = controller, manager
@@ -94,7 +94,7 @@ class KeptRecords:
 def limits_in(image: MetadataImage) -> Limits:
     """Return the limits of users and client ids in a metadata image."""
     held = json.loads(image.cluster_config.get(LIMITS, "{}"))
-    is_whole = type(held.get("version")) is int  # without a version all limits are of client ids
+    is_whole = type(held.get("version")) is int  # a value without a version has only limits of client ids
     return limits_of(held if is_whole else {"version": 1, "clients": held})
 
 

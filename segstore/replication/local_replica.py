@@ -1,5 +1,5 @@
 """`LocalReplica`: one replica of a partition in a directory of this process: its role, the acknowledgements
-of its appends, and its native tail (Kafka: Partition).
+of its appends, and its native tail, by which C code appends (Kafka: Partition).
 
 On disk are the partition's log and checkpoints, by `storage.log.replica`. Threads: only the directory's own
 thread changes the log for replication (`become`, `step`), so a disk that hangs holds up no other directory.
@@ -11,11 +11,11 @@ While all replicas have the whole log, their native tails are open: an append is
 writes all replicas. The core learns of these appends later (`_catch_up`). There are two modes:
 
 - With threads, each directory's own thread opens and pauses the tails there (`_offer`, `open_by_threads`,
-  `_recall`) and holds no lock except for the append token. The directory's native thread writes the batches
-  of followers, so no thread waits for the disk of another directory.
+  `_recall`) and holds no lock except for `Tail.token`, the append token. The directory's native thread writes
+  the batches of followers, so no thread waits for the disk of another directory.
 - With `inline`, the appending thread writes all replicas. One thread opens the tails of all replicas together
-  (`open_tail`), and pauses them before it calls the core. The order of locks is leader, follower, append
-  token.
+  (`open_tail`), and pauses them before it calls the core. Locks are taken in this order: `lock` of
+  the leader, `lock` of the follower, append token.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Links(Reads, Protocol):
     """The calls of a replica to its store. No call blocks."""
 
     def find(self, broker: int, key: PartitionKey) -> LocalReplica | None:
-        """Return another replica, if it is online."""
+        """Return the partition's replica in the directory `broker`; None if it is offline."""
 
     def send(self, sender: LocalReplica, message: AlterPartition) -> None:
         """Send a leader's proposal to the controller."""
@@ -97,8 +97,8 @@ class Links(Reads, Protocol):
 
 class ReplicaHost(NamedTuple):
     """The context that all replicas of one directory share. `broker` is the directory's id, `brokers` are the
-    registrations. `thread` is the native thread that writes followers, None if the appending thread does
-    (`inline`).
+    registrations. `thread` is the native thread that writes followers; with `inline` it is None, and the
+    appending thread writes them.
     """
 
     broker: int
@@ -167,7 +167,7 @@ class LocalReplica:
             return
         pending = self._waiting.add(end_offset, timeout_ms)
         self._links.appended(self)
-        if not isinstance(self.core.role, Leader):  # `_become` may have missed this append
+        if not isinstance(self.core.role, Leader):  # `_become` may have called `refuse` before `add`
             self._waiting.refuse()
         self._waiting.await_answer(pending, timeout_ms)
 
@@ -176,7 +176,7 @@ class LocalReplica:
         self._links.failed(self.broker, error)
 
     def bytes_from(self, offset: int) -> int:
-        """Return the number of bytes in this log from `offset` on, -1 if it is not known."""
+        """Return the number of bytes in this log from `offset` on, -1 if the number is unknown."""
         try:
             return bytes_from(self.replica.written, offset)
         except SegstoreError:
@@ -198,8 +198,8 @@ class LocalReplica:
             self.open_tail()
 
     def settle_alone(self) -> None:
-        """Report this leader's appends to the core, and open its tail, if that is due. Called by the
-        directory's thread if the leader has no in-sync followers; else their fetches do this.
+        """Report this leader's appends to the core, and open its tail if an opening is due. Called by the
+        directory's thread if no in-sync follower fetches from the leader.
         """
         self.settle()
         if self.takes_tails():
@@ -230,8 +230,8 @@ class LocalReplica:
         if (self._inline or self._handed_on) and (shown := self.replica.high_watermark) > log.high_watermark:
             self._carry_out(leader.on_handed_on(shown, now_ms()))
         waiting = self._waiting.take()
-        # The end is read after `_waiting`, so the log below it has the records of each waiting request. While
-        # the tail is open, records that the native code has not published are not below this end.
+        # `_waiting` is taken first, so that `end` is not below the end of a waiting request. Records that the
+        # native code has not published yet are above `end`.
         end = self.replica.written.end_offset
         if end > log.end_offset:
             self._carry_out(leader.on_append(end))
@@ -296,9 +296,9 @@ class LocalReplica:
         """
         tail = self.partition.tail
         if tail.may_be_open:
-            if tail.native.is_open:  # taking the lock could wait for an append, and so for a disk
+            if tail.native.is_open:  # the lock could wait for an append, which waits for a disk
                 return
-            if not self._inline:  # an interrupt may have stopped an append before it reached a follower
+            if not self._inline:  # Ctrl-C may have stopped an append before a follower got it
                 self._links.opens(self)
         with self.lock:
             self._settle()
@@ -321,9 +321,8 @@ class LocalReplica:
         with self.lock:
             self._carry_out(self.core.go_offline())
             self._waiting.refuse()
-        # The role changes before the tail is closed. So an append that the closed tail refuses finds the
-        # changed role when it looks up the leader again, and a thread that opens the tail at this moment sees
-        # that it must close it.
+        # The tail is closed after the role has changed. An append that the closed tail refuses then finds no
+        # leader here, and a thread that is opening the tail sees the new role, and closes the tail.
         if self._inline:
             self.partition.tail.pause()
         else:
@@ -415,7 +414,7 @@ class LocalReplica:
             self._links.opens(leader)
 
     def takes_tails(self) -> bool:
-        """Return whether this leader's tail may be opened by threads now."""
+        """Return whether threads may open this leader's tail now."""
         return not self._inline and self._openings.are_due()
 
     def open_by_threads(self) -> None:
@@ -442,7 +441,7 @@ class LocalReplica:
                     self._links.follows(each)
             return
         natives = [each.partition.tail.native for each in followers if each is not None]
-        self._handed_on = True  # before the tail opens, because appends then bypass the core
+        self._handed_on = True  # set before the tail opens: native appends bypass the core
         with tail.token:
             tail.open_leader(self.partition.validator, epoch, end, natives)
             if tail.may_be_open:
@@ -496,7 +495,9 @@ class LocalReplica:
         self._links.resume(self, work)
 
     def fetches(self) -> AbstractContextManager[None]:
-        """Return a context for a fetch, which keeps the tail closed if the tail may be open."""
+        """Return the context manager for a fetch: if the tail may be open, it closes the tail for the
+        fetch.
+        """
         return self._changes() if self._inline or self._may_be_open else _nobody_opens
 
     # --- the directory's thread ------------------------------------------------------------------
@@ -524,8 +525,9 @@ class LocalReplica:
             self._links.follows(self)
 
     def cut_damaged(self, offset: int) -> Truncated:
-        """Truncate the log at a damaged offset; the replica must be paused, and not in the ISR. Raises
-        NotLeaderOrFollowerError if the replica is no follower, StorageError.
+        """Truncate the log at a damaged offset, and return the result of the truncation. The replica must be
+        paused, and not in the ISR. Raises NotLeaderOrFollowerError if the replica is no follower,
+        StorageError.
         """
         if not isinstance(self.core.role, Follower):
             raise NotLeaderOrFollowerError(f"{self!r} does not follow, so it can't be cut")

@@ -1,5 +1,5 @@
-"""`ObservedLog`: reads the log of a replica in a process that is not its writer, and compares it with other
-replicas by leader epoch (R4, R37; Kafka: OffsetsForLeaderEpoch, KIP-320).
+"""`ObservedLog`: reads the log of a replica in another process than the writer's, and compares the log with
+those of other replicas by leader epoch (R4, R37; Kafka: OffsetsForLeaderEpoch, KIP-320).
 
 On disk the partition's files, `leader-epoch-checkpoint` and `replication-offset-checkpoint` are read; nothing
 is locked or changed. Threads: any.
@@ -52,8 +52,8 @@ def position_in(epochs: LeaderEpochCache, end: int, offset: int) -> OffsetAndEpo
 
 
 def agreed_in(epochs: LeaderEpochCache, end: int, position: OffsetAndEpoch) -> int:
-    """Return an offset below which this log surely has the same records as the log of `position`. The result
-    is `position.offset` if this log, which ends at `end`, has all records below `position`.
+    """Return an offset below which this log, which ends at `end`, surely has the same records as the log that
+    `position` was taken from. The result is `position.offset` if this log has all records below `position`.
     """
     if position.epoch < 0:
         return min(position.offset, end)
@@ -121,8 +121,8 @@ class ObservedLog:
     def _epochs(self) -> tuple[LeaderEpochCache, int]:
         """Return the leader epochs, and a log end offset that matches them."""
         # The writer adds an epoch to the file before it appends a batch of the epoch, and removes the epoch
-        # after it has truncated these batches. Therefore the file is read before and after the log end
-        # offset.
+        # after it has truncated these batches. So the epochs match the log end offset if the file is the same
+        # before and after the offset is read.
         path = names.below(self._source.directory, names.LEADER_EPOCHS)
         for _ in range(_TRIES):
             epochs = LeaderEpochs.load(self._files, path)
@@ -153,9 +153,9 @@ class ObservedLog:
         return position_in(*self._epochs(), offset)
 
     def agreed(self, position: OffsetAndEpoch) -> int:
-        """Return an offset below which this log surely has the same records as the log of `position`. The
-        result is `position.offset` if this log has all records below that offset. Raises the errors of
-        `position`.
+        """Return an offset below which this log surely has the same records as the log that `position` was
+        taken from. The result is `position.offset` if this log has all records below that offset. Raises the
+        errors of `position`.
         """
         return agreed_in(*self._epochs(), position)
 
@@ -186,7 +186,7 @@ class ObservedLog:
         """
         committed = isolation_level == "read_committed"
         view = self._source.written()
-        if committed and 0 <= view.stable_offset < until.offset:  # the view's offset may be outdated
+        if committed and 0 <= view.stable_offset < until.offset:  # the stable offset may be outdated
             view = view._replace(stable_offset=-1)
         try:
             records = self.log.read_view(view, offset, max_bytes, committed, True, times)

@@ -111,8 +111,9 @@ class Observer(Closing):
         return [FoundDirectory(path, properties=each.properties) for path, each in self._open.items()]
 
     def look(self) -> MetadataImage:
-        """Return the current metadata. Each call returns the same object, which grows with the metadata log,
-        until a directory is opened anew; then there is a new object. Raises the errors of `observe`.
+        """Return the current metadata. Calls return the same object, to which each call adds the new records
+        of the metadata log. After a directory was opened anew, the object is a new one. Raises the errors of
+        `observe`.
         """
         self.failed = {}
         for path in self.paths:
@@ -153,8 +154,8 @@ class Observer(Closing):
         self._open[path] = _Directory(identity, properties, open_store(path, mode="r", files=self._files))
 
     def _standing(self, path: str) -> tuple[int, int] | None:
-        """Return (last leader epoch, end offset) of a directory's metadata log. The log with the largest pair
-        has all records of a majority.
+        """Return (last leader epoch, end offset) of a directory's metadata log, None if it can't be read. The
+        log with the largest pair has all records of a majority.
         """
         try:
             log = self._open[path].store.partition(CLUSTER_METADATA, 0)
@@ -188,9 +189,9 @@ class Observer(Closing):
 
 
 def image_of(store: Store) -> MetadataImage:
-    """Read a directory's metadata: the newest snapshot, and the log after it. If a live writer replaces them
-    by a newer snapshot during the read, the read is repeated. Raises CorruptRecordError,
-    CorruptCheckpointError, UnsupportedVersionError, StorageError, OSError.
+    """Return a directory's metadata, read from the newest snapshot, and from the log after it. If a live
+    writer removes this snapshot during the read, because there is a newer one, the read is repeated. Raises
+    CorruptRecordError, CorruptCheckpointError, UnsupportedVersionError, StorageError, OSError.
     """
     for _ in range(ATTEMPTS):
         with suppress(OffsetOutOfRangeError, CorruptCheckpointError, FileNotFoundError):

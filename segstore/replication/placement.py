@@ -20,9 +20,10 @@ def place(partitions: int, replication_factor: int, live: Collection[int], start
     """Return the replicas of `partitions` new partitions, in preferred order; `live` are the ids of online
     directories.
 
-    Leaders are assigned to directories in turn, from index `start` on, which the caller increases from call
-    to call. In each round the followers shift too, so if one directory fails, its leaders spread over all
-    other directories. Raises InvalidReplicationFactorError.
+    Leaders are assigned to directories in turn, from index `start` on. The caller increases `start` from call
+    to call. After each round over the directories, each leader gets its followers in other directories than
+    before. So if a directory fails, the new leaders of its partitions spread over all other directories.
+    Raises InvalidReplicationFactorError.
     """
     check_factor(replication_factor, live)
     ids = sorted(live)

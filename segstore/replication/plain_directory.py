@@ -36,7 +36,7 @@ class BecamePlain(Exception):
         self.broker, self.directory_id, self.image = broker, directory_id, image
 
     def finish(self, paths: Sequence[str], settings: StoreConfig, files: Files, clock: Clock) -> NoReturn:
-        """Finish an interrupted conversion, if the directory is still at its path, and raise
+        """Finish an interrupted conversion, if the directory is still at its path. Then, in any case, raise
         StaleDirectoryError.
         """
         path = paths[self.broker]
@@ -68,7 +68,7 @@ def become_plain(path: str, image: MetadataImage, settings: StoreConfig, files: 
             for key, state in image.partitions.items():
                 replica = writer.partitions.replica(*key)
                 replica.set_high_watermark(replica.log_end_offset)
-                # This needs a new epoch, because other replicas may have uncommitted records under the latest
+                # A new epoch begins, because other replicas may have uncommitted records under the latest
                 # epoch (R2).
                 replica.lead(state.leader_epoch + 1)
             write_files(files, path, image)

@@ -33,7 +33,7 @@ MOST_EVENTS = 1_000
 
 class Decision(NamedTuple):
     """The changes of one event. `records` are of topics and settings, which the core does not know. `effects`
-    are those of the core, whose records are written after `records`.
+    are effects of the core; the records of these effects are written after `records`.
     """
 
     records: Sequence[MetadataRecord] = ()
@@ -171,9 +171,8 @@ class QuorumController:
             self._snapshots.look(self.image)
         for answer, messages, failed in answers:
             try:
-                # After a failed write each event is answered with the error of the write. `failed`, its own
-                # error, may only have been raised because of an earlier decision, which the failed write has
-                # lost.
+                # If the write failed, all events are answered with the write's error, those that were refused
+                # included: the refusal may depend on an earlier decision, which the failed write has lost.
                 answer(messages, self.error or failed)
             except Exception:
                 log.exception("an answer of the controller failed")

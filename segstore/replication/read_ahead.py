@@ -1,5 +1,5 @@
-"""`ReadAhead`: batches of a leader's log, read before a follower fetches them. So while a follower that
-catches up writes batches, the next batches are read.
+"""`ReadAhead`: batches of a leader's log, read before a follower fetches them. While a follower that catches
+up writes some batches, another thread reads the next ones.
 
 Nothing is on disk. Threads: the reading thread of the leader's directory adds pieces; that thread or the
 follower's own thread takes them. No lock is needed, because each operation on a deque is atomic. A leader

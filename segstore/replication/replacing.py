@@ -46,7 +46,7 @@ def replace_directory(side: ReplicatedWriter, store: object, broker: int, path: 
             side.context.check_writable()
             _replace(side, store, broker, path)
 
-    apart(run, "segstore-replace")  # in another thread, which Ctrl-C here can't stop halfway
+    apart(run, "segstore-replace")  # Ctrl-C can't interrupt another thread
 
 
 def _replace(side: ReplicatedWriter, store: object, broker: int, path: str) -> None:

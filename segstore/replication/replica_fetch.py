@@ -58,7 +58,7 @@ class Reads(Protocol):
 
     def read(self, broker: int, read: LeaderRead) -> None:
         """Have the reading thread of a directory call `read`; if the disk hangs, only that thread hangs. If
-        `read` returns another read, it is called next, but is dropped if more reads are queued.
+        `read` returns a further read, the thread calls that read next, unless the queue has other reads.
         """
 
     def failed(self, broker: int, error: Exception) -> None:
@@ -155,7 +155,7 @@ class ReplicaFetch:
         self._own.resume(partial(self._synced, failed))
 
     def _synced(self, failed: Exception | None) -> bool:
-        """Fetch again after a sync. Raises the error of the sync, which the directory's thread handles."""
+        """Return True, so that the replica fetches again after a sync. Raises the error of a failed sync."""
         self._syncing = False
         if failed is not None:
             raise copy_of(failed)
@@ -171,8 +171,8 @@ class ReplicaFetch:
     def _take_read(
         self, role: Follower, leader: LeaderEndPoint, request: FetchRequest, answer: FetchAnswer
     ) -> bool:
-        """Append the batches that were read ahead, and have the next batches read. Without such batches, have
-        the batches of the answer read.
+        """Append the batches that were read ahead, and have the next batches read. If none were read ahead,
+        have the answer's batches read, and return False. Otherwise return whether there may be more records.
         """
         place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
         found = self._ahead.take(place)
@@ -187,8 +187,8 @@ class ReplicaFetch:
     def _read(
         self, role: Follower, leader: LeaderEndPoint, request: FetchRequest, answer: FetchAnswer
     ) -> LeaderRead | None:
-        """Read the batches of an answer, in the reading thread of the leader's directory; return the next
-        read-ahead.
+        """Read the batches of an answer, in the reading thread of the leader's directory. Return the read of
+        the next batches, None if there were no batches.
         """
         place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
         found: Found = self._ahead.take(place)  # an earlier read-ahead may have read them
@@ -203,7 +203,9 @@ class ReplicaFetch:
     def _read_ahead(
         self, leader: LeaderEndPoint, place: ReadAheadPosition, end_offset: int
     ) -> LeaderRead | None:
-        """Read the next piece ahead of a follower at `place`, up to `end_offset`; return the next read."""
+        """Read the next piece ahead of a follower at `place`, up to `end_offset`. Return the read of the
+        piece after it, None if nothing was read.
+        """
         at = self._ahead.next_from(place)
         if self._ahead.is_full or at.offset >= end_offset:
             return None

@@ -48,7 +48,7 @@ class ReplicatedReader(Closing):
     store without a witness. It is a context manager.
 
     Directories may be missing, as long as at least half of the directories and the witness are there, because
-    one of them then has the newest metadata. With fewer directories, a replica that is no longer in sync
+    one of these then has the newest metadata. With fewer directories, a replica that is no longer in sync
     could be read.
     """
 

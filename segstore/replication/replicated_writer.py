@@ -69,9 +69,9 @@ class _Partitions:
                 directory.writer.partitions.flush()
             except (SegstoreError, OSError) as error:
                 errors.append(error)
-        # A replica may join the ISR between the flush of its own directory and the flush of its leader's
-        # directory. Its own flush may then have been too early for records that the leader's flush has made
-        # durable, so the replica is flushed again.
+        # A replica may join the ISR after the flush of its own directory and before the flush of its leader's
+        # directory. The leader's flush may then have made records durable that the replica got after its own
+        # flush. So the replica is flushed again.
         for replica in self._joined(before):
             try:
                 replica.partition.flush()

@@ -1,4 +1,5 @@
-"""`TailOpenings`: decides when threads open the native tail of a leader.
+"""`TailOpenings`: decides when threads open the native tail of a leader. While this tail is open, one native
+call appends to all replicas.
 
 Nothing is on disk. Threads: those of the leader's directory and of its followers' directories. If two threads
 ask at the same time, the number of skipped openings may be wrong by one, which is harmless.

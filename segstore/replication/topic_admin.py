@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 SETTLED = 5.0
 """The longest wait in seconds until leaders use changed settings."""
 LED = 30.0
-"""The longest wait in seconds for the leaders of a new topic, and again for its files for stagers."""
+"""The longest wait in seconds for the leaders of a topic's partitions. It is also the longest wait for the
+topic's files that processes read before they stage records.
+"""
 
 
 class ReplicatedTopicAdmin:
@@ -79,7 +81,9 @@ class ReplicatedTopicAdmin:
     # --- calls of applications -------------------------------------------------------------------
 
     def create(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Create a topic with the default replication factor. Raises the errors of `create_with`."""
+        """Create a topic with the default replication factor, and return the topic. Raises the errors of
+        `create_with`.
+        """
         factor = self._settings.factor_of(name, len(self._manager.directories))
         return self.create_with(name, partitions, config, factor, None)
 
@@ -91,7 +95,7 @@ class ReplicatedTopicAdmin:
         factor: int,
         assignments: Mapping[int, Sequence[int]] | None,
     ) -> TopicInfo:
-        """Create a topic durably, and wait until each partition has a leader.
+        """Create a topic durably, wait until each partition has a leader, and return the topic.
 
         Raises TopicAlreadyExistsError, InvalidTopicError, ConfigError, InvalidReplicationFactorError,
         InvalidReplicaAssignmentError, QuorumLostError; KafkaTimeoutError if the topic was created, but some
@@ -123,12 +127,12 @@ class ReplicatedTopicAdmin:
         if assignments is not None:
             return check_assignments(assignments, numbers, core.cluster.brokers)
         live = [broker for broker in sorted(core.cluster.brokers) if core.cluster.active(broker)]
-        start = numbers.start or len(core.partitions)  # so that leaders are spread over the directories
+        start = numbers.start or len(core.partitions)  # topics begin with different directories
         return dict(zip(numbers, place(len(numbers), factor, live, start), strict=True))
 
     def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Change a topic's settings; the value None restores a default. Raises ConfigError,
-        UnknownTopicOrPartitionError, QuorumLostError.
+        """Change a topic's settings, and return the topic. The value None restores a default. Raises
+        ConfigError, UnknownTopicOrPartitionError, QuorumLostError.
         """
         made: list[TopicInfo] = []
         wanted = dict(config) if isinstance(config, Mapping) else config
@@ -162,8 +166,8 @@ class ReplicatedTopicAdmin:
         return core.configure(keys, self._settings.topic_settings(info))
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Grow a topic to `total` partitions. Raises InvalidArgumentError if it has as many or more already,
-        UnknownTopicOrPartitionError, QuorumLostError.
+        """Grow a topic to `total` partitions, and return the topic. Raises InvalidArgumentError if the topic
+        has that many or more already, UnknownTopicOrPartitionError, QuorumLostError.
         """
         added: list[int] = []
 

@@ -30,8 +30,8 @@ from segstore.replication.replicated_writer import ReplicatedWriter
 from segstore.storage.context import Clock, os_errors, wall_clock
 
 LOOK = 0.05
-"""The longest time in seconds between two checks whether replicas have caught up; a change that `news` counts
-causes a check at once."""
+"""The longest time in seconds between two checks whether replicas have caught up; a change of
+the counter `news` causes a check at once."""
 
 
 def unreplicate(
@@ -58,7 +58,7 @@ def unreplicate(
     number = arguments.whole("directory", directory, 0, len(paths) - 1)
     seconds = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
     path = given[number]
-    _check_replicated(files, given, witness is not None)  # else `open_replicated` would make a store
+    _check_replicated(files, given, witness is not None)  # else `open_replicated` could create a store
     directories, last = (given, None) if witness is None else (given[:-1], given[-1])
     with opening.open_replicated(directories, witness=last, config=config, clock=clock, files=files) as store:
         side = store.replicated

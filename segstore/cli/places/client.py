@@ -90,9 +90,8 @@ class ClusterClients:
                     raise self.error("can't be reached", self.trouble or self._unsaid(error)) from None
 
     def _unsaid(self, error: Any) -> Any:
-        """Return an explanation for an error that librdkafka does not explain: if a client uses neither TLS
-        nor SASL, a listener that requires one of them closes the connection. Return any other error
-        unchanged.
+        """Return `error`. In place of a transport error of a client without TLS and SASL, return an
+        explanation: a listener that requires one of them closes the connection.
         """
         plain = str(self._settings.get("security.protocol", "plaintext")).lower() == "plaintext"
         return _NO_WORD if plain and error.args[0].code() == self.kafka.KafkaError._TRANSPORT else error
@@ -115,7 +114,7 @@ class ClusterClients:
         return ClusterError(": ".join((self.bootstrap, *map(self.reason, parts))))
 
     def reason(self, error: Any) -> str:
-        """Return a text, or the message of a KafkaException or KafkaError, without "Broker:" and "Local:"."""
+        """Return the message of an error, which may be a text, without "Broker:" and "Local:"."""
         held = error.args[0] if isinstance(error, self.kafka.KafkaException) else error
         text = held.str() if isinstance(held, self.kafka.KafkaError) else str(held)
         return str(text).removeprefix("Broker: ").removeprefix("Local: ")

@@ -9,15 +9,15 @@ from segstore.errors import StoreLockedError
 
 
 def end_it(error: StoreLockedError) -> str:
-    """Return an advice on what to do about a locked store."""
+    """Return advice for a user who finds a store locked."""
     if error.shared:
         return "do this there, or stop all processes that share it first, which `segstore members` shows"
     return "do this there, or stop that process first"
 
 
 def locked_text(error: StoreLockedError, advice: str = "") -> str:
-    """Return a message for a locked store, with an advice for users of commands, since the error's own advice
-    (`mode="r"`) is for programs.
+    """Return a message for a locked store, with `advice`, by default that of `end_it`. The advice in the
+    error's own message (`mode="r"`) is for programs.
     """
     who = f"process {error.pid}" if error.pid else "another process"
     state = "is shared by" if error.shared else "is open for writing in"

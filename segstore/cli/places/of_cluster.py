@@ -53,7 +53,7 @@ class ClusterAt:
     @contextmanager
     def reading(self) -> Iterator[ClusterPlace]:
         """Raises ClusterError if the cluster can't be reached, MissingPackageError, ConfigError. If the block
-        raises UnknownTopicOrPartitionError, a hint is added that the user may lack the right to see the
+        raises UnknownTopicOrPartitionError, its message gets a hint: the user may lack the right to see the
         topic.
         """
         try:

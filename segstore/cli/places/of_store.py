@@ -100,8 +100,8 @@ class StoreAt:
     @contextmanager
     def _opened(self, *, as_guest: bool = False) -> Iterator[Place]:
         """Open the store for writing. If another process shares the store and `as_guest` is set, open the
-        store as a guest. If another process serves it, yield the cluster of that server. Raises SegstoreError
-        with an advice if none of these is possible.
+        store as a guest. If another process serves the store, yield the cluster of that server. Raises
+        SegstoreError, with an advice, if the store can't be opened in one of these ways.
         """
         try:
             store = segstore.open(self.name)

@@ -86,8 +86,8 @@ class Place(Protocol):
         """Return the consumer groups."""
 
     def alter_group(self, group: str, changes: Mapping[str, str | None]) -> Mapping[str, Any]:
-        """Change settings of a group (None restores a default), which need not exist; return all settings of
-        the group itself.
+        """Change settings of a group; None restores a default. The group need not exist. Return all settings
+        of the group itself.
         """
 
 
@@ -107,8 +107,8 @@ class Appends(Protocol):
     def unknown(self) -> int: ...
 
     def append(self, partition: int, values: Any, keys: Any, timestamps: Any, headers: Any) -> None:
-        """Append columns of records, which have the types that `PartitionLog.append_batch` accepts. Raises
-        the errors of the append; the error of an earlier call's record may be raised by a later call.
+        """Append columns of records. The columns have the types that `PartitionLog.append_batch` accepts.
+        Raises the errors of the append; a call may also raise the error of an earlier call's record.
         """
 
     def __enter__(self) -> Self: ...

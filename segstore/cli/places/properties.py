@@ -89,7 +89,7 @@ def _login(value: str, where: str) -> dict[str, str]:
 
 
 def _without_java_stores(settings: dict[str, str], name: str) -> dict[str, str]:
-    """Return settings in which those of Java's trust store and key store are replaced by librdkafka's
+    """Return `settings` with librdkafka's settings in place of those for Java's trust store and key store
     (KIP-651 for PEM files). Raises ConfigError for a type of file that librdkafka can't read.
     """
     found = dict(settings)

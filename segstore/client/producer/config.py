@@ -100,7 +100,10 @@ class ProducerConfig(StoreClientSettings):
     delivery_timeout_ms: float = duration(120_000, "from the batch's first record to its outcome, at most")
     acks: int = made(-1, '0, 1, "all" or -1', "0: nobody is told whether the record was written", _acks)
     compression_type: str | None = made(
-        None, f"None or one of {', '.join(CODECS)}", "used if the topic's compression.type is producer", _compression
+        None,
+        f"None or one of {', '.join(CODECS)}",
+        "used if the topic's compression.type is producer",
+        _compression,
     )
     retries: float = made(
         math.inf, "a whole number from 0 on, or inf", "how often a transient failure is tried again", _retries

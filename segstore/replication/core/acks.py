@@ -55,22 +55,24 @@ class DelayedProduces:
         insort(self._waiting, request, key=_required)
 
     def reach(self, high_watermark: int, enough: bool) -> tuple[Complete, ...]:
-        """Complete the requests that end at or below the high watermark. If the maximal ISR has fewer members
-        than min.insync.replicas (not `enough`), the requests fail with NotEnoughReplicasAfterAppendError
-        (Kafka: Partition.checkEnoughReplicasReachOffset).
+        """Complete the requests that end at or below the high watermark, and return the answers. `enough` is
+        False if the maximal ISR has fewer members than min.insync.replicas. Then these requests fail with
+        NotEnoughReplicasAfterAppendError (Kafka: Partition.checkEnoughReplicasReachOffset).
         """
         error = None if enough else NotEnoughReplicasAfterAppendError
         return self._end(bisect_right(self._waiting, high_watermark, key=_required), error)
 
     def expire(self, now_ms: int) -> tuple[Complete, ...]:
-        """Fail the requests whose deadline has come; their records may still be committed later."""
+        """Fail the requests whose deadline has come, and return the answers. Their records may still be
+        committed later.
+        """
         late = [request for request in self._waiting if request.deadline_ms <= now_ms]
         if late:
             self._waiting = [request for request in self._waiting if request.deadline_ms > now_ms]
         return tuple(Complete(request.ticket, RequestTimedOutError) for request in late)
 
     def lose_leadership(self) -> tuple[Complete, ...]:
-        """Fail all requests, because another leader may truncate their records."""
+        """Fail all requests, because another leader may truncate their records; return the answers."""
         return self._end(len(self._waiting), NotLeaderOrFollowerError)
 
     def _end(self, count: int, error: type[SegstoreError] | None) -> tuple[Complete, ...]:

@@ -123,12 +123,13 @@ class ClusterControl:
         )
 
     def shut_down_at(self, broker: int, offset: int) -> None:
-        """Note the metadata offset at which the leaderships of a broker were moved."""
+        """Note the metadata offset at which other leaders were elected because this broker shuts down."""
         self.sessions[broker] = replace(self.sessions[broker], shutdown_offset=offset)
 
     def next_state(self, heartbeat: BrokerHeartbeat, leads: Callable[[], bool]) -> BrokerState:
         """Return a broker's next state (Kafka: BrokerHeartbeatManager.calculateNextBrokerState). `leads`
-        returns whether the broker leads a partition; this call is slow, so it is made only for a shutdown.
+        returns whether the broker leads a partition. Because `leads` is slow, it is called only for a broker
+        that wants to shut down.
 
         A fenced broker is unfenced once it has read its own registration. A broker that wants to shut down
         may stop when it leads no partition and all active brokers have read the metadata with the new

@@ -82,8 +82,8 @@ class Controller:
         """Register a broker; the answer is its broker epoch (R27; Kafka: registerBroker).
 
         `clean_epoch` is the broker epoch at the broker's last clean stop, -1 without one. If it is not the
-        epoch of the last registration, the broker leaves ISR and ELR of its partitions (R26). Raises
-        DuplicateBrokerRegistrationError.
+        broker epoch of the last registration, the last stop was unclean, and the broker leaves ISR and ELR of
+        its partitions (R26). Raises DuplicateBrokerRegistrationError.
         """
         self.cluster.check_free(broker, incarnation, now_ms)
         existing = self.cluster.brokers.get(broker)
@@ -101,8 +101,8 @@ class Controller:
 
         If `clean_epoch` is the epoch of the last registration, the broker was stopped cleanly: its logs are
         complete, and no other broker was elected since. So the broker stays in the ISR of its partitions, and
-        stays leader. Its broker epoch rises nevertheless, so that an older copy of its disk, opened later,
-        does not count as stopped cleanly.
+        stays leader. Its broker epoch rises nevertheless: if an older copy of the disk is opened later, its
+        `clean_epoch` does not match.
         """
         existing = self.cluster.brokers.get(broker)
         if existing is None or clean_epoch != existing.epoch:
@@ -249,11 +249,11 @@ class Controller:
         return self.cluster.active(replica) and broker_epoch in (-1, self.cluster.brokers[replica].epoch)
 
     def expel(self, key: Key, replica: int, sound: Replicas) -> Effects:
-        """Remove a replica from ISR and ELR, because its damaged log is about to be truncated. If it led, an
-        in-sync replica of `sound` is elected. The partition epoch always rises, so that an earlier proposal
-        with the replica is refused.
+        """Remove a replica from ISR and ELR, because its damaged log is about to be truncated. `sound` are
+        the replicas without damage: if the removed replica led, one of them that is in sync is elected. The
+        partition epoch always rises, so that an earlier proposal with the removed replica is refused.
 
-        Raises EligibleLeadersNotAvailableError if none of `sound` is in sync and live, and
+        Raises EligibleLeadersNotAvailableError if no replica of `sound` is in sync and live, and
         UnknownTopicOrPartitionError.
         """
         partition, change = self._partition(key), self._changing(key)
@@ -409,9 +409,9 @@ class Controller:
         return cleared + self._elect_unclean(changing)
 
     def _clear_elr(self, key: Key) -> Effects:
-        # In Kafka a partition without a leader loses its ELR too, and can then only elect uncleanly. Here it
-        # keeps the ELR, because while no replica leads, no record is committed that an eligible replica
-        # lacks.
+        # A partition without a leader keeps its ELR: nothing is committed without a leader, so the replicas
+        # of the ELR still have all committed records. Kafka empties the ELR, and such a partition can then
+        # elect only uncleanly.
         partition = self.partitions[key]
         if partition.leader == NO_LEADER or not partition.elr:
             return ()

@@ -15,8 +15,8 @@ from segstore.errors import SegstoreError
 
 
 class Append(NamedTuple):
-    """Append to a follower's log the batches of the last answer whose base offsets are below `before`, byte
-    for byte (R1, R11; Kafka: Partition.appendRecordsToFollowerOrFutureReplica).
+    """Append batches of the last answer to a follower's log, byte for byte: the batches with a base offset
+    below `before` (R1, R11; Kafka: Partition.appendRecordsToFollowerOrFutureReplica).
     """
 
     before: int
@@ -39,8 +39,8 @@ class TruncateFullyAndStartAt(NamedTuple):
 
 
 class GoOnAt(NamedTuple):
-    """Move the log end offset to `offset`, the end of the leader's log, because the leader's log has no batch
-    between the two offsets. The leader epoch `epoch` begins at `offset`; -1 is an unknown epoch (R41).
+    """Move a follower's log end offset to `offset`, the leader's log end offset, because the leader's log has
+    no batch between the two ends. The leader epoch `epoch` begins at `offset`; -1 is an unknown epoch (R41).
     """
 
     offset: int

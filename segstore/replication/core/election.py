@@ -23,8 +23,8 @@ class Election(Enum):
 
 class PartitionChange:
     """A change of `partition`. The fields `isr`, `replicas`, `adding`, `removing` and `recovering` begin with
-    the partition's current values, and the caller sets the values that they shall have. `build` then elects a
-    leader and computes the other fields.
+    the partition's current values, and the caller sets new values. `build` then elects a leader, and computes
+    the other fields.
 
     `live` returns whether a broker may lead. `min_isr` is min.insync.replicas, at most the number of
     replicas. `unclean_shutdown` are the replicas that may have lost the end of their logs.
@@ -45,7 +45,7 @@ class PartitionChange:
         self.unclean_shutdown: Replicas = ()
 
     def build(self) -> PartitionRegistration | None:
-        """Return the changed state, with the epochs of R25; None if nothing changes."""
+        """Return the changed state, with higher epochs (R25); None if nothing changes."""
         self._complete_reassignment()
         eligible = self._eligible()
         leader, unclean = self._elect(eligible)
@@ -63,8 +63,8 @@ class PartitionChange:
         return self._numbered(after)
 
     def _numbered(self, after: PartitionRegistration) -> PartitionRegistration | None:
-        """Raise the partition epoch, and for a new leader or a removed replica the leader epoch (R25). Return
-        None if nothing changes.
+        """Return `after` with a higher partition epoch, None if nothing changes. If the leader is new, or a
+        replica was removed, the leader epoch is higher, too (R25).
         """
         before = self.partition
         if after == before:
@@ -99,7 +99,7 @@ class PartitionChange:
         return tuple(sorted(candidates - {*self.isr} - {*self.unclean_shutdown}))
 
     def _last_known(self, leader: int, isr: Replicas) -> Replicas:
-        """Return the last known leader while there is no leader (Kafka: maybeUpdateLastKnownLeader)."""
+        """Return (last known leader,) if there is no leader, else () (Kafka: maybeUpdateLastKnownLeader)."""
         before = self.partition
         if leader != NO_LEADER or not self.elr_enabled:
             return ()
@@ -125,8 +125,8 @@ class PartitionChange:
         return NOBODY
 
     def _candidates(self) -> Replicas:
-        """Return the candidates in order: the preferred replica if it is to be elected, the current leader,
-        and the assignment.
+        """Return the candidates in order: for a preferred election the preferred replica, then the current
+        leader, then all assigned replicas.
         """
         preferred = self.replicas[:1] if self.election is Election.PREFERRED else ()
         return (*preferred, self.partition.leader, *self.replicas)
@@ -136,8 +136,8 @@ class PartitionChange:
         if unclean:
             return (leader,), ()
         if leader != self.partition.leader and leader in elr:
-            # The ELR is emptied if the leader alone is enough, because min.insync.replicas was lowered to 1
-            # since the ELR was made.
+            # With min.insync.replicas = 1, which may have been lowered since, the leader alone is enough.
+            # Then the ELR is empty.
             return (leader,), _without(elr, (leader,)) if self.min_isr > 1 else ()
         if not self.isr and not self.elr_enabled:  # without the ELR feature the last ISR is kept
             return self.partition.isr, ()

@@ -23,7 +23,9 @@ from segstore.replication.core.truncation import out_of_range, truncation_offset
 
 
 class Follower:
-    """A follower in one leader epoch; `leader` is -1 without a leader."""
+    """A follower in one leader epoch; `leader` is -1 without a leader. Methods return the effects of a
+    change, for the caller to carry out.
+    """
 
     __slots__ = ("leader", "leader_epoch", "log", "partition_epoch", "replica_id")
 
@@ -50,8 +52,8 @@ class Follower:
         )
 
     def awaits(self, request: FetchRequest) -> bool:
-        """Return whether the answer to a request is still valid, because neither the log nor the leader epoch
-        has changed since (R11).
+        """Return whether the answer to a request is still valid: neither the log nor the leader epoch may
+        have changed since the request (R11).
         """
         return request == self.fetch(request.broker_epoch)
 
@@ -66,10 +68,10 @@ class Follower:
         # Batches are appended up to the first one with an epoch above this leader epoch (KAFKA-18723).
         later = (base for epoch, base in fetched.epochs if epoch > self.leader_epoch)
         first, before, log = fetched.epochs[0][1], min([fetched.next_offset, *later]), self.log
-        if before <= max(first, request.fetch_offset):  # all are later: `first` is above after a gap
+        if before <= max(first, request.fetch_offset):  # every batch is of a later epoch
             return ()
-        # If the leader's log start offset lies within the answer's first batch, only an empty log can begin
-        # with this batch (R6; Kafka: UnexpectedAppendOffsetException).
+        # The first batch may begin below the leader's log start, where an empty log begins. This log then
+        # starts over at the base offset of the batch (R6; Kafka: UnexpectedAppendOffsetException).
         if first < log.end_offset == log.start_offset:
             return TruncateFullyAndStartAt(first), Append(before)
         return (Append(before),)
@@ -94,12 +96,12 @@ class Follower:
         return GoOnAt(answer.end_offset, self.leader_epoch) if ahead else None
 
     def on_gone_on(self, done: GoOnAt, answer: FetchAnswer) -> Effects:
-        """Note that this log's end was moved to the leader's (R41, R13)."""
+        """Note that this log's end was moved to the end of the leader's log (R41, R13)."""
         self.log.gone_on(done.offset, done.epoch)
         return self._keep_up(answer)
 
     def _keep_up(self, answer: FetchAnswer) -> Effects:
-        """Set the high watermark, which may be lowered, and the log start offset to the leader's (R13)."""
+        """Set the high watermark and the log start offset to the leader's, within this log (R13)."""
         log = self.log
         high_watermark = max(min(answer.high_watermark, log.end_offset), log.start_offset)
         start_offset = max(min(answer.log_start_offset, high_watermark), log.start_offset)

@@ -49,8 +49,8 @@ FINAL = (
 class Leader:
     """The leader of a partition in one leader epoch.
 
-    `brokers` has the registrations that this process knows, and `log` is the leader's own log: both belong to
-    the caller, which also changes them.
+    Methods return the effects of a change, for the caller to carry out. `brokers` has the registrations that
+    this process knows, and `log` is the leader's own log: the caller owns both, and changes them, too.
     """
 
     __slots__ = (
@@ -222,9 +222,9 @@ class Leader:
         leader epoch (Kafka: Partition.canAddReplicaToIsr, isFollowerInSync), and its log does not begin below
         this log.
         """
-        # Kafka does not compare the log starts. But this log has no epochs below its log start, so a follower
-        # can't detect that it has other, uncommitted records there, and would show these records to readers
-        # if it were elected.
+        # Kafka does not compare the log starts. A follower may have uncommitted records below this log's
+        # start. This log has no epochs there, so the follower can't detect that the records differ, and as
+        # leader would show them to readers.
         remote, log = self.remotes[replica], self.log
         reached = remote.end_offset >= max(log.high_watermark, self.epoch_start_offset)
         return reached and remote.start_offset >= log.start_offset and self._eligible(replica)
@@ -291,8 +291,8 @@ class Leader:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all replicas are in sync and eligible, and have all records, which are all
-        committed.
+        """Return whether all replicas are in sync and eligible, no replica lacks a record, and all records
+        are committed.
         """
         log = self.log
         return (

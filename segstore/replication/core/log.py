@@ -1,7 +1,7 @@
 """`ReplicaLog`: the offsets and leader epochs of a replica's log, as the core knows them (Kafka: UnifiedLog).
 
-Records are not kept here. The epoch cache may be the storage's own cache of the same log, because a change
-that is reported to the cache twice has no further effect.
+Records are not kept here. The epoch cache may be the same object as the storage's cache of this log: the
+storage and the core both report a change to the cache, and the second report has no effect.
 """
 
 from __future__ import annotations

@@ -26,8 +26,10 @@ from segstore.replication.core.registration import NO_LEADER, BrokerRegistration
 
 
 class PartitionReplica:
-    """A replica: its log, and its role, None while it is offline. `brokers` has the registrations that this
-    process knows; its owner updates them. Before the first `become` a replica is a follower without a leader.
+    """The log and the role of a replica. `role` is None while the replica is offline. Before the first
+    `become`, the replica is a follower without a leader. `brokers` has the registrations that this process
+    knows, and is updated by the caller. Methods return the effects of a change, for the caller to carry
+    out.
     """
 
     __slots__ = ("acks", "brokers", "config", "log", "replica_id", "role")
@@ -56,8 +58,8 @@ class PartitionReplica:
     # --- roles -----------------------------------------------------------------------------------
 
     def become(self, registration: PartitionRegistration, now_ms: int) -> Effects:
-        """Take the role that the metadata gives this replica; an older state is ignored (R22; Kafka:
-        Partition.makeLeader, makeFollower).
+        """Take the role that the metadata gives this replica. A registration older than the current role is
+        ignored (R22; Kafka: Partition.makeLeader, makeFollower).
 
         An offline replica stays offline. A replica that is no longer assigned goes offline. The leader epoch
         is always the one in the metadata (R7).

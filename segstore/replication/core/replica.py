@@ -43,11 +43,12 @@ class RemoteReplica:
     ) -> None:
         """Note an accepted fetch (Kafka: Replica.updateFetchStateOrThrow).
 
-        If the fetch offset is the leader's log end offset, the follower is caught up now. If it has reached
-        the leader's log end offset of the previous fetch, the follower was caught up at that time (R18).
+        If the fetch offset has reached the leader's log end offset, the follower is caught up now. If the
+        fetch offset has reached only the log end offset that the leader had at the previous fetch, the
+        follower was caught up at the time of the previous fetch (R18).
         """
-        # The follower's log was truncated, for example by healing. The follower must count as lagging now, so
-        # that the high watermark does not wait for it.
+        # A lower fetch offset means that the follower's log was truncated, for example by healing. The
+        # follower must count as lagging now, so that the high watermark does not wait for it.
         if offset < self.end_offset:
             self.last_caught_up_ms = self.last_fetch_ms = None
         if offset >= leader_end_offset:

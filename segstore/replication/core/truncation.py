@@ -1,5 +1,5 @@
-"""Computes the truncation offset of a follower's log: by diverging leader epochs, or if the fetch offset is
-out of the leader's range (rules R9, R10, R12).
+"""Computes where a follower's log is truncated: at a divergence of leader epochs, or because the fetch offset
+is outside the leader's log (rules R9, R10, R12).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def truncation_offset(log: ReplicaLog, diverging: EpochEnd) -> int:
     """Return the offset to which a follower truncates its log after a divergence (R10; Kafka:
     AbstractFetcherThread.getOffsetTruncationState, KIP-279).
 
-    If the follower does not know the diverging epoch, it truncates to the end of its largest lower epoch; its
+    A follower that does not know the diverging epoch truncates to the end of its largest lower epoch, and its
     next fetch compares again.
     """
     mine = log.end_offset_for(diverging.epoch)

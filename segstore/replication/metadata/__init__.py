@@ -1,3 +1,3 @@
 """The metadata of a replicated store: Kafka's metadata records, the log of these records in each voter, and
-the image that they add up to.
+the image, which is the state that the records describe.
 """

@@ -158,7 +158,7 @@ class MetadataImage:
     # --- a snapshot ------------------------------------------------------------------------------
 
     def records(self) -> Iterator[MetadataRecord]:
-        """Yield the records from which an empty image becomes this one, in Kafka's order: features, brokers,
+        """Yield the records that turn an empty image into this image, in Kafka's order: features, brokers,
         topics with their partitions, settings (Kafka: MetadataImage.write).
         """
         for name in sorted(self.features, key=lambda name: (name != METADATA_VERSION, name)):
@@ -185,10 +185,10 @@ class MetadataImage:
 
     def records_of(self, effects: Iterable[Effect]) -> list[MetadataRecord]:
         """Return one record for each `Persist` effect, in the same order, so that the records get the offsets
-        that the core expects. This image stays unchanged; changes are computed with a copy, to which each
-        record is applied before the next record is made.
+        that the core expects. This image stays unchanged.
         """
         made: list[MetadataRecord] = []
+        # A record depends on the earlier ones, so each is applied to a copy of the image.
         ahead = self.copy()
         for decided in [effect.record for effect in effects if isinstance(effect, Persist)]:
             made.append(ahead.record_of(decided))

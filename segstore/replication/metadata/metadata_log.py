@@ -141,7 +141,7 @@ class MetadataLog:
             try:
                 self._write(data)
             except BaseException as error:
-                # After an interrupt only some voters may have got the batch.
+                # The log takes no more appends: after Ctrl-C only some voters may have got the batch.
                 lost = QuorumLostError("an append of metadata was interrupted: open the store again")
                 self._error = copy_of(error) if isinstance(error, QuorumLostError) else lost
                 raise

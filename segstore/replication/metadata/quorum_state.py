@@ -18,7 +18,7 @@ from segstore.files import Files
 
 _LONGEST = 1 << 20  # bytes
 _MOST = (1 << 31) - 1  # epochs and ids are int32
-_VERSIONS = (0, 1)  # 1, written by earlier versions of segstore, has no voters
+_VERSIONS = (0, 1)  # version 1, of earlier releases of segstore, has no voters
 
 
 class QuorumState(NamedTuple):

@@ -1,9 +1,9 @@
 """Kafka's metadata records, as bytes and as values (Kafka: MetadataRecordSerde).
 
 A record begins with the frame version 1, its type and its version, all unsigned varints; then comes the
-message of the class's name. Ids of topics, directories and incarnations are text in Kafka's base64. Fields of
-Kafka's message that the class lacks are skipped. Nothing is on disk. Threads: any; values and functions
-without state.
+message that has the name of the class. Ids of topics, directories and incarnations are text in Kafka's
+base64. Fields of Kafka's message that the class lacks are skipped. Nothing is on disk. Threads: any; values
+and functions without state.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ NO_LEADER_CHANGE = -2
 
 @dataclass(frozen=True)
 class PartitionChangeRecord(MetadataRecord):
-    """A change of a partition. It raises the partition epoch by 1, and with `leader` the leader epoch, too.
-    None, a leader of -2 and a recovery state of -1 are no change.
+    """A change of a partition. It raises the partition epoch by 1. If it sets `leader`, it raises the leader
+    epoch, too. None, a leader of -2 and a recovery state of -1 mean no change.
     """
 
     KEY, VERSION = 5, 2

@@ -90,7 +90,7 @@ class MetadataSnapshots:
         self._files, self.directory = files, directory
         self.ids, self._unfinished = list_snapshots(files, directory)
         self.damaged: dict[SnapshotId, Exception] = {}
-        """The errors of damaged snapshots, as far as they were checked."""
+        """The errors of those checked snapshots that are damaged."""
         self._sound: set[SnapshotId] = set()
 
     def path(self, snapshot: SnapshotId) -> str:

@@ -44,7 +44,7 @@ WriteAnswers = SimpleQueue[tuple[int, Exception | None]]
 
 
 class Voter(NamedTuple):
-    """A directory that has a copy of the metadata log. Ids are the brokers' and the witness's."""
+    """A directory that has a copy of the metadata log. `id` is the id of the broker or the witness."""
 
     id: int
     writer: StoreWriter
@@ -146,7 +146,7 @@ class VoterLog:
     # --- before `start` --------------------------------------------------------------------------
 
     def follow(self, leader: VoterLog, others: Iterable[VoterLog] = ()) -> None:
-        """Make this copy equal to the leader's: truncate batches that the leader lacks, by leader epochs (R9,
+        """Make this copy equal to the leader's: find the divergence by leader epochs, truncate there (R9,
         R10), and copy the leader's further batches. If the logs can't be compared, because the beginning of
         one of them was removed, empty this log, and copy a snapshot of the leader or of `others` first.
 
@@ -195,7 +195,7 @@ class VoterLog:
                 leader.start_offset, *(each.snapshots for each in (leader, *others))
             )
         if self.start_offset < leader.start_offset < self.end_offset:
-            self._truncate(leader.start_offset)  # keeps the batches that the leader lacks in the quarantine
+            self._truncate(leader.start_offset)  # copies the removed batches to the quarantine
         self.snapshots.receive(found, source.snapshots)
         self._begin_at(found.end_offset)
         self.snapshots.forget_before(found.end_offset)
@@ -243,7 +243,9 @@ class VoterLog:
         self._show()
 
     def _show(self) -> None:
-        """Let readers see the whole log, because a single copy can't know which records are committed."""
+        """Set the high watermark to the log end offset, so that an observer of this copy sees all its
+        records.
+        """
         self._partition.visible.set_high_watermark(self.end_offset)
 
     def begin_epoch(self, state: QuorumState) -> None:
@@ -316,7 +318,7 @@ class VoterLog:
 
     def _do(self, data: bytes, answers: WriteAnswers) -> None:
         failed = self._write(data) if self.error is None else None
-        is_new = failed is not None and self.error is None  # else the copy was given up during the write
+        is_new = failed is not None and self.error is None  # else `MetadataLog.lose` has set `error`
         self.error = self.error or failed
         answers.put((self.id, self.error))
         if is_new and failed is not None:
@@ -328,8 +330,8 @@ class VoterLog:
         is unknown.
         """
         try:
-            # Written on a full disk too, because an election, or a topic's deletion that frees space, needs a
-            # record here.
+            # The write may use the space that is reserved for a full disk. Otherwise a full disk would
+            # prevent elections, and deletions of topics, which free space.
             with os_errors(), self.writer.context.reserve:
                 in_reserve(lambda: self._replica.append_as_follower(data), len(data))
                 self._partition.flush()
@@ -340,7 +342,9 @@ class VoterLog:
 
 
 class UnreadableCopyError(Exception):
-    """Raised if the leading copy, from which other voters copy, can't be read; its cause is the error."""
+    """Raised if the leading copy, from which other voters copy, can't be read. `__cause__` is the read's
+    error.
+    """
 
 
 def _readable(leader: VoterLog, offset: int) -> Iterator[bytes]:

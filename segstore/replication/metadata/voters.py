@@ -176,7 +176,7 @@ def decide(found: Sequence[FoundDirectory], witness: bool) -> VoterPlan:
 
 
 def _format(found: Sequence[FoundDirectory], cluster_id: str, witness: int) -> VoterPlan:
-    """Plan the first open, or repeat an interrupted first open, which needs all directories."""
+    """Return the plan of a first open, or of its repetition after a crash. Both need all directories."""
     for each in found:
         if each.error is not None:
             raise copy_of(each.error)
