@@ -1,7 +1,7 @@
 """The flusher makes a partition's log durable: group commit, recovery point, fencing after a failed sync.
 
 On disk it syncs logs, the index and snapshot files of segments that a roll has sealed, the leader epochs, and
-the directory; it writes nothing.
+the directory. It writes nothing, except that `_write_again` repeats a write.
 
 Threads: any. One thread syncs for all threads that flush. The other threads wait until that sync is done.
 Then a thread whose records are durable returns at once, and one of the remaining threads syncs next. While
@@ -56,8 +56,8 @@ class Flusher:
         # nothing was synced), and the errno of a failed sync.
         self._synced, self._errno = -1, 0
         self._writes_again = False
-        """Whether the next sync first writes the unsynced bytes again. Another process has died during a
-        sync, and the kernel may have reported an error of that sync to that process alone.
+        """Whether the next sync first writes the unsynced bytes again. True if another process has died
+        during a sync, because the kernel may have reported an error of that sync to that process alone.
         """
         self._changes = count(1)  # numbers each change of a file other than the active segment's log
         self.lock = Mutex()
@@ -171,7 +171,8 @@ class Flusher:
 
     def _sync_or_fence(self, view: LogView) -> None:
         try:
-            # A sync of another process failed, or an interrupt came after a failed sync and before the fence.
+            # True if a sync of another process failed, or if an interrupt came after a failed sync and before
+            # the fence.
             if number := self._tail.sync_failure:
                 raise OSError(number, os.strerror(number), self._segments.active.segment.path)
             if self._tail.c.share:
@@ -225,9 +226,9 @@ class Flusher:
             pool.files.sync_dir(self._segments.directory)
 
     def _write_again(self, handle: Handle, end: int) -> None:
-        """Write the bytes from the recovery point up to `end` again, so that they are written to disk anew by
-        the next sync, and the kernel reports its error to this process. Raises OSError, also for a batch with
-        a wrong CRC.
+        """Write the bytes from the recovery point up to `end` again, so that the next sync writes these bytes
+        to disk anew, and this process gets an error of that sync. Raises OSError, also for a batch with a
+        wrong CRC.
         """
         code = lib.seg_write_again(handle.fd, self.recovery_point, -1, end)
         if code == -errno.ENOMEM:
@@ -236,7 +237,7 @@ class Flusher:
             raise OSError(-code, os.strerror(-code), handle.path)
 
     def _sync_aborts(self, segment: Segment) -> None:
-        segment.unsynced_aborts = False  # reset first, as aborts in this sync need another
+        segment.unsynced_aborts = False  # reset first, because an abort during this sync needs another sync
         try:
             with (
                 suppress(FileNotFoundError),  # the abort was undone, or the segment was deleted
@@ -260,7 +261,7 @@ class Flusher:
             try:
                 run()
             finally:
-                # A single call of C, so that no interrupt can prevent it.
+                # This is a single call of C, because between two calls an interrupt could end the block.
                 lib.seg_tail_open_syncs(self._tail.c, self._synced, self._errno or self._failure[0])
 
     def _close(self) -> None:

@@ -39,7 +39,7 @@ class _Point:
     __slots__ = ("buffer", "c", "found", "memory", "of", "segment")
 
     def __init__(self) -> None:
-        # Pages that were never written take no memory.
+        # The memory is not zeroed, because pages that were never written take no physical memory.
         self.memory = unset("uint8_t[]", ROOM)
         self.buffer = ffi.buffer(self.memory)
         self.c = ffi.new("seg_point *", {"buffer": self.memory, "room": ROOM})
@@ -67,8 +67,8 @@ def borrowed() -> Iterator[_Point]:
 
 
 def leave(error: OSError | CorruptRecordError) -> None:
-    """Return if `error` is a fault of the disk or damage, because the slow path meets it again and raises it.
-    If a signal handler has raised `error`, raise it.
+    """Raise `error` if a signal handler has raised it. Return if `error` comes from the disk or from damage,
+    because the slow path then raises the same error.
     """
     if isinstance(error, OSError) and not is_refusal(error):
         try:

@@ -4,7 +4,7 @@ Most reads of one record (`point_read`), and most reads of many bytes (`range_re
 don't come here.
 
 On disk everything is only read: logs, indexes, a topic's settings and the cleaner's checkpoint. Threads: any,
-without locks; cached facts are replaced in one assignment.
+without locks, because a cached value is replaced by one assignment.
 """
 
 from __future__ import annotations
@@ -70,20 +70,21 @@ class Gaps:
 
 
 def forgets(before: TopicInfo, after: TopicInfo) -> bool:
-    """Return whether the settings `before` allowed gaps, and `after` do not. The settings that a broker's
-    topic had still earlier are unknown, so gaps count as allowed before.
+    """Return whether the settings `before` allowed gaps, and the settings `after` do not. If `before` are a
+    broker's settings, return True, because still earlier settings are unknown, and may have allowed gaps.
     """
     return before.gapped and not (after.gapped and before.ours)
 
 
 def remembering(before: TopicInfo, after: TopicInfo, held: Mapping[int, tuple[LogView, int]]) -> TopicInfo:
-    """Return the settings `after` of a topic, with an offset for each partition: below that offset compaction
-    under the settings `before` may have left gaps. The cleaner's checkpoint does not have these offsets,
-    because it lacks compactions that were stopped. `held` has views and recovery points of partitions in
-    which no compaction begins any more; a partition that is not in `held` may have gaps anywhere.
+    """Return the settings `after` of a topic, and add an offset for each partition: compaction under the
+    settings `before` may have left gaps below that offset. The cleaner's checkpoint can't give these offsets,
+    because it does not record compactions that were stopped.
 
-    The cleaner skips the active segment and records that are not synced, so gaps lie below both. In a
-    broker's log there may be gaps up to the end, because the log may be a replica of a compacted log.
+    `held` has the view and the recovery point of each partition in which no compaction can begin now; any
+    other partition may have gaps anywhere. The cleaner skips the active segment and records that are not
+    synced, so there are no gaps in them. A broker's log may have gaps up to its end, because the log may be a
+    replica of a compacted log.
     """
     if not forgets(before, after):
         return after
@@ -208,7 +209,8 @@ def _is_twice(view: LogView, slot: int, first: Any) -> bool:
 
 
 def _go_on_below(error: CorruptRecordError, next_base: int) -> None:
-    """Let a reader continue after the damage no later than at the next segment's base offset."""
+    """Set the offset at which a reader continues after the damage to at most the next segment's base offset.
+    """
     if error.next_offset is None or error.next_offset > next_base:
         error.next_offset = next_base
 
@@ -225,8 +227,8 @@ def _fetch_segment(
     gaps: MayBeMissing,
     more: bool,
 ) -> FetchDataInfo | None:
-    """Fetch from one segment, which is visible up to byte `end` and offset `below`. With `more`, batches of
-    an earlier segment were fetched already, so the first batch is fetched only if it fits into `max_bytes`.
+    """Fetch from one segment, which is visible up to byte `end` and offset `below`. If `more`, batches of an
+    earlier segment were fetched already; then the first batch is fetched only if it fits into `max_bytes`.
     """
     segment = view.segments[slot]
     handle = segment.handle
@@ -262,7 +264,8 @@ def _fetch_segment(
 
 
 def _pread_large(files: Files, handle: Handle, size: int, position: int) -> bytes:
-    """Return the bytes that `Files.pread` would, in memory of an earlier read if some is free."""
+    """Read `size` bytes at `position`, as `Files.pread` does, into memory of an earlier read if some is free.
+    """
     return read_buffers.filled(
         size,
         lambda: files.pread(handle, size, position),
@@ -279,8 +282,8 @@ def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> FetchData
 
 
 def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], ScanEnd]:
-    """Return the batches before the first batch that ends at or above offset `below`, and the end of a scan
-    there. `below` is the start of the next segment, or the visible end.
+    """Return the batches before the first batch that ends at or above offset `below`, and the ScanEnd of a
+    scan that stops at that batch. `below` is the start of the next segment, or the visible end.
     """
     n = int((batches["last_offset"] < below).argmin())
     last = int(batches["last_offset"][n - 1]) if n else -1
@@ -363,7 +366,7 @@ def max_timestamp(view: LogView) -> tuple[int, int] | None:
 
 
 def _largest_from_start(view: LogView, slot: int) -> int:
-    """Return the largest timestamp in the first segment of records from the log start offset on, -1 for
+    """Return the largest timestamp in segment `slot`, without records below the log start offset; -1 for
     none.
     """
     segment, end, start = view.segments[slot], view.end_of(slot), view.start_offset

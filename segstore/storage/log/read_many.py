@@ -79,7 +79,7 @@ def _nothing_at(offset: int, view: LogView, where: str) -> OffsetOutOfRangeError
 
 
 def _by_short_way(view: LogView, wanted: NDArray[np.int64]) -> Records | None:
-    """Return the records of the first offsets, as many as the fast path finds; None if it finds no record."""
+    """Return the records of as many leading offsets of `wanted` as the fast path finds; None for none."""
     slot = view.slot(wanted.item(0))
     segment, (end, below) = view.segments[slot], view.bounds(slot)
     offsets, n = held("int64_t *", wanted), min(int(wanted.searchsorted(below)), _MOST)
@@ -115,8 +115,8 @@ class _Room:
 
 
 def _by_long_way(view: LogView, wanted: NDArray[np.int64], long_way: LongWay, where: str) -> Records:
-    """Return the record of the first offset by the slow path, and the records of later offsets in the batches
-    that it reads.
+    """Return the record of the first offset of `wanted`, read by the slow path, and the records of further
+    offsets of `wanted` in the batches that were read.
     """
     read = long_way(view, wanted.item(0))
     if not len(read):

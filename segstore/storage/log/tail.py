@@ -1,9 +1,9 @@
 """The tail of a partition's log: this module decides when C may append, and undoes C's failed appends.
 
-C appends while the tail is open. A thread that takes the append token pauses the tail. It then finds the log
-in the state that the slow path would have left. After an append by the token's holder the tail is opened
-again, unless the partition is closed, fenced or a follower, or has an append to undo. Threads: the holder of
-the append token; any thread may `pause` the tail, and append by it.
+C appends while the tail is open. A thread that takes the append token pauses the tail. The log is then in the
+state that the slow path would have left. After an append by the token's holder the tail is opened again,
+unless the partition is closed, fenced or a follower, or has an append to undo. Threads: the holder of the
+append token; any thread may `pause` the tail, and append by it.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class Tail:
         self.may_be_open = True  # set first, so that after an interrupt the next token holder pauses
         try:
             self._visible.open(replicated)
-            # Before C could append, a sync may have failed. Or the pool may have closed the file, because the
-            # tail had not marked it as in use yet.
+            # Before C was allowed to append, a sync may have failed, or the pool may have closed the file,
+            # because the tail had not marked the file as in use yet.
             if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
                 native.pause()
         except BaseException:  # after an interrupt the log is unchecked
@@ -161,8 +161,9 @@ class Tail:
             return None
 
     def _is_usual(self) -> bool:
-        """Return whether C may append: the log is open and not fenced, all of it is visible, and it has no
-        append to undo and no epoch to save.
+        """Return whether C may append now: the log is open, not fenced and wholly visible, no append is to be
+        undone, no epoch is to be saved, and `Visible.stays_stable` holds. The first append after a clean open
+        is not C's.
         """
         segments = self._writer.segments
         return (
@@ -189,9 +190,9 @@ class Tail:
     # --- pausing --------------------------------------------------------------------------
 
     def _taken(self) -> None:
-        """Pause the tail after the append token was taken; if an append by C has failed, set the writer's
-        `pending_undo`, so that the append is undone. A shared log is fenced if a sync of another process has
-        failed [S2]. May be repeated.
+        """Pause the tail, because the append token was just taken. If an append by C has failed, set the
+        writer's `pending_undo`, so that the append is undone. A shared log is fenced if a sync of another
+        process has failed [S2]. May be repeated.
         """
         if self.native.c.share and self.native.sync_failure:
             self._fence()
@@ -214,9 +215,9 @@ class Tail:
             segments.fence(OSError(number, told, segments.active.segment.path))
 
     def torn(self, number: int, need: int) -> BaseException:
-        """Undo an append by C of `need` bytes that failed with this errno; return the error that the append's
-        caller raises. If the disk has no room for the undo, the next append first repeats the undo. The
-        caller holds the append token.
+        """Undo an append by C of `need` bytes that failed with errno `number`; return the error that the
+        append's caller raises. If the disk has no room for the undo, the next append tries the undo again
+        first. The caller holds the append token.
         """
         self._writer.take_back()
         raised = self.native.write.raised()

@@ -108,8 +108,8 @@ class LogValidator:
 
 
 def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | None]:
-    """Return the code and the level of a compression by name, or of the topic's for None. Raises
-    InvalidArgumentError, InvalidTypeError.
+    """Return the code and the level of the codec named `compression`, or of the topic's codec for None.
+    Raises InvalidArgumentError, InvalidTypeError.
     """
     if compression is not None and not isinstance(compression, str):
         raise InvalidTypeError(f"compression must be a str or None, not {type(compression).__name__}")
