@@ -340,8 +340,7 @@ class GuestPartition:
         return MemberRequest(self._slot, self._key, generation, 0, chunk.size, n, offsets, when)
 
     def _when(self, timestamp: int) -> int:
-        """Return the time in ms by which C decides, when it appends a batch, whether the segment is too old.
-        """
+        """Return the time in ms by which C decides at an append whether the segment is too old."""
         clock = self.tail.native.clock
         if self.tail.native.c.stamps and clock is not None:
             return int(clock())

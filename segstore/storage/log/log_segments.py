@@ -107,8 +107,7 @@ class LogSegments:
     # makes new lists.
 
     def append(self, segment: Segment) -> None:
-        """Add a segment to the end of the list. Records still go into the segment before it until `activate`.
-        """
+        """Add a segment to the end of the list. Records go into the segment before it until `activate`."""
         self.lists = None
         self._list.append(segment)
 

@@ -209,8 +209,7 @@ def _is_twice(view: LogView, slot: int, first: Any) -> bool:
 
 
 def _go_on_below(error: CorruptRecordError, next_base: int) -> None:
-    """Set the offset at which a reader continues after the damage to at most the next segment's base offset.
-    """
+    """Set the offset at which a reader continues after damage to at most the next segment's base offset."""
     if error.next_offset is None or error.next_offset > next_base:
         error.next_offset = next_base
 
@@ -264,7 +263,8 @@ def _fetch_segment(
 
 
 def _pread_large(files: Files, handle: Handle, size: int, position: int) -> bytes:
-    """Read `size` bytes at `position`, as `Files.pread` does, into memory of an earlier read if some is free.
+    """Read `size` bytes at `position` as `Files.pread` does, into memory of an earlier read if any is
+    free.
     """
     return read_buffers.filled(
         size,

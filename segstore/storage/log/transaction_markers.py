@@ -114,8 +114,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
 
 
 def _hold(written: Sequence[tuple[Partition, int]]) -> None:
-    """Keep the transaction undecided for readers until all replicas' high watermarks have passed its markers.
-    """
+    """Keep the transaction undecided for readers until all high watermarks have passed its markers."""
     replicas = [(partition.visible, offset) for partition, offset in written if partition.acks is not None]
     if len(replicas) > 1:
         held = CommittedTogether(replicas)

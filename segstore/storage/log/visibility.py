@@ -216,8 +216,7 @@ class Visible:
         self._written = self._all()
 
     def _replace_views(self, written: LogView, view: LogView) -> None:
-        """Replace the views by these views, which already include C's appends. The caller holds `publishing`.
-        """
+        """Replace the views by these views, which include C's appends. The caller holds `publishing`."""
         # A reader must not combine C's end with the segments of another view, nor see fewer records than
         # before. So first the old views are extended to C's end, then C's end is removed, and only then the
         # views are replaced.
