@@ -1,7 +1,7 @@
 """The part of a partition that readers see: an immutable view of its segments, log start offset and visible
 end.
 
-Nothing is on disk. Threads: any, without locks: a view never changes; its owner replaces it whole.
+Nothing is on disk. Threads: any, without locks: a view never changes; its owner puts a new view in its place.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ class LogView(_Fields):
     """
 
     sendable: Any = None
-    """The segment that the last transfer from this view has used (`storage.transfer.short_way`)."""
+    """The `Sendable` of the last transfer from this view (`storage.transfer.short_way`), or None."""
 
     at_once: Any = None
-    """As `sendable`, for a view that C's appends extend; `seg_transfer` reads this attribute."""
+    """The `Sendable` of the last transfer from this view, extended by C's appends, or None; read by
+    `seg_transfer`.
+    """
 
     def check(self, offset: int, where: str) -> None:
         """Raise OffsetOutOfRangeError if `offset` is not in [start, end]."""
@@ -43,7 +45,7 @@ class LogView(_Fields):
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset, where)
 
     def slot(self, offset: int) -> int:
-        """Return the number of the segment that holds `offset`, or would hold it."""
+        """Return the index of the segment whose range of offsets has `offset`."""
         return bisect_right(self.bases, offset, 1) - 1
 
     def next_base(self, slot: int) -> int:
@@ -69,9 +71,9 @@ class LogView(_Fields):
 
 
 class AtomicPublish:
-    """Joins the new views of several partitions, so that they become visible at once: when `done` is set, all
-    threads see the new views. From then on the appends in these views can't be undone. `partitions` has the
-    `Visible` of each partition with a new view.
+    """Joins the new views of several partitions, so that these views become visible at once. When `done` is
+    set, all threads see the new views, and the appends in the new views can't be undone any more.
+    `partitions` has the `Visible` of each partition with a new view.
     """
 
     __slots__ = ("done", "partitions")

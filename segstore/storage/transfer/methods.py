@@ -68,7 +68,7 @@ def _copy_file_range(files: Files, sink: Sink) -> TransferSender:
 
 
 def choose(sink: Sink) -> str:
-    """Return the method that "auto" uses for a sink of this kind; it can serve every such sink."""
+    """Return the method that "auto" uses for a sink of this kind."""
     return READ if sink.kind == OTHER or sink.appends else SENDFILE
 
 
@@ -103,8 +103,8 @@ def check(method: Method, sink: Sink) -> None:
 
 
 def transfer_methods() -> dict[str, str | None]:
-    """Return None for each method of `PartitionLog.transfer` that is available here, else the reason why it
-    is not.
+    """Return, by the name of each method of `PartitionLog.transfer`, None if the method is available here,
+    else the reason why it is not.
     """
     files = Files()
     return {method: files.why_not(method) for method in METHODS}

@@ -102,8 +102,8 @@ def find_stretch(
     view: LogView, offset: int, limit: int, most: int, min_one: bool, files: Files, gaps: MayBeMissing
 ) -> StoredBatches | None:
     """Return the place of batches of one segment, from the batch that holds `offset` on, below offset
-    `limit`. They have at most `most` bytes; with `min_one` the first batch may be larger. Return None if
-    there are no such batches. Raises OSError, CorruptRecordError.
+    `limit`. The batches have at most `most` bytes; if `min_one`, the first batch may be larger. Return None
+    if there is no such batch. Raises OSError, CorruptRecordError.
     """
     if offset >= limit:
         return None
@@ -126,8 +126,8 @@ def exchange_at_once(
     view: LogView, sock: int, exchange: NativeExchange, context: StoreContext
 ) -> bool | None:
     """Receive a fetch request, and answer it with batches of one segment. Return True if the request was
-    answered, False if it was received and the caller must answer it. Return None if nothing was received,
-    because `short_way.sendable` finds no open segment, or an open transaction limits the answer.
+    answered, False if the request was received and the caller must answer it. Return None if nothing was
+    received, because `short_way.sendable` finds no open segment, or an open transaction limits the answer.
     """
     start, end, stable = view.start_offset, view.end_offset, view.stable_offset
     if stable < 0 or (stable != end and exchange.committed):
@@ -142,7 +142,5 @@ def exchange_at_once(
 
 
 def has_transactions(place: StoredBatches, files: Files) -> bool:
-    """Return whether any batch of this place belongs to a transaction. Only headers are read. Raises
-    OSError.
-    """
+    """Return whether any batch at `place` belongs to a transaction. Only headers are read. Raises OSError."""
     return bool(files.attributes(place.handle, place.position, place.stop) & TRANSACTIONAL_FLAG)

@@ -31,8 +31,8 @@ _OF_METHOD = frozenset({errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSY
 def deliver(
     sender: TransferSender, fd: int, files: Files, handle: Handle, position: int, stop: int, method: Method
 ) -> None:
-    """Send every byte, by as many calls as that takes. After a signal the handler runs, and the sending
-    continues. If the sink is full, the call waits.
+    """Send the bytes from `position` to `stop`, by as many calls of `sender` as necessary. After a signal the
+    handler runs, and the sending continues. If the sink is full, the call waits.
     """
     while position < stop:
         try:
@@ -69,7 +69,9 @@ def shorter(handle: Handle) -> StorageError:
 
 @contextmanager
 def without_sigpipe() -> Iterator[None]:
-    """Run a block without SIGPIPE in this thread, so that a sink without a reader raises an error instead."""
+    """Context manager: block SIGPIPE in this thread, so that a sink without a reader raises an error
+    instead.
+    """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     pending = signal.SIGPIPE in signal.sigpending()
     try:
