@@ -1,8 +1,8 @@
 """Checks the segments of a store one by one, also in other processes and on other machines.
 
 On disk files are only read. Threads: any; values and functions without state. `parts` lists the segments,
-`check_part` checks one segment, and `check_rest` does the checks between segments, which need none of their
-records. `check_rest` checks a segment again if it has changed since `parts`.
+`check_part` checks one segment, and `check_rest` does all other checks of a store. `check_rest` checks a
+segment again if the segment has changed since `parts`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Checked(NamedTuple):
     ends_in_damage: bool
 
     def tell(self, one: SegmentCheck) -> Iterator[Finding]:
-        """Set these results on `one`, whose `run` is not called, and yield the findings."""
+        """Do the work of `one.run` by these results: set the attributes of `one`, and yield the findings."""
         one.next_offset, one.damaged, one.gapped = self.next_offset, self.damaged, self.gapped
         one.of_producers, one.ends_in_damage = self.of_producers, self.ends_in_damage
         yield from self.findings
@@ -115,7 +115,9 @@ def check_rest(
     checked: Mapping[SegmentToCheck, Checked],
     progress: Callable[[int], None] | None = None,
 ) -> list[Finding]:
-    """Return the findings that `check` would return; the results in `checked` are used for their segments."""
+    """Return the findings that `check` would return. A segment with a result in `checked` is mostly not read
+    again.
+    """
 
     def look(one: SegmentCheck) -> Iterator[Finding]:
         known = checked.get(SegmentToCheck.of(one))

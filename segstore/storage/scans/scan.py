@@ -27,8 +27,8 @@ AT_A_TIME = 1 << 20
 class Edge(Enum):
     """The two ends of a log as bounds of a range: the default bounds.
 
-    None is refused as a bound: `offset_for_time` returns None if no record is that late, and a caller who
-    passes that None as a bound must not get the whole log.
+    None is not allowed as a bound, because `offset_for_time` returns None if no record is that late. A caller
+    who passes that None as a bound must not get the whole log.
     """
 
     EARLIEST = "earliest"
