@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 # --- appending ---------------------------------------------------------------------------------
 
-# These are the compared ways. Each takes batches of records, and calls `sync` after every batch. It begins
-# with an empty file or topic, which is deleted after the run.
+# These are the compared ways. Each way appends batches of records to an empty file or topic, which is deleted
+# after the run. The ways on files call `sync` after every batch.
 
 RECORD, PER_BATCH = 256, 64  # bytes, records
 BATCH = RECORD * PER_BATCH

@@ -1,6 +1,6 @@
 """The study of batch size against throughput and latency: the linger curve.
 
-On disk: a topic for each run, deleted after it. Threads: the calling one, and a producer's sender.
+On disk: a topic for each run, deleted after the run. Threads: the calling thread, and a producer's sender.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _topic(store: Store, **config: int) -> Iterator[PartitionLog]:
 def appended(
     store: Store, values: Sequence[bytes], each: int, calls: int, synced: bool = False
 ) -> Mapping[str, float]:
-    """Measure calls of `append_batch` with `each` values a call. Without `synced` the calls append all values
-    once; with `synced` there are `calls` calls, and each is synced.
+    """Measure calls of `append_batch` with `each` values a call. If `synced`, there are `calls` calls, and
+    each call is synced. Otherwise the calls append all values once.
     """
     with _topic(store, **({"flush_messages": 1} if synced else {})) as log:
         starts = range(0, calls * each, each) if synced else range(0, len(values), each)
@@ -71,7 +71,7 @@ def appended(
 
 
 def flooded(store: Store, values: Sequence[bytes], count: int, batch_size: int) -> Mapping[str, float]:
-    """Measure a Producer to which `count` records are sent as fast as it takes them."""
+    """Measure a Producer that is sent `count` records as fast as possible."""
     with _topic(store):
         began = time.perf_counter()
         with Producer(store, linger_ms=5, batch_size=batch_size) as producer:
@@ -204,7 +204,7 @@ def _ends(results: Results, kinds: Sequence[str], figure: str, more: bool) -> st
 
 
 def knee(results: Results, by: str) -> str:
-    """Return a sentence that names the smallest value with nine tenths of the best rate."""
+    """Return a sentence that names the smallest value that has at least nine tenths of the best rate."""
     rates = {cell.keys["value"]: cell.figures["records/s"].median for cell in results.where(by=by)}
     best = max(rates.values())
     enough = min(value for value, rate in rates.items() if rate >= 0.9 * best)

@@ -72,7 +72,7 @@ def places(size: int, reads: int, turn: int) -> list[int]:
 
 def passes(path: str, way: str, reads: int) -> dict[str, float]:
     """Read in two passes over a file. Return reads/s, percentiles (µs) and hits (%) of each pass, and the
-    memory (MiB) taken after both.
+    memory (MiB) that the process has taken after both passes.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no readahead: only the requested bytes are read

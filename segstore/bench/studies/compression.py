@@ -1,7 +1,7 @@
 """The study of compression: whole batches against single records.
 
-On disk: a topic for each run, deleted after it. Threads: the caller's; segstore compresses in other threads,
-whose CPU time is counted too.
+On disk: a topic for each run, deleted after the run. Threads: the caller's; segstore compresses in other
+threads, whose CPU time is counted too.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ COUNTS = (1, 10, 100, 1_000)
 ALL, FIRST, BEFORE = SHOWN = "all ms", "first ms", "before ms"
 DIRECTORIES = 3
 PATIENCE = 600.0
-"""Seconds after which it is an error if a partition still takes no append."""
+"""If a partition takes no append for this many seconds, the measurement fails."""
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
@@ -67,7 +67,7 @@ def _run(path: str, partitions: int) -> Mapping[str, float]:
 
 
 class FailingDisk(Files):
-    """Files whose writes below the directory `failed` raise EIO; an empty `failed` fails none."""
+    """Files whose writes below the directory `failed` raise EIO. If `failed` is empty, no write fails."""
 
     failed = ""
 
@@ -87,7 +87,7 @@ class FailingDisk(Files):
 
 
 def failed_over(base: str, partitions: int) -> Mapping[str, float]:
-    """Fail the directory that leads all partitions of a new store, and return the figures. It runs in the
+    """Fail the directory that leads all partitions of a new store, and return the figures. Called in the
     child process.
     """
     files, clock = FailingDisk(), time.perf_counter

@@ -60,7 +60,7 @@ def filled(store: Store, interval: int, records: int) -> None:
 
 
 def sizes(directory: str) -> Mapping[str, float]:
-    """Return the sizes of a partition's index files, once its store is closed."""
+    """Return the size of a partition's index files, in KiB and in ‰ of the log. The store must be closed."""
     names = os.listdir(directory)
     indexes = sum(os.path.getsize(os.path.join(directory, name)) for name in names if name.endswith(INDEXES))
     logs = sum(os.path.getsize(os.path.join(directory, name)) for name in names if name.endswith(".log"))
@@ -128,8 +128,8 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Compare the smallest interval with the largest, and both with Kafka's default. A last finding is the
-    index's size on disk.
+    """Return findings that compare the smallest interval with the largest and with Kafka's default, and
+    Kafka's default with 64 KiB; and a finding on the index's size on disk.
     """
     dense, *_, sparse = results.values(KEY)
 

@@ -62,7 +62,7 @@ def _run(name: str, partitions: int, records: int) -> Mapping[str, float]:
 
 
 def sent(path: str, partitions: int, records: int) -> Mapping[str, float]:
-    """Open a store, send records, and flush. It runs in the child process."""
+    """Open a store, send records, and flush; return the figures. Called in the child process."""
     values, clock = records_of(min(records, 10_000), 100), time.perf_counter
     rest, began = memory()["own"], clock()
     with open_store(path) as store:

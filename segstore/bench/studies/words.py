@@ -1,7 +1,7 @@
 """Makes sentences about figures. Threads: any; there is no state.
 
-A contest compares two figures of the same kind. One wins if their intervals don't overlap (`figures.winner`),
-and every sentence follows from that: no code here has an expected result.
+A contest compares two figures of the same kind. The better figure wins if their intervals don't overlap
+(`figures.winner`). Every sentence follows from the wins, because no code here has an expected result.
 """
 
 from __future__ import annotations

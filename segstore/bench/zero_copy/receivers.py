@@ -25,14 +25,14 @@ _PATIENCE = 60.0  # seconds without an answer, after which a receiver counts as 
 
 class Receiver:
     """The receiving end of a measurement; a log is sent to `fd`. Call `expect` with a number of bytes, send
-    them, and `wait` until they have come.
+    these bytes, and call `wait`.
     """
 
     def __init__(self, fd: int, pid: int | None = None) -> None:
         self.fd, self.pid = fd, pid
 
     def expect(self, size: int) -> None:
-        """Let the other side take `size` bytes."""
+        """Prepare the other side to take `size` bytes."""
         raise NotImplementedError
 
     def wait(self) -> None:
@@ -95,7 +95,9 @@ _ENDS: dict[str, Callable[[], tuple[int, int]]] = {"tcp": _tcp, "unix": _unix, "
 
 @contextmanager
 def sink(kind: str, directory: str, core: int | None = None) -> Iterator[Receiver]:
-    """Make a sink of one of the SINKS; a file is made in `directory`. `core` is the receiver's core."""
+    """Context manager: yield a sink of the kind `kind`, one of SINKS. A file is made in `directory`. `core`
+    is the core of the receiver's process, None for any.
+    """
     if kind == "file":
         with tempfile.TemporaryFile(dir=directory) as file:
             yield _File(file.fileno())

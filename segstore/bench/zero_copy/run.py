@@ -71,7 +71,9 @@ def _ready(
 def _counted(
     root: str, plan: MeasurementPlan, sinks: Mapping[str, Receiver]
 ) -> dict[tuple[ContenderGroup, Contender], SyscallCounts]:
-    """Count the system calls with a warm page cache; a cold one would not change the counts."""
+    """Count the system calls with a warm page cache, because a cold page cache would not change the
+    counts.
+    """
     files = CountedFiles()
     with _ready(root, plan, sinks, files) as groups:
         return {
