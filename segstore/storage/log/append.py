@@ -71,7 +71,7 @@ def append(
 
 def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
     """Return `first`, the offset of the first of `n` appended records. If the partition has an acknowledger
-    now, wait for its replicas before that, as `acks` asks. Raises the errors of `Acknowledger`.
+    now, first wait for its replicas as `acks` asks. Raises the errors of `Acknowledger`.
     """
     acknowledger = partition.acks
     if acknowledger is not None:
@@ -385,7 +385,7 @@ class Appended(NamedTuple):
     """The place of appended records. `first` is the records' first offset, and `size` is their bytes on disk.
     `append_time` is the timestamp in ms that the log gave the records, -1 if the records keep their own.
 
-    `duplicate`: whether nothing was written, because the producer had written the records before.
+    `duplicate` is True if the producer had written the records before, so that nothing was written now.
     """
 
     first: int
@@ -394,7 +394,8 @@ class Appended(NamedTuple):
     duplicate: bool = False
 
 
-_appended: Callable[[tuple[Any, ...]], Appended] = partial(tuple.__new__, Appended)  # a call of C
+# one call of C, quicker than a Python function
+_appended: Callable[[tuple[Any, ...]], Appended] = partial(tuple.__new__, Appended)
 
 
 def append_batches(
@@ -410,9 +411,9 @@ def append_batches(
     """Append all records with contiguous offsets, or none. A batch ends before each record whose number is in
     `cuts`.
 
-    A batch above `max.message.bytes` is split. `compression` applies if the topic's `compression.type` is
-    "producer". Raises RecordTooLargeError and InvalidArgumentError before anything is written. Raises
-    StorageError, ReadOnlyError, StoreClosedError, ForkedError.
+    A batch above `max.message.bytes` is split. `compression` is used if the topic's `compression.type` is
+    "producer", else the topic's codec. Raises RecordTooLargeError and InvalidArgumentError before anything is
+    written. Raises StorageError, ReadOnlyError, StoreClosedError, ForkedError.
 
     If `template` has a producer id, the producer's epoch, sequences and transaction are checked by Kafka's
     rules (ProducerAppendInfo), and batches that repeat one of the producer's last 5 are not written again.

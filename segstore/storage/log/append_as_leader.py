@@ -29,7 +29,7 @@ class AppendedBatch(NamedTuple):
     first offset. `log_append_time` is the timestamp in ms that the log gave the records, -1 if the records
     keep their own.
 
-    `duplicate`: whether nothing was written, because the producer had sent the batch before.
+    `duplicate` is True if the producer had sent the batch before, so that nothing was written now.
     """
 
     base_offset: int

@@ -1,6 +1,6 @@
-"""`NativeExchange`: requests of one connection that match a template. One call of C (`_native/exchange.c`)
-receives a request, executes it, and sends the answer. The request is a produce, which the native tail
-appends, or a fetch, which gets a few batches of one segment.
+"""`NativeExchange` handles those requests of one connection that match a template. One call of C
+(`_native/exchange.c`) receives a request, executes it, and sends the answer. The request is a produce, which
+the native tail appends, or a fetch, which gets a few batches of one segment.
 
 On disk the log's files are written and read in the same form as by `append_as_leader` and `stretch`, which
 handle the requests that C refuses. Threads: an exchange belongs to one thread at a time.

@@ -8,8 +8,8 @@ Then a thread whose records are durable returns at once, and one of the remainin
 the native tail is open and only the active segment's log is to be synced, C syncs (`_native/commit.c`). The
 append token is never taken here.
 
-If several processes share a log, one process syncs for all (`_native/share_sync.c`). While the host syncs by
-this module, no other process syncs the log.
+If several processes share a log, one process syncs for all (`_native/share_sync.c`). While this process syncs
+by this module, no other process syncs the log.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Flusher:
             self._sync_log_only(self._changes_now(), view)
 
     def _changes_now(self) -> tuple[int, int]:
-        """Return the number of the last change of a file, and the generation of the shared log, -1 if the log
-        is not shared. A roll by another process changes the generation.
+        """Return the number of the last change of a file, and the generation of the shared log (-1 if the log
+        is not shared). A roll by another process changes the generation.
         """
         c = self._tail.c
         return c.names, c.share.generation if c.share else -1
@@ -216,7 +216,7 @@ class Flusher:
                 self._sync_aborts(segment)
         for segment, offset in sealed:
             index_files.sync(segment)
-            with suppress(FileNotFoundError):  # its segment was deleted since the roll
+            with suppress(FileNotFoundError):  # the snapshot's segment was deleted after the roll
                 path = os.path.join(segment.directory, names.segment_file(offset, names.SNAPSHOT))
                 with pool.files.open(path, write=True) as handle:
                     pool.files.sync(handle)

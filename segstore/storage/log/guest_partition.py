@@ -2,9 +2,9 @@
 and syncs by itself; other work on the log, for example a roll, is the host's.
 
 C appends as in a host (`_native/append.c`), with the log's lock held. If C can't append, `GuestPartition`
-removes the obstacle: it opens the files of another generation, cuts bytes that this process wrote beyond the
-end of a sealed segment, or sends a request to the host. Then it tries the append again. On disk the active
-segment's log and indexes are written.
+removes the obstacle: it opens the files of another generation of the log (after a roll), cuts bytes that this
+process wrote beyond the end of a sealed segment, or sends a request to the host. Then it tries the append
+again. On disk the active segment's log and indexes are written.
 
 Threads: any. `token` is held while the tail is bound; C appends without the token.
 """
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from segstore.storage.log.read_only_partition import ReadOnlyPartition
 
 MOST_AT_ONCE = 4 << 20
-"""Bytes of the largest append that a guest writes itself, because a longer append would hold the log's lock
-too long.
+"""A guest itself writes appends of up to this many bytes. A longer append would hold the log's lock too
+long.
 """
 NEVER = INT64_MAX
 

@@ -1,5 +1,5 @@
-"""One partition in its writer's process: the parts of a partition put together, its log start offset, and
-retention.
+"""One partition in its writer's process: `Partition` joins its parts, and `LogStart` moves its log start
+offset, also for retention.
 
 On disk are files in the partition's directory, which the parts write. Threads: any. Three locks order the
 changes: `admin_lock` for the log start offset, `rename_lock` for renames of files or of the directory, and
@@ -342,7 +342,8 @@ class Partition:
         """
         self.segments.layout += 1
         self.producers.snapshot(base_offset)
-        if len(self.segments) <= count:  # the only segment was empty, and other files have its name now
+        # the only segment was empty, and the new segment's files have its name now
+        if len(self.segments) <= count:
             self.flusher.names_changed()
             return
         for slot in range(-count, 0):

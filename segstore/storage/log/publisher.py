@@ -32,7 +32,9 @@ class Publisher:
         self.epoch = epoch
 
     def publish(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> None:
-        """Publish the end of a partition's `view`, and the end of the `written` log, which may be higher."""
+        """Publish the end of a partition's `view`, and the end of the `written` log, which may be higher.
+        `layout` is `LogSegments.layout`.
+        """
         ends = self._ends_of(view, written, flusher, layout)
         if self.share is None:
             self._ends.publish_one(self._slot, ends)

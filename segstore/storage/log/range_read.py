@@ -52,8 +52,8 @@ class _Range:
 
 
 _unused: list[_Range] = []
-"""Working memory for the next calls. A call takes one object, and puts it back at its end. There may be
-several, because a signal handler may interrupt a read, and itself make a read.
+"""Working memory for the next calls. A call takes one object, and puts it back when it ends. There may be
+several objects, because a signal handler may interrupt a read, and make a read itself.
 """
 
 

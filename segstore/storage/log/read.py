@@ -127,10 +127,10 @@ _scan_end: Callable[[tuple[Any, ...]], ScanEnd] = partial(tuple.__new__, ScanEnd
 def fetch(
     view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool, gaps: MayBeMissing
 ) -> list[FetchDataInfo]:
-    """Return the batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, and at
-    least one batch if there is any. Raises CorruptRecordError if the first batch is damaged, or if offsets
-    before it are missing by damage. If a later batch is damaged or missing, only the batches before it are
-    returned.
+    """Return batches below offset `limit`, beginning with the batch that holds `offset`. They have up to
+    `max_bytes`, but at least one batch is returned if there is any. Raises CorruptRecordError if the first
+    batch is damaged, or if offsets before it are missing by damage. If a later batch is damaged or missing,
+    only the batches before it are returned.
     """
     found: list[FetchDataInfo] = []
     slot, last = bisect_right(view.bases, offset, 1) - 1, len(view.segments)
@@ -291,8 +291,8 @@ def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], Sc
 
 
 def _after_damage(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> Any:
-    """Return the header of the batch that holds `offset`, found after the damaged batch `bad`, whose header
-    claims that offset wrongly. Raises CorruptRecordError if `bad` may hold `offset`.
+    """Return the header of the batch that holds `offset`, which lies after the damaged batch `bad`. Raises
+    CorruptRecordError if `bad` may hold `offset`.
     """
     base = int(bad.base_offset)
     position = segment.pass_by(int(bad.position), base + 1, max(base, offset), end, reason)
@@ -305,7 +305,7 @@ def to_records(
     """Return the records of the fetched batches, without control records, records before `offset`, and
     records with timestamps outside `times` (first and last ms).
 
-    If the batches become many times as large by decompression, only the first of them are decoded, so that
+    If the batches become many times as large by decompression, only the first batches are decoded, so that
     the memory stays bounded.
     """
     most, parts = max(_PLAIN_TIMES * max_bytes, _PLAIN_LEAST), []
@@ -338,8 +338,9 @@ def without_control(records: Records) -> Records:
 
 
 def offset_for_time(view: LogView, timestamp: int, *, control: bool = False) -> int | None:
-    """Return the first offset whose record has a timestamp (ms) at or after `timestamp`, or None; with
-    `control` transaction markers count as records. Raises CorruptRecordError if damage may hold that record.
+    """Return the first offset whose record has a timestamp (ms) at or after `timestamp`, None if there is no
+    such record. If `control`, transaction markers count as records. Raises CorruptRecordError if damage may
+    hold that record.
     """
     for slot in range(view.slot(view.start_offset), len(view.segments)):
         segment, end = view.segments[slot], view.end_of(slot)
@@ -352,9 +353,9 @@ def offset_for_time(view: LogView, timestamp: int, *, control: bool = False) -> 
 
 
 def max_timestamp(view: LogView) -> tuple[int, int] | None:
-    """Return the largest timestamp (ms) of a log, of transaction markers too, and the first offset that has
-    it; None if no record has a timestamp (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises the errors of
-    `offset_for_time`.
+    """Return the largest timestamp (ms) of a log, including transaction markers, and the first offset with
+    that timestamp; None if no record has a timestamp (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises the
+    errors of `offset_for_time`.
     """
     first = view.slot(view.start_offset)
     largest = _largest_from_start(view, first)

@@ -1,4 +1,4 @@
-"""Many single records, by their offsets: the columns of `PartitionLog.read_many`.
+"""Reads many single records by their offsets, for `PartitionLog.read_many`.
 
 On disk files are only read. Threads: any, without locks, because each call has memory of its own. The fast
 path is one call of C for many batches of a segment; it copies the requested records, not their batches. If
@@ -54,8 +54,8 @@ def as_offsets(offsets: Any) -> NDArray[np.int64]:
 
 
 def read_many(view: LogView, asked: NDArray[np.int64], short: bool, long_way: LongWay, where: str) -> Records:
-    """Return one record for each offset: the record at the offset, or the next record that exists. Raises
-    OffsetOutOfRangeError, CorruptRecordError, OSError.
+    """Return one record for each offset: the record at the offset, or the next record that exists. `short`:
+    whether the fast path may be used. Raises OffsetOutOfRangeError, CorruptRecordError, OSError.
     """
     if not len(asked):
         return empty_records(view.start_offset)

@@ -45,8 +45,8 @@ class PublishedLog(Protocol):
         """
 
     def exists(self) -> bool:
-        """Return whether the topic with this id has the partition, though a new writer may not have opened it
-        yet.
+        """Return whether the partition still exists in the topic with the same id. A new writer may not have
+        opened the partition yet.
         """
 
     def has_directory(self) -> bool:
@@ -96,8 +96,8 @@ class ReadOnlyPartition:
         return self._was_published
 
     def written(self) -> LogView:
-        """Return the view up to the log end offset, which in a replica may be above the high watermark, where
-        `view` ends.
+        """Return the view up to the log end offset. In a replica `view` may end earlier, at the high
+        watermark.
         """
         view = self.view
         with self.lock:
@@ -145,7 +145,7 @@ class ReadOnlyPartition:
         return after
 
     def _looked_at(self, view: LogView | None, ends: Ends | None) -> tuple[tuple[Segment, ...], Ends | None]:
-        """Return the segments, and the ends that were published after they were listed."""
+        """Return the segments, and the ends that were published after the segments were listed."""
         segments = self._segments(view)
         # The ends are read after the listing. With ends from before the listing a segment that was compacted
         # since would look truncated.

@@ -2,8 +2,8 @@
 them from the leader's disk.
 
 Nothing is on disk; batches that are not kept here are read from the log. Threads: any, without a lock,
-because each step of a deque is atomic. The holder of the append token adds and clears. A batch is kept only
-once its append can't be undone any more, and `clear` is called before the log is cut.
+because each operation of a deque is atomic. The holder of the append token adds and clears. A batch is kept
+only once its append can't be undone any more, and `clear` is called before the log is cut.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ half done.
    rot, which readers report.
 2. From the recovery point on every batch is checked, its CRC too, and indexed anew.
 3. The log ends at the first bytes that are no valid batch (torn, a hole of zeros, a CRC that fails), or
-   before a segment that does not follow. Later bytes are copied to the quarantine if they hold whole batches;
-   then later segments are removed, the last one first; then the log is cut and synced. After a crash between
-   these steps the next recovery finds the same first bad batch. But if a batch ends at the base offset of the
-   next segment, the bytes after that batch belong to no record (A5). Then only those bytes are cut, and the
-   log continues in the next segment.
+   before a segment whose base offset does not follow. Later bytes are copied to the quarantine if they hold
+   whole batches; then later segments are removed, the last one first; then the log is cut and synced. After a
+   crash between these steps the next recovery finds the same first bad batch. But if a batch ends at the base
+   offset of the next segment, the bytes after that batch belong to no record (A5). Then only those bytes are
+   cut, and the log continues in the next segment.
 4. If bytes below the recovery point are missing, the log continues in a new segment at the recovery point, so
    that an offset that was durable once is not assigned again. A replica's log is instead cut after its last
    whole batch, and its leader sends the later records (R7). Empty segments at the end of a replica's log are

@@ -51,8 +51,8 @@ class Truncated(NamedTuple):
 
 
 class Replica:
-    """One partition's log as a replica. Readers see the log up to `high_watermark`; with None the partition's
-    current high watermark is kept. `recovery_point_moved` makes a lower recovery point durable, and
+    """One partition's log as a replica. Readers see the log up to `high_watermark`; None keeps the
+    partition's current high watermark. `recovery_point_moved` makes a lower recovery point durable, and
     `start_moved` makes a log start offset durable; `quarantine` is the directory for copies of cut batches.
     """
 
@@ -240,7 +240,7 @@ class Replica:
         the high watermark are published at once.
 
         Raises CorruptRecordError if a batch is damaged, and InvalidArgumentError if the batches don't follow
-        the log's end, or their leader epochs fall. Nothing is appended after such an error. Raises
+        the log's end, or if their leader epochs decrease. Nothing is appended after such an error. Raises
         StorageError.
         """
         chunk = checked(data)
@@ -374,7 +374,7 @@ class Replica:
 
     def _change_epochs(self, change: Callable[[], object], *, sync: bool) -> None:
         """Change the leader epochs by `change`, and write their file, before a batch is written under a new
-        epoch. Then publish the log under the latest epoch. Without `sync` the next flush makes the file
+        epoch. Then publish the log under the latest epoch. If not `sync`, the next flush makes the file
         durable; if a power cut before that leaves an older file, the next open derives the epochs from the
         batches. The caller holds the append token. Raises OSError; the epochs are as before then.
         """

@@ -1,6 +1,6 @@
 """Retention: the rules by which a log's oldest segments are removed by age and size.
 
-`partition.LogStart` removes them. The rules are Kafka's
+`partition.LogStart` removes the segments. The rules are Kafka's
 (org.apache.kafka.storage.internals.log.UnifiedLog.deleteOldSegments). Threads: any; these are functions of a
 view.
 """

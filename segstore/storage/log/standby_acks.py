@@ -83,8 +83,8 @@ class StandbyAcks:
         StorageError.
         """
         visible = self._partition.visible
-        # If no append waits now, there is nothing to answer: an append that begins to wait later waits only
-        # for an offset above the high watermark.
+        # If no append waits now, there is nothing to answer, because an append that begins to wait later
+        # waits only for an offset above the high watermark.
         if offset <= visible.high_watermark and not self._waiting:
             return
         with self._lock:

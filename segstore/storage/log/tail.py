@@ -89,16 +89,16 @@ class Tail:
         self, validator: LogValidator, epoch: int, end_offset: int, thread: DiskThread | None = None
     ) -> bool:
         """Let C append to a follower's log the batches that the leader's tail hands on, under the conditions
-        of `open_leader`; return whether C may append. The batches are written by `thread`, or with None by
-        the thread that appends to the leader's log.
+        of `open_leader`; return whether C may append. `thread` writes the batches; if it is None, the thread
+        that appends to the leader's log writes them.
         """
         if self._is_whole(epoch, end_offset, follows=True):
             self._open(validator, follows=True, thread=thread)
         return self.native.is_open
 
     def _is_whole(self, epoch: int, end_offset: int, *, follows: bool) -> bool:
-        """Return whether the replica has this leader epoch and role (`follows`), and shows its whole log,
-        which ends at `end_offset`.
+        """Return whether the replica has this leader epoch and role (`follows`), its whole log is visible and
+        ends at `end_offset`, and the topic has no flush.messages and flush.ms.
         """
         writer, shown = self._writer, self._visible.current
         config = writer.config
@@ -107,7 +107,8 @@ class Tail:
             and writer.segments.next_offset == end_offset
             and isinstance(shown, LogView)
             and shown.end_offset == shown.stable_offset == end_offset
-            and config.flush_messages == config.flush_ms == NEVER  # else replicas sync in parallel
+            # else the slow path syncs the replicas in parallel
+            and config.flush_messages == config.flush_ms == NEVER
         )
 
     def _open(

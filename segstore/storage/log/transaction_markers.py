@@ -203,7 +203,7 @@ def open_transactions(log: Writable) -> list[OpenTransaction]:
 
 def first_record(log: Writable, producer_id: int) -> tuple[int, int] | None:
     """Return offset and leader epoch (-1: not known) of the first record of the producer's open transaction
-    in a partition, or None. Raises the errors of `open_transactions`.
+    in a partition; None if no transaction is open. Raises the errors of `open_transactions`.
     """
     partition = log.partition_for_write()
     with partition.token:
@@ -220,7 +220,9 @@ def _epoch_of(partition: Partition, offset: int) -> int:
 
 
 class ActiveProducer(NamedTuple):
-    """A producer's state in a partition (Kafka: DescribeProducers); -1 stands for none."""
+    """A producer's state in a partition (Kafka: DescribeProducers). A field is -1 if there is no such
+    value.
+    """
 
     producer_id: int
     producer_epoch: int

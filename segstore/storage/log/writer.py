@@ -209,7 +209,7 @@ class LogWriter:
 
     def is_whole(self) -> bool:
         """Return whether the log on disk ends at its last append. If the undo of a failed append is pending,
-        it is tried first.
+        the undo is tried first.
         """
         if self.pending_undo is not None:
             self.take_back()
@@ -291,8 +291,8 @@ class LogWriter:
         return int(fit > 0)
 
     def _write_long(self, chunks: Iterable[Encoded], take: Take | None, undo: AppendUndo) -> Aborted:
-        """Write the chunks of a long append one by one. Each is written before the next chunk is encoded into
-        the same memory.
+        """Write the chunks of a long append one by one. Each chunk is written before the next chunk is
+        encoded into the same memory.
         """
         aborted: Aborted = []
         for chunk in chunks:
