@@ -1,8 +1,8 @@
 """The active segment of a partition: its log, offset index and time index while they are written.
 
 `ActiveSegment` decides which batches fit; `_native/active.c` writes batches and indexes them, for this object
-and for the log's tail. The log's writer (`storage/log/writer.py`) calls it to append, to roll and to undo
-failed appends.
+and for the log's tail. The log's writer (`storage/log/writer.py`) calls `ActiveSegment` to append, to roll
+and to undo failed appends.
 
 The end of the log is in one record, `end` (`_native/contract/active.h`: `seg_end`). The `ActiveSegment` owns
 this record; only `mark` copies it.
@@ -53,8 +53,9 @@ _record: Callable[[Any], Any] = partial(ffi.new, ffi.typeof("seg_end *"))
 
 
 class ChunkPart(NamedTuple):
-    """Consecutive batches of a chunk: `n` from number `first` on, `size` bytes from byte `at` of the chunk
-    on. `stamp` is the LogAppendTime in ms that the batches get, -1 for none.
+    """Consecutive batches of a chunk: `n` batches with `size` bytes. The first of these batches has number
+    `first` in the chunk, and begins at byte `at` of the chunk. `stamp` is the LogAppendTime in ms that the
+    batches get, -1 for none.
     """
 
     chunk: Encoded
@@ -164,7 +165,7 @@ class ActiveSegment:
 
     def _recall_largest(self, position: int) -> None:
         """Set the largest timestamp by the batches from `position` on, where the batch of the last time index
-        entry begins. Set the first batch's timestamp, by which a roll is due.
+        entry begins. Set the first batch's timestamp, which decides when a roll is due.
         """
         state = self.end.state
         timestamp, offset = state.max_timestamp, state.max_timestamp_offset
@@ -224,7 +225,7 @@ class ActiveSegment:
         return n
 
     def _fitting(self, headers: Any, n: int, as_is: bool) -> int:
-        """Return the number of leading batches of `n` that fit the segment's size and offsets."""
+        """Return the number of leading batches, at most `n`, that fit the segment's size and offsets."""
         end, left = self.end, self.config.segment_bytes - self.end.position
         last = end.next_offset - end.base_offset - 1
         for i in range(n):

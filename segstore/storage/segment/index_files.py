@@ -82,8 +82,8 @@ def _from_files(segment: Indexed) -> Indexes | None:
 
 
 def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex) -> bool:
-    """Return whether the last entry of each index is right, and no entry is missing for the batches after
-    it.
+    """Return whether the last entry of each index is right, and no entry is missing for the batches after the
+    last entry.
     """
     last, position = offsets.entry(-1) if offsets.entries else (-1, 0)
     end = last  # relative offset of the last batch
@@ -122,9 +122,9 @@ def is_of_entry(header: Any, last_offset: int) -> bool:
 
 
 def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:
-    """Return whether a time index entry is right, of which a power cut may leave half. If it is right, the
-    batch that holds offset `relative` ends with it, and `stamp` is the largest timestamp of that batch.
-    Return True if damage prevents the check.
+    """Return whether a time index entry is right: the batch that holds offset `relative` ends with that
+    offset, and has `stamp` as its largest timestamp. A power cut may leave half of an entry. Return True if
+    damage prevents the check.
     """
     hint = offsets.lookup(relative)
     position, target = hint[1] if hint else 0, segment.base_offset + relative
@@ -132,7 +132,8 @@ def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative
     for step in walk(files, handle, position, segment.size, check_crcs=False, chunk=_TAIL):
         for header in step.c:
             if header.last_offset >= target:
-                # Some brokers write the offset of the record itself, not the last offset of its batch.
+                # Some brokers write the offset of the record with the timestamp, not the last offset of its
+                # batch.
                 ends_there = header.last_offset == target or not segment.writable
                 return ends_there and header.max_timestamp == stamp
     return True

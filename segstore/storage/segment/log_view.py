@@ -24,7 +24,7 @@ class _Fields(NamedTuple):
 
 
 class LogView(_Fields):
-    """An immutable view: segments in order with their base offsets, the last one visible up to byte
+    """An immutable view: segments in order, with their base offsets. The last segment is visible up to byte
     `end_position`.
 
     `stable_offset` is Kafka's last stable offset, below which every transaction is decided; -1 if it is not

@@ -87,8 +87,8 @@ def read_snapshot(files: Files, path: str) -> Iterator[Records]:
 
 
 def _batches(files: Files, path: str) -> Iterator[tuple[ScanStep, int]]:
-    """Yield each batch, as a step of the scan and the batch's number in that step. Raises CorruptRecordError
-    if bytes are no batch, or offsets are missing.
+    """Yield (a step of the scan, the number of a batch in that step) for each batch. Raises
+    CorruptRecordError if bytes are no batch, or offsets are missing.
     """
     with files.open(path) as handle:
         end, position, offset = files.size(handle), 0, 0

@@ -175,7 +175,7 @@ class Segment:
             self.writable, self._held, self._indexes = True, None, None
 
     def attach(self, indexes: tuple[OffsetIndex, TimeIndex] | None, end: Any = None) -> None:
-        """Use these indexes of the writer from now on; with None the indexes are loaded from their files on
+        """Use these indexes of the writer from now on; if None, the indexes are loaded from their files on
         demand. If `end` is given, use this record of the writer for the segment's end, too.
         """
         self._indexes, self._largest = indexes, None
@@ -306,8 +306,8 @@ class Segment:
             raise StorageError(-code, os.strerror(-code), self.path)
 
     def last_offset_before(self, position: int) -> int:
-        """Return the last offset of the batches below a position; without such a batch the segment's base
-        offset minus one.
+        """Return the last offset of the batches below a position; if there is no such batch, the segment's
+        base offset minus one.
         """
         end = self.base_offset
         for step in walk(self.pool.files, self.handle, 0, position, check_crcs=False):

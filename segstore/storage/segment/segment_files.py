@@ -160,7 +160,7 @@ def new_segment(pool: HandlePool, directory: str, base_offset: int, config: Topi
 def make_files(segment: Segment) -> None:
     """Make the empty log and index files of a new segment. Raises OSError."""
     pool = segment.pool
-    # A reader may have opened a deleted topic's log of that name at the last moment.
+    # A reader may have opened a log with this path just before the topic of that log was deleted.
     pool.forget(segment.path)
     for suffix in (names.LOG, names.INDEX, names.TIME_INDEX):
         pool.files.open_anew(segment.file(suffix)).close()
@@ -203,8 +203,8 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
 def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
     """Replace files that have several hard links by copies, before the files are written. Only the files of a
     partition's last segment are replaced. If `every`, the files of all segments are replaced, because
-    recovery may cut any of them. A file that is also in the inbox is not replaced, because the inbox will
-    remove the other link. Raises OSError.
+    recovery may cut any of them. A file that also has a link in the inbox is not replaced, because the inbox
+    will remove that link. Raises OSError.
     """
     found = scan_directory(files, directory)
     bases = _logs(found)

@@ -1,5 +1,5 @@
-"""Methods of a transfer: the ways to move bytes from a file to a sink, the sinks that each serves, and the
-methods that this machine has.
+"""Methods of a transfer: the ways to move bytes from a file to a sink, the sinks that each method serves, and
+the methods that this machine has.
 
 Nothing is on disk. Threads: any. `METHODS` are the methods of `PartitionLog.transfer`, by name; a caller of
 `storage.transfer.transfer` may pass a `Method` of its own, as `segstore bench zero-copy` does.

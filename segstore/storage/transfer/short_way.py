@@ -13,7 +13,7 @@ On disk files are only read. Threads: any, without locks, on an immutable view.
 
 from __future__ import annotations
 
-# `signal` converts the handlers to enums, which takes as long as the look-up.
+# `_signal` is used, because `signal` converts the handlers to enums, which takes as long as the look-up.
 from _signal import SIG_IGN, getsignal  # type: ignore[import-not-found]
 from signal import SIGPIPE
 from typing import TYPE_CHECKING

@@ -92,8 +92,8 @@ _NOT_HERE = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP
 def transfer(
     view: LogView, fd: int, offset: int, max_bytes: int, method: Method, files: Files, gaps: MayBeMissing
 ) -> tuple[int, int]:
-    """Send batches from the one that holds `offset` on, up to `max_bytes`, and at least one batch if there is
-    any; return (bytes, next offset).
+    """Send batches, beginning with the batch that holds `offset`: up to `max_bytes`, but at least one batch
+    if there is any. Return (bytes, next offset).
 
     If the sink is full, the call waits, so that the sink always gets whole batches. Raises
     InvalidArgumentError if the method can't serve the sink; SinkError; StorageError of a segment's file.
