@@ -2,10 +2,10 @@
 
 A figure has the values of several runs of one measurement. Its interval has the true median with a
 probability of at least CONFIDENCE, whatever the distribution: it is the interval of the sign test, between
-two order statistics. For five to eight runs it reaches from the lowest value to the highest, because the
-median is missed only if all runs lie on one side of it. For 11 runs the interval reaches from the third value
-to the ninth, so that one or two disturbed runs neither make nor hide a winner. A figure is better than
-another only if their intervals don't touch.
+two order statistics. For five to eight runs the interval reaches from the lowest value to the highest,
+because the median is missed only if all runs lie on one side of it. For 11 runs the interval reaches from the
+third value to the ninth, so that one or two disturbed runs neither make nor hide a winner. A figure is better
+than another only if their intervals don't touch.
 """
 
 from __future__ import annotations

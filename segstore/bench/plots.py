@@ -78,7 +78,9 @@ def _style() -> Iterator[None]:
 
 
 def label(axes: Axes, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: bool = False) -> None:
-    """Name both axes, with units. `xlog` and `ylog` make an axis logarithmic; a linear y axis begins at 0."""
+    """Name both axes, with units. `xlog` makes the x axis logarithmic, `ylog` the y axis. A linear y axis
+    begins at 0.
+    """
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     if xlog:

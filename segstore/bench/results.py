@@ -62,8 +62,8 @@ class Results:
         return [cell for cell in self.cells if all(cell.keys.get(k) == v for k, v in keys.items())]
 
     def cell(self, **keys: Any) -> Cell:
-        """Return the one cell with these keys. Raises InvalidArgumentError if no cell or several have
-        them.
+        """Return the one cell with these keys. Raises InvalidArgumentError unless exactly one cell has these
+        keys.
         """
         found = self.where(**keys)
         if len(found) != 1:
@@ -122,8 +122,8 @@ def write(results: Results, path: Path) -> None:
 
 
 def load(path: Path) -> Results:
-    """Read results from a file of `write`. Raises OSError; InvalidArgumentError if the file has no
-    results.
+    """Return the results in a file that `write` wrote. Raises OSError; InvalidArgumentError if the file has
+    no results.
     """
     data = Files().read_file(path)
     try:

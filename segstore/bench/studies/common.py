@@ -58,7 +58,7 @@ def new_log(store: Store, topic: str, **config: Any) -> PartitionLog:
 
 
 def measure(names: Sequence[str], variants: Variants, runs: int, progress: Progress, what: str) -> list[Cell]:
-    """Run the variants by turns, and return a cell for each. `names` are the names of the parts of a
+    """Run the variants by turns, and return a cell for each variant. `names` are the names of the parts of a
     variant's key.
     """
     total, done = runs * len(variants), 0

@@ -51,7 +51,9 @@ PATIENCE = 600.0
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure each number of partitions. Raises OSError; StorageError if the child process fails."""
+    """Measure each number of partitions, and return the results. Raises OSError; StorageError if the child
+    process fails.
+    """
     counts = (1, 5, 20) if quick else COUNTS
     with scratch(directory) as path:
         variants = {(count,): partial(_run, path, count) for count in counts}
@@ -130,7 +132,9 @@ def _append(log: PartitionLog) -> None:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Compare the fewest partitions with the most, and compute the cost of each further partition."""
+    """Return findings that compare the fewest partitions with the most, and give the cost of each further
+    partition.
+    """
     few, *_, many = results.values("partitions")
 
     def said(figure: str) -> str:

@@ -68,7 +68,7 @@ def sizes(directory: str) -> Mapping[str, float]:
 
 
 def look_ups(log: PartitionLog, count: int, sizes: Mapping[str, float]) -> Mapping[str, float]:
-    """Measure `count` look-ups by offset and as many by time."""
+    """Return the figures of `count` look-ups by offset and as many by time, and the figures `sizes`."""
     rng, clock = random.Random(SEED), time.perf_counter
     by_offset: list[float] = []
     by_time: list[float] = []
@@ -107,7 +107,9 @@ KEY = "interval bytes"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Measure look-ups with each interval by turns, and the sizes of the indexes once. Raises OSError."""
+    """Measure look-ups with each interval by turns, and the sizes of the indexes once; return the results.
+    Raises OSError.
+    """
     records, lookups = (20_000, 50) if quick else (300_000, 600)
     with scratch(directory) as path:
         with open_store(os.path.join(path, "store")) as store:

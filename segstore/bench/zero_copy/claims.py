@@ -208,7 +208,7 @@ def recommended(results: Results) -> Table:
 
 
 def choice(results: Results, sink: str, size: int) -> str:
-    """Return the method for transfers of `size` bytes to `sink`."""
+    """Return the recommended method for transfers of `size` bytes to `sink`."""
     found = {
         measure: contenders(results, measure, way=LOG, sink=sink, size=size, cache="warm")
         for measure in MORE_IS_BETTER

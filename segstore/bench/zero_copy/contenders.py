@@ -1,10 +1,10 @@
 """Two senders that `log.transfer` does not have: MSG_ZEROCOPY and io_uring's send_zc, both to TCP only.
 
 Both are exhibits (senders that are only measured), because over loopback the kernel copies the bytes after
-all, and only a network card shows their gain. `send_log` drives a transfer by either, through the same
-look-up of batches as `PartitionLog.transfer`. Their calls are in C (uring.c, zerocopy.c), which is built in a
-clone of the repository and is in no wheel. Without that C code the measurement leaves both senders out, and
-shows the reason (`ExhibitFiles.why_not`).
+all, and only a network card shows their gain. `send_log` makes a transfer by one of these senders, with the
+same look-up of batches as `PartitionLog.transfer`. The senders' calls are in C (uring.c, zerocopy.c), which
+is built in a clone of the repository and is in no wheel. Without that C code the measurement leaves both
+senders out, and shows the reason (`ExhibitFiles.why_not`).
 
 On disk files are only read. Threads: one transfer at a time uses a window, ring or sender. Errors of system
 calls are raised as in `segstore.sending`.

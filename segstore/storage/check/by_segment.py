@@ -67,7 +67,7 @@ class Checked(NamedTuple):
 
 
 def parts(path: str | os.PathLike[str]) -> list[SegmentToCheck]:
-    """Return every segment of a store, except in partitions that can't be read, which `check_rest` reports.
+    """Return every segment of a store. Partitions that can't be read are left out; `check_rest` reports them.
     Raises StorageError if there is no store.
     """
     found: list[SegmentToCheck] = []
@@ -115,8 +115,8 @@ def check_rest(
     checked: Mapping[SegmentToCheck, Checked],
     progress: Callable[[int], None] | None = None,
 ) -> list[Finding]:
-    """Return the findings that `check` would return. A segment with a result in `checked` is mostly not read
-    again.
+    """Return the findings that `check` would return. A segment with a result in `checked` is read again only
+    if the segment has changed, or if the store is in use and the result has findings.
     """
 
     def look(one: SegmentCheck) -> Iterator[Finding]:

@@ -176,14 +176,14 @@ Progress = Callable[[int], None]
 def check(path: str | os.PathLike[str], *, progress: Progress | None = None) -> list[Finding]:
     """Return the findings on a store, one partition after the other; an empty list if the store is sound.
 
-    `progress` is called with the bytes of each segment that was checked. Raises StorageError if the directory
-    is missing, or holds other files and no store.
+    `progress` is called with the number of bytes of each segment that was checked. Raises StorageError if the
+    directory is missing, or holds other files and no store.
     """
     return check_with(path, SegmentCheck.run, progress)
 
 
 def check_with(path: str | os.PathLike[str], look: Look, progress: Progress | None = None) -> list[Finding]:
-    """Check a store as `check` does; `look` checks each segment."""
+    """Return the findings that `check` returns, but let `look` check each segment."""
     with store_module.open(path, mode="r") as store, os_errors():
         files, root = store.context.files, store.path
         check_holds_store(files, root)

@@ -37,7 +37,7 @@ class DenseRange(NamedTuple):
 
 
 def dense_range(run: NDArray[np.void]) -> DenseRange:
-    """Return the range of adjacent batches without gaps and with one timestamp type."""
+    """Return the DenseRange of `run`, which has adjacent batches without gaps and with one timestamp type."""
     last = run[-1]
     fields = tuple(int(last[name]) for name in _FIELDS)
     timestamp_type = int(run["attributes"][0] & APPEND_TIME_FLAG != 0)

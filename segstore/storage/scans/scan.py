@@ -68,7 +68,7 @@ def given_bound(name: str, value: Any, first: int, last: int) -> int:
 
 class Times(NamedTuple):
     """Time bounds of a range, ms since the epoch: from the first record at or after `start` up to the first
-    record at or after `end`. With None the range has no such bound.
+    record at or after `end`. A bound of None is no bound.
     """
 
     start: int | None = None
