@@ -172,7 +172,7 @@ def filesystem(directory: Path) -> dict[str, Any]:
 
 
 def _block_device(number: str) -> dict[str, Any]:
-    # A disk partition has no queue of its own, and the disk's queue is one directory up.
+    # A disk partition has no queue of its own. The queue of its disk is one directory up.
     base = os.path.realpath(f"/sys/dev/block/{number}")
     for place in (base, os.path.dirname(base)):
         if os.path.isdir(os.path.join(place, "queue")):

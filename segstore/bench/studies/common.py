@@ -104,7 +104,7 @@ def drop_pages(fd: int) -> None:
 
 
 def noise(size: int) -> bytes:
-    """Return `size` bytes that no codec makes smaller, the same every time."""
+    """Return `size` bytes that no codec makes smaller. All calls return the same bytes."""
     return random.Random(SEED).randbytes(size)
 
 

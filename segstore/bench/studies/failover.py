@@ -74,12 +74,12 @@ class FailingDisk(Files):
     failed = ""
 
     def pwrite(self, handle: Handle, data: Buffer, position: int) -> int:
-        """Write as `Files.pwrite`, unless the directory has failed."""
+        """Do the work of `Files.pwrite`, or raise EIO if the directory has failed."""
         self._check(handle)
         return super().pwrite(handle, data, position)
 
     def pwritev(self, handle: Handle, buffers: Sequence[Buffer], position: int) -> int:
-        """Write as `Files.pwritev`, unless the directory has failed."""
+        """Do the work of `Files.pwritev`, or raise EIO if the directory has failed."""
         self._check(handle)
         return super().pwritev(handle, buffers, position)
 

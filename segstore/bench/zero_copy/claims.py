@@ -42,8 +42,8 @@ def beats(one: Figure, other: Figure, measure: str) -> bool:
 
 
 def win(figures: Mapping[str, Figure], measure: str) -> str | None:
-    """Return the name of the figure that beats all others, or None if no figure does, or if there is only
-    one.
+    """Return the name of the figure that beats all other figures. Return None if no figure does, or if there
+    is only one figure.
     """
     more = MORE_IS_BETTER[measure]
     best = winner(figures, more) if len(figures) > 1 else None
@@ -94,7 +94,7 @@ def small_and_large(results: Results) -> ClaimFinding:
 
 
 def verdicts(results: Results, measure: str, way: str, sink: str) -> dict[int, str | None]:
-    """Return the winner of mmap and sendfile for each size, or None if neither beats the other."""
+    """Return, for each size, which of mmap and sendfile wins, or None if neither wins."""
     found: dict[int, str | None] = {}
     for size in sorted(results.values("size")):
         figures = contenders(results, measure, way=way, sink=sink, size=size, cache="warm")

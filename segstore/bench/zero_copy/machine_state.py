@@ -59,8 +59,8 @@ def _siblings(core: int) -> set[int]:
 
 # This part removes a file from the page cache, and checks the removal, by posix_fadvise(2) and mincore(2).
 #
-# On disk: syncs the file first, because dirty pages stay. Threads: any; the caller's thread runs on each core
-# for a moment.
+# On disk the file is synced first, because dirty pages would stay in the page cache. Threads: any; the
+# caller's thread runs on each core for a moment.
 
 _TRIES, _PAUSE = 50, 0.005  # seconds
 _libc = ctypes.CDLL(None, use_errno=True)

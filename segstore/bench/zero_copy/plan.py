@@ -2,9 +2,9 @@
 
 On disk: `write` makes a store. Threads: any; one thread calls `write`.
 
-A cell is one way to send `size` bytes at a time to one sink. "log" is `PartitionLog.transfer` as users call
-it, or the same with one of the `contenders`; "bare" is only the method's system calls, repeated, with known
-positions of the bytes. Only "log" is measured with a cold page cache, too.
+A cell is one way to send `size` bytes at a time to one sink. "log" is a transfer as by
+`PartitionLog.transfer`, with the look-up of the batches. "bare" makes only the method's system calls, for
+bytes at positions that need no look-up. Only "log" is measured with a cold page cache, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sinks, and the process at the other end of each, whose CPU time is not counted as the sender's.
+"""The sinks, and the process at the other end of a sink, whose CPU time does not count as the sender's.
 
 On disk: the file sink, unlinked as soon as it is open. Threads: one. Each sink is a context manager. The
 receiver's process exits at the end of the block, and also if this process is killed. Pipes and sockets have
@@ -32,7 +32,7 @@ class Receiver:
         self.fd, self.pid = fd, pid
 
     def expect(self, size: int) -> None:
-        """Prepare the other side to take `size` bytes."""
+        """Prepare the receiver to take `size` bytes."""
         raise NotImplementedError
 
     def wait(self) -> None:
@@ -121,7 +121,8 @@ def sink(kind: str, directory: str, core: int | None = None) -> Iterator[Receive
 
 def _start(data: int, control: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-I", "-S", _DRAIN, str(data), str(control)]
-    # A session of its own, because Ctrl-C is for the measuring process, which then stops the receiver.
+    # The receiver gets a session of its own, because Ctrl-C must reach only the measuring process, which then
+    # stops the receiver.
     return subprocess.Popen(
         command, pass_fds=(data, control), stdin=subprocess.DEVNULL, start_new_session=True
     )

@@ -120,7 +120,8 @@ def judge(root: str, directory: str, group: ContenderGroup, method: str) -> Judg
     pipe = subprocess.PIPE
     with tempfile.NamedTemporaryFile("r", dir=directory, prefix="strace-") as report, ExitStack() as ending:
         with ended_later():
-            # A session of its own, because Ctrl-C is for this process, which then stops the child.
+            # The child gets a session of its own, because Ctrl-C must reach only this process, which then
+            # stops the child.
             watched = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
             ending.enter_context(watched)
             ending.push(lambda kind, *_: watched.kill() if kind else None)

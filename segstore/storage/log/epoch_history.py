@@ -2,10 +2,10 @@
 
 On disk files are only read. Threads: one, when the partition is opened.
 
-Each batch header has the leader epoch that the batch was written under, so a lost checkpoint can be made
-anew, except for epochs without a batch. The CRC of a batch does not cover its epoch. So if a batch has a
-lower epoch than an earlier batch, headers may be damaged. Then a readable checkpoint is used, and not the
-log.
+Each batch header has the leader epoch that the batch was written under, so a lost checkpoint can be derived
+from the headers, except for epochs without a batch. The CRC of a batch does not cover its epoch. So if a
+batch has a lower epoch than an earlier batch, headers may be damaged. Then a readable checkpoint is used, and
+not the log.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A partition to which a guest appends. A guest is a process beside the host of a shared store. It appends
-and syncs by itself; other work on the log, for example a roll, is the host's.
+"""A partition to which a guest appends. A guest is a process beside the host of a shared store. A guest
+appends and syncs by itself; the host does the other work on the log, for example a roll.
 
 C appends as in a host (`_native/append.c`), with the log's lock held. If C can't append, `GuestPartition`
 removes the obstacle: it opens the files of another generation of the log (after a roll), cuts bytes that this
-process wrote beyond the end of a sealed segment, or sends a request to the host. Then it tries the append
-again. On disk the active segment's log and indexes are written.
+process wrote beyond the end of a sealed segment, or sends a request to the host. Then `GuestPartition` tries
+the append again. On disk the active segment's log and indexes are written.
 
 Threads: any. `token` is held while the tail is bound; C appends without the token.
 """

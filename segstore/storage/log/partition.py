@@ -246,7 +246,8 @@ class Partition:
 
     def show(self) -> None:
         """Make the written records visible. If this call runs in a signal handler that has interrupted the
-        holder of the lock `publishing`, the scheduler makes them visible later. The caller holds the token.
+        holder of the lock `publishing`, the scheduler makes the records visible later. The caller holds the
+        token.
         """
         try:
             self.visible.show()

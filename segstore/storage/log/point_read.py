@@ -27,7 +27,7 @@ from segstore.storage.segment.segment import Segment
 ROOM = 1 << 17
 """The largest batch that the fast path reads, in bytes."""
 
-# one call of C, quicker than a Python function
+# makes a Record by one call of C, which is quicker than a Python function
 _record: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
 _unpack = struct.Struct("8q").unpack
 

@@ -139,7 +139,7 @@ class Tail:
         native.c.leader_epoch, native.c.follows = writer.epoch, follows
         native.hand_on(followers)
         native.write_by(job)
-        self.may_be_open = True  # set first, so that after an interrupt the next token holder pauses
+        self.may_be_open = True  # set first, so that after an interrupt the next token holder pauses the tail
         try:
             self._visible.open(replicated)
             # Before C was allowed to append, a sync may have failed, or the pool may have closed the file,
@@ -240,7 +240,7 @@ class Tail:
         self.native.quit()
 
     def fence(self, epoch: int) -> None:
-        """Let no append by C begin under a leader epoch below this one, because another replica was elected.
+        """Let no append by C begin under a leader epoch below `epoch`, because another replica was elected.
         Any thread may call this; it does not wait for the disk.
         """
         self.native.fence(epoch)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from segstore.storage.segment.segment import Segment
 
 
-# one call of C, quicker than a Python function
+# makes a LogView by one call of C, which is quicker than a Python function
 _view: Callable[[tuple[Any, ...]], LogView] = partial(tuple.__new__, LogView)
 
 
@@ -334,8 +334,8 @@ class Visible:
 
     def set_high_watermark(self, offset: int) -> None:
         """Set a replica's high watermark to `offset`, which is the base offset of a batch, the log's end, or
-        above that, for records to come. The high watermark of a follower may go back. Any thread may call
-        this. Raises OSError if the high watermark goes back and the log can't be read.
+        an offset above the log's end, for records to come. The high watermark of a follower may go back. Any
+        thread may call this. Raises OSError if the high watermark goes back and the log can't be read.
         """
         ended: Sequence[CompletedTxn] | None = None
         while not self._shows(offset) and not self._moved(offset, ended):
@@ -437,7 +437,7 @@ class Visible:
         partitions are visible, or of none. If they are visible and not published yet, the next `show` or
         `publish` of one of the partitions publishes all of the partitions.
 
-        The caller holds the partitions' append tokens, and always passes the partitions in one order.
+        The caller holds the partitions' append tokens, and always passes the partitions in the same order.
         """
         at_once = together or AtomicPublish()
         for it in partitions:
@@ -508,7 +508,9 @@ class CommittedTogether:
     """
 
     def __init__(self, markers: Sequence[tuple[Visible, int]]) -> None:
-        """`markers` are pairs of partition and marker offset, always in one order."""
+        """`markers` are pairs of partition and marker offset, with the partitions always in the same
+        order.
+        """
         self._markers, self.over = tuple(markers), False
 
     def look(self) -> None:

@@ -25,7 +25,7 @@ AT_A_TIME = 1 << 20
 
 
 class Edge(Enum):
-    """The two ends of a log as bounds of a range: the default bounds.
+    """The two ends of a log, which are the default bounds of a range.
 
     None is not allowed as a bound, because `offset_for_time` returns None if no record is that late. A caller
     who passes that None as a bound must not get the whole log.

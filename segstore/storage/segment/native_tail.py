@@ -234,7 +234,7 @@ class NativeTail:
             self._let_go_of(handle)
 
     def fence(self, epoch: int) -> None:
-        """Let no append begin under a leader epoch below this one; return without waiting for C. An append
+        """Let no append begin under a leader epoch below `epoch`; return without waiting for C. An append
         that waits for another append then gets the answer SLOW.
         """
         lib.seg_tail_fence(self.c, epoch)
