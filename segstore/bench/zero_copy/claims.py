@@ -94,7 +94,7 @@ def small_and_large(results: Results) -> ClaimFinding:
 
 
 def verdicts(results: Results, measure: str, way: str, sink: str) -> dict[int, str | None]:
-    """Return, for each size, which of mmap and sendfile wins, or None if neither wins."""
+    """Return, by size, the winner of mmap and sendfile, or None if neither wins."""
     found: dict[int, str | None] = {}
     for size in sorted(results.values("size")):
         figures = contenders(results, measure, way=way, sink=sink, size=size, cache="warm")

@@ -33,10 +33,10 @@ from segstore.storage.store import store as store_module
 
 # --- published ---------------------------------------------------------------------------------
 
-# The root's checkpoints and the published ends describe partitions outside of their directories. Checkpoints
-# are older than the log while a store is in use and after a crash; they must not be ahead of the log, nor
-# ahead of their copy with a checksum. After a clean close by segstore, the checkpoints, their copy and the
-# published ends have the same numbers.
+# The root's checkpoints and the published ends describe partitions outside of their directories. While a
+# store is in use, and after a crash, a checkpoint may be older than the log. A checkpoint must never be ahead
+# of the log, nor ahead of its copy with a checksum. After a clean close by segstore, the checkpoints, their
+# copy and the published ends have the same numbers.
 
 Checkpoints = dict[str, dict[tuple[str, int], int]]
 CHECKPOINTS = names.OFFSET_CHECKPOINTS

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Retained(NamedTuple):
-    """The segments that retention removed, and the bytes of their logs."""
+    """The number of segments that retention removed, and the bytes of their logs."""
 
     segments: int
     bytes: int

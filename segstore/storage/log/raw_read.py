@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 _TRIES = 10  # the same number as in `PartitionLog.with_view`
 _LENGTH_AT, _LENGTH_END = 8, 12
-"""Where the length field of a batch begins and ends. The length counts the bytes after the field."""
+"""The positions in a batch at which its length field begins and ends. The length counts the bytes after the
+field.
+"""
 
 
 def raw_read(

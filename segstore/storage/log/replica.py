@@ -522,7 +522,7 @@ class Replica:
             files.truncate(handle, position)
             files.sync(handle)
         partition.context.pool.forget(segment.path)
-        # A new Segment is made, so that a compaction of the old, longer segment does not replace this one.
+        # A new Segment is made, so that a compaction of the old, longer segment does not replace the new one.
         left = new_segment(partition.context.pool, partition.directory, segment.base_offset, partition.config)
         left.unsynced_aborts, left.may_be_old = segment.unsynced_aborts, segment.may_be_old
         segments.replace_last(left)

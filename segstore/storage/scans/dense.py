@@ -3,7 +3,7 @@ read again.
 
 On disk: only reads. Threads: any. The remembered ranges of a segment are replaced by one assignment; if two
 threads do this at the same time, a range may be lost. A segment's batches change only if a replica cuts off
-the last ones and appends others. So a range is valid as long as its last batch is unchanged.
+the last batches and appends other batches. So a range is valid as long as its last batch is unchanged.
 """
 
 from __future__ import annotations

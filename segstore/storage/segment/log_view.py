@@ -84,9 +84,9 @@ class AtomicPublish:
 
 
 class PendingView(NamedTuple):
-    """The view of a partition while the views of several partitions are replaced at once: `before` until
-    `together` is done, then `after`. `written` is the new view of the whole written log, which followers see
-    from the publication of `after` on.
+    """The view of a partition while the views of several partitions are replaced at once. Readers see
+    `before` until `together` is done, then `after`. Followers see `written`, the new view of the whole
+    written log, once `after` is published.
     """
 
     before: LogView

@@ -240,7 +240,7 @@ class NativeTail:
         lib.seg_tail_fence(self.c, epoch)
 
     def is_fenced(self, epoch: int) -> bool:
-        """Return whether appends under this leader epoch are fenced off."""
+        """Return whether C refuses appends under this leader epoch."""
         return bool(epoch < self.c.fenced_below)
 
     def let_go(self) -> None:

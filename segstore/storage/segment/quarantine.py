@@ -34,7 +34,7 @@ def keep(directory: str, segment: Segment, position: int, end: int) -> str:
 
 
 def keep_batches(directory: str, segment: Segment, position: int) -> str | None:
-    """Copy the bytes from `position` on if there is a whole batch in them. Return the path of the copy, None
+    """Copy the bytes from `position` on if these bytes hold a whole batch. Return the path of the copy, None
     if there is no copy. Raises OSError.
     """
     if next_whole(segment.pool.files, segment.handle, position, segment.size, 0) is None:

@@ -204,7 +204,7 @@ class Segment:
 
     def locate(self, target: int, end: int, handle: Handle | None = None) -> Any:
         """Return the header (`seg_batch *`) of the batch that holds offset `target`, or of the next batch,
-        below byte `end`; None without such a batch.
+        below byte `end`; None if there is no such batch.
 
         Raises CorruptRecordError if `target` lies in bytes that are no batch.
         """

@@ -29,7 +29,7 @@ _FOUND = ffi.typeof("seg_found *")
 
 class StoredBatches(NamedTuple):
     """The place of batches: the bytes from `position` to `stop` of an open log. `next_offset` is the offset
-    after them.
+    after the batches.
     """
 
     handle: Handle
