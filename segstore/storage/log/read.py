@@ -195,8 +195,8 @@ def _after_gap(view: LogView, slot: int, offset: int, limit: int, first: Any, ga
 
 
 def _is_twice(view: LogView, slot: int, first: Any) -> bool:
-    """Return whether a batch of segment `slot` is also in a later segment. This happens during a compaction's
-    swap: the merged segment has its final name already, and some of its source segments are not removed yet.
+    """Return whether a batch of segment `slot` is also in a later segment. This is so while a compaction's
+    swap has given the merged segment its final name, but has not removed all source segments.
     """
     other = view.slot(first.base_offset)
     if other <= slot:

@@ -162,8 +162,8 @@ class PartitionRecovery:
         return end < base and end >= self.recovery_point and 0 <= self.gaps_end <= end
 
     def _in_order(self, batches: NDArray[np.void], end: int, below: int) -> int:
-        """Return the number of leading batches whose offsets can follow offset `end`. A valid CRC does not
-        prove this, because base offsets lie outside the CRC.
+        """Return the number of leading batches whose offsets can follow offset `end`; base offsets lie
+        outside the CRC.
         """
         bases, lasts = batches["base_offset"], batches["last_offset"]
         before = np.concatenate(([end], lasts[:-1] + 1))

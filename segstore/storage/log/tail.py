@@ -151,15 +151,13 @@ class Tail:
             raise
 
     def _log(self) -> Handle | None:
-        """Return the active segment's log, or None if it can't be opened. No error is raised, because the
-        tail is opened after an append, which has succeeded and must not fail any more.
-        """
+        """Return the active segment's log, or None if it can't be opened."""
         try:
             return self._writer.segments.active.handle
         except OSError as error:
             if not is_refusal(error):
                 raise
-            return None
+            return None  # no error, because the append before this call has succeeded
 
     def _is_usual(self) -> bool:
         """Return whether C may append now: the log is open, not fenced and wholly visible, no append is to be

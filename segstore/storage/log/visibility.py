@@ -255,8 +255,8 @@ class Visible:
 
     def _below(self, high_watermark: int, view: LogView) -> LogView:
         """Return the part of `view` below the high watermark, or below the log start offset if that is
-        higher. A transaction is undecided in that part if its marker is not below the high watermark, or if
-        the transaction is still undecided in another of its partitions.
+        higher. A transaction counts as open in that part until the high watermark has passed its marker, also
+        in the other replicas of a CommittedTogether.
         """
         end = min(max(high_watermark, view.start_offset), view.end_offset)
         undecided = [e.first_offset for e in self._ended if e.last_offset >= end or self._holds(e)]

@@ -291,9 +291,7 @@ class LogWriter:
         return int(fit > 0)
 
     def _write_long(self, chunks: Iterable[Encoded], take: Take | None, undo: AppendUndo) -> Aborted:
-        """Write the chunks of a long append one by one. Each chunk is written before the next chunk is
-        encoded into the same memory.
-        """
+        """Write the chunks of a long append, each before the next chunk is encoded into the same memory."""
         aborted: Aborted = []
         for chunk in chunks:
             undo.need += chunk.size
