@@ -418,8 +418,8 @@ def append_batches(
     If `template` has a producer id, the producer's epoch, sequences and transaction are checked by Kafka's
     rules (ProducerAppendInfo), and batches that repeat one of the producer's last 5 are not written again.
     Raises InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError.
-    With `sequenced=False`, or a base sequence of -1, sequences are not checked: a coordinator's own records
-    have none (Kafka: AppendOrigin.COORDINATOR).
+    If not `sequenced`, or if the base sequence is -1, sequences are not checked, because a coordinator's own
+    records have no sequences (Kafka: AppendOrigin.COORDINATOR).
     """
     claim = claim_of(template, sequenced)
     partition = log.partition_for_write()

@@ -389,7 +389,9 @@ def _largest_from_start(view: LogView, slot: int) -> int:
 
 
 def _search(view: LogView, slot: int, timestamp: int, control: bool) -> int | None:
-    """Return the first offset of one segment with a timestamp at or after `timestamp`, or None."""
+    """Return the first offset of segment `slot` with a timestamp at or after `timestamp`; None if there is
+    none.
+    """
     segment, end, below = view.segments[slot], view.end_of(slot), view.next_base(slot)
     at = start = segment.position_for_time(timestamp, end)
     files, offset = segment.pool.files, None

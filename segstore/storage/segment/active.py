@@ -158,7 +158,7 @@ class ActiveSegment:
         state.bytes_since, state.last_time_entry = size - position if last >= 0 else size, timestamp
         state.max_timestamp, state.max_timestamp_offset = largest
         # A power cut may have lost time index entries, so the search for the largest timestamp begins at the
-        # batch of the last entry.
+        # batch of the last remaining entry.
         told = offsets.lookup(relative) if n_times else None
         self._recall_largest(told[1] if told else 0)
         segment.attach((self._offsets, self._times), self.end)

@@ -60,9 +60,9 @@ def list_snapshots(files: Files, directory: str) -> tuple[list[SnapshotId], list
 
 
 def read_snapshot(files: Files, path: str) -> Iterator[Records]:
-    """Yield the data records of a snapshot, some batches at a time. Only if the iteration ends without an
-    error are the records complete. Raises CorruptRecordError if a batch is damaged, or the header, the footer
-    or a batch between them is missing; OSError.
+    """Yield the data records of a snapshot, some batches at a time. The records are complete only if the
+    iteration ends without an error. Raises CorruptRecordError if a batch is damaged, or the header, the
+    footer or a batch between them is missing; OSError.
     """
     header = footer = False
     for step, slot in _batches(files, path):
