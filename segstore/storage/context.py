@@ -113,7 +113,7 @@ class StoreContext:
         )
         self.mended: list[Repaired] = []
 
-    def tell(self, path: str, message: str, done: str) -> None:
+    def report(self, path: str, message: str, done: str) -> None:
         """Report a damaged file at `path` and its repair, in the log and in `Store.mended`."""
         self.mended.append(Repaired(path, None, None, message, done))
         log.warning("%s", self.mended[-1])
@@ -131,7 +131,7 @@ class StoreContext:
                 raise
             log.warning("%s: %s; there is no room to make it anew from %s", path, message, source)
         else:
-            self.tell(path, message, f"made anew from {source}{aside}")
+            self.report(path, message, f"made anew from {source}{aside}")
 
     def make_way(self, path: str) -> str:
         """Move a directory or special file from the path of a file, and of its temporary file, to the

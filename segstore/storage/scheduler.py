@@ -74,14 +74,14 @@ class Scheduler:
         """Run `task` repeatedly, `seconds` after its last run has returned. A failure is logged once, until
         its cause changes or the task succeeds.
         """
-        told = ReportedFailures()
+        reported = ReportedFailures()
 
         def again() -> None:
             try:
                 task()
-                told.over(task)
+                reported.over(task)
             except Exception as error:
-                if told.is_new(task, error):
+                if reported.is_new(task, error):
                     raise
             finally:
                 self.after(seconds, again)

@@ -59,7 +59,7 @@ class Checked(NamedTuple):
     of_producers: bool
     ends_in_damage: bool
 
-    def tell(self, one: SegmentCheck) -> Iterator[Finding]:
+    def yield_findings(self, one: SegmentCheck) -> Iterator[Finding]:
         """Do the work of `one.run` by these results: set the attributes of `one`, and yield the findings."""
         one.next_offset, one.damaged, one.gapped = self.next_offset, self.damaged, self.gapped
         one.of_producers, one.ends_in_damage = self.of_producers, self.ends_in_damage
@@ -123,6 +123,6 @@ def check_rest(
         known = checked.get(SegmentToCheck.of(one))
         # In a store in use a finding may come from a concurrent change, so the segment is checked again.
         fits = known is not None and (one.at_rest or not known.findings)
-        return known.tell(one) if known is not None and fits else one.run()
+        return known.yield_findings(one) if known is not None and fits else one.run()
 
     return check_with(path, look, progress)

@@ -124,7 +124,7 @@ class Inbox:
     ) -> None:
         """Prepare the inbox's directories, and read the adopted ids. Raises OSError."""
         self._context, self._config, self._topics, self._wake_sealers = context, config, topics, wake_sealers
-        self.folder = Folder(context.files, context.root, context.tell)
+        self.folder = Folder(context.files, context.root, context.report)
         self.folder.prepare()
         # A failure that occurs again at each look is reported once. The key is a stem if a manifest can't be
         # adopted now, (stem,) if a manifest is refused, or "left-overs" or "looking".
@@ -137,8 +137,8 @@ class Inbox:
             config.inbox_ids_retention_count,
         )
         for wrong in self._ids.wrong:
-            context.tell(*wrong)
-        self._unsynced = UnsyncedJoins(self.folder, context.tell, partition)
+            context.report(*wrong)
+        self._unsynced = UnsyncedJoins(self.folder, context.report, partition)
         self._adopter: Adopts = Adopter(
             self.folder,
             self._ids,
@@ -168,7 +168,7 @@ class Inbox:
                 path = f"{self.folder.ours}/{name}"
                 aside = self._context.make_way(path)
                 if aside:
-                    self._context.tell(path, "not a regular file", f"made anew from the other copy{aside}")
+                    self._context.report(path, "not a regular file", f"made anew from the other copy{aside}")
 
     def join_again(self, durable_below: Callable[[TopicInfo, int], int]) -> None:
         """Make durable the segments that were joined and not synced before a crash, before partitions are
@@ -207,7 +207,7 @@ class Inbox:
         # logs can't be cut: they may have some or all of the records, so the manifest is not adopted again.
         path = self.folder.intent(stem)
         put_aside(self.folder, stem, path)
-        self._context.tell(path, error.reason, f"moved to {os.path.join(self.folder.quarantine, stem)}")
+        self._context.report(path, error.reason, f"moved to {os.path.join(self.folder.quarantine, stem)}")
         try:
             manifest = read_manifest(self.folder, stem)
         except (StagedFilesError, FileNotFoundError):
@@ -402,7 +402,7 @@ class Inbox:
         if self._reported.is_new((stem,), error):  # a manifest that can't be moved is refused at each look
             if isinstance(error, StagedFilesError) and not is_listed:
                 aside = os.path.join(self.folder.quarantine, stem)
-                self._context.tell(self.folder.manifest(stem), str(error), f"refused, and moved to {aside}")
+                self._context.report(self.folder.manifest(stem), str(error), f"refused, and moved to {aside}")
             else:
                 log.warning("%s is refused: %s", stem, error)
         write_result(self.folder, stem, error)

@@ -6,7 +6,7 @@
     inbox/<stem>.joined               is adopted, with unsynced joined segments: their staged files
     inbox/<stem>.result               was refused: why
     inbox/gathered/                   the adopter's: joined files, and indexes
-    inbox/topics/<topic>.json         replicated store: topic settings for stagers (`told_topics`)
+    inbox/topics/<topic>.json         replicated store: topic settings for stagers (`topic_files`)
     <stem>                            <sequence, 20 digits>-<digest of the id>-<random>, 16 hex digits each
 
 Threads and processes: any; every file has one process that writes it, and a file that another process has
@@ -36,12 +36,12 @@ def _warn(path: str, message: str, done: str) -> None:
 
 
 class Folder:
-    """The inbox of the store at `root`. `tell` (`Context.tell`) is called if a directory or special file is
-    in the place of a regular file, with its path, the fault and the repair.
+    """The inbox of the store at `root`. `report` (`StoreContext.report`) is called with a path, the fault and
+    the repair, if a directory or special file is in the place of a regular file.
     """
 
-    def __init__(self, files: Files, root: str, tell: Callable[[str, str, str], None] = _warn) -> None:
-        self.files, self.root, self._tell = files, root, tell
+    def __init__(self, files: Files, root: str, report: Callable[[str, str, str], None] = _warn) -> None:
+        self.files, self.root, self._report = files, root, report
         self.ours = names.below(root, names.OURS)
         self.path = f"{self.ours}/{names.INBOX}"
         self.sealed = f"{self.path}/{names.SEALED}"
@@ -147,7 +147,7 @@ class Folder:
         except (IsADirectoryError, PermissionError):
             if self.files.is_symlink(path) or not self.files.is_directory(path):
                 raise
-            self._tell(path, "a directory", f"moved to {put_aside(self.files, self.root, path)}")
+            self._report(path, "a directory", f"moved to {put_aside(self.files, self.root, path)}")
 
     def remove_staged(self, files: Iterable[StagedFile]) -> None:
         """Remove staged files, and then the directories of their stagers that are empty and whose process

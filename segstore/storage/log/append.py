@@ -75,7 +75,7 @@ def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
     """
     acknowledger = partition.acks
     if acknowledger is not None:
-        partition.visible.publisher.tell()
+        partition.visible.publisher.notify()
         acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
     return first
 
@@ -96,14 +96,14 @@ def _acknowledged(
         first = write()
         partition.flushing.flush_if_due(first + n)
     except StorageError as error:
-        tell_of(error, partition, acknowledger)
+        acknowledge_failure(error, partition, acknowledger)
         raise
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
     # If sync mode was left and entered again during the wait, the partition has a new acknowledger.
     return first if partition.acks is acknowledger else awaited(partition, first, n, acks)
 
 
-def tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
+def acknowledge_failure(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
     """Report a failed append to the acknowledger, unless the disk was only full and the log is not fenced."""
     if partition.segments.fenced is not None or error.errno not in NO_ROOM:
         acknowledger.failed(error)
@@ -125,7 +125,7 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
     try:
         first = write()
     except StorageError as error:
-        tell_of(error, partition, acknowledger)
+        acknowledge_failure(error, partition, acknowledger)
         raise
     if first <= BEHIND:
         return behind(acknowledger, acks, n, first)

@@ -2,7 +2,7 @@
 of logs.
 
 A reader at the end of a log waits for the next batch. Most such batches have one record, which C reads during
-the wait (_native/follow.c). Other batches are read by `storage/log/read.py`, after the wait.
+the wait (_native/await_record.c). Other batches are read by `storage/log/read.py`, after the wait.
 
 On disk the log is only read. Threads: any for `LogEnd`, which never changes; one for `LastRecordEnds`.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from segstore.files import Handle
-from segstore.storage.meta.tailed_ends import FollowedEnds
+from segstore.storage.meta.tailed_ends import TailedEnds
 from segstore.storage.segment.log_view import LogView
 
 
@@ -33,32 +33,32 @@ def end_of(view: LogView) -> LogEnd:
 
 
 class LastRecordEnds:
-    """The ends of logs at which one reader waits. A wait puts the next record of a log into `followed.came`
+    """The ends of logs at which one reader waits. A wait puts the next record of a log into `tailed.came`
     if that record is the only one of its batch and has no headers. Threads: one.
     """
 
     def __init__(
         self,
-        followed: FollowedEnds,
+        tailed: TailedEnds,
         keys: Sequence[tuple[str, int]],
         kind: type[tuple[object, ...]],
         committed: bool,
         check_crcs: bool,
     ) -> None:
-        """`keys` and `kind` are passed to `FollowedEnds`. `committed`: a record is read only if no
+        """`keys` and `kind` are passed to `TailedEnds`. `committed`: a record is read only if no
         transaction is open in its partition.
         """
-        followed.keys, followed.kind = tuple(keys), kind
-        self.followed = followed
+        tailed.keys, tailed.kind = tuple(keys), kind
+        self.tailed = tailed
         self._ends: Sequence[LogEnd | None] = ()
-        followed.last.committed, followed.last.check_crc = committed, check_crcs
+        tailed.last.committed, tailed.last.check_crc = committed, check_crcs
 
     def expect(self, ends: Sequence[LogEnd | None]) -> None:
         """Have the next waits read records from `ends` on, one record at a time. `ends` has one item for each
         partition; if it is None, the waits read no record of that partition.
         """
-        places = self.followed.content
-        for number in range(self.followed.n):
+        places = self.tailed.content
+        for number in range(self.tailed.n):
             # first -1 everywhere: an interrupt between these lines must not leave a closed file's number
             places[number].fd = -1
         self._ends = ends  # keeps the files open
@@ -72,4 +72,4 @@ class LastRecordEnds:
         already, the next wait returns at once. Return False if a published end can't be read now, else True.
         """
         self.expect(ends)
-        return self.followed.see([end.offset for end in ends])
+        return self.tailed.see([end.offset for end in ends])

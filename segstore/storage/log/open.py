@@ -31,7 +31,7 @@ class Expected(NamedTuple):
     `recovery_point_checked` and `log_start_checked`: whether the source of that offset has a checksum. A
     recovery point without a checksum is ignored if it lies beyond the log's end; for a log start offset
     without a checksum no file is removed. `log_start_claimed`: whether an earlier open has reported that the
-    log start offset has no checksum. `now_ms` is the store's clock. `told` are messages about checkpoints
+    log start offset has no checksum. `now_ms` is the store's clock. `messages` are about checkpoints
     that disagree with each other. `replicated`: this is a replica's log, which ends at its last record (R7),
     because its leader has the later records. `may_be_old` is passed to `Segment`. `ends`: the ends of sealed
     segments that processes may still write to, by base offset (A5).
@@ -47,7 +47,7 @@ class Expected(NamedTuple):
     log_start_checked: bool = True
     log_start_claimed: bool = False
     now_ms: int = 0
-    told: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     replicated: bool = False
     may_be_old: bool = True
     ends: Mapping[int, int] = MappingProxyType({})
@@ -55,7 +55,7 @@ class Expected(NamedTuple):
 
 class Opened(NamedTuple):
     """An opened log; all below `durable_offset` is synced. `recovered` is None if no recovery was needed.
-    `told` are messages about the faults that the open has found, except recoveries. `buried` are paths of
+    `messages` are about the faults that the open has found, except recoveries. `buried` are paths of
     `.deleted` files, which the caller removes later. `claimed`: whether segments below the log start offset
     were kept, because no source with a checksum confirms that offset.
     """
@@ -65,7 +65,7 @@ class Opened(NamedTuple):
     end_offset: int
     durable_offset: int
     recovered: Recovered | None
-    told: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     buried: tuple[str, ...] = ()
     claimed: bool = False
 

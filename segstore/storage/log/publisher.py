@@ -41,7 +41,7 @@ class Publisher:
         else:
             self._ends.publish([self._slot], [ends], [_place(written)])
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Call the functions of `EndsWriter.on_published`, because C has published an end without calling
         them.
         """

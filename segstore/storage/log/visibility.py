@@ -352,8 +352,8 @@ class Visible:
     def _shows(self, offset: int) -> bool:
         """Return whether this high watermark is already visible and published, for example by an append."""
         view = self.current
-        is_told = offset == self._high_watermark and not self._unpublished
-        return is_told and isinstance(view, LogView) and view.end_offset == offset
+        is_published = offset == self._high_watermark and not self._unpublished
+        return is_published and isinstance(view, LogView) and view.end_offset == offset
 
     def _moved(self, offset: int, ended: Sequence[CompletedTxn] | None) -> bool:
         """Set the high watermark to `offset`, and return True. Return False, and set nothing, if partitions
@@ -374,7 +374,7 @@ class Visible:
                 self._ended = tuple(dict.fromkeys((*ended, *self._ended)))
             self._high_watermark = offset
             if tail.is_replicated and self._by_c and tail.show(offset):
-                self.publisher.tell()
+                self.publisher.notify()
             elif isinstance(current, LogView):
                 if tail.is_replicated:  # C must not append while the high watermark goes back
                     tail.pause()

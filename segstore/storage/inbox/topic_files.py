@@ -27,7 +27,9 @@ _FORM = ".json"
 _MOST_BYTES = 1 << 24
 
 
-def tell_topics(folder: Folder, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
+def write_topic_files(
+    folder: Folder, topics: Mapping[str, TopicInfo], changed: Collection[str] | None
+) -> None:
     """Write the files of the topics in `changed` (None: all topics), and remove the files of topics not in
     `topics`. Raises OSError.
     """
